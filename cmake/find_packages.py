@@ -1,0 +1,33 @@
+"""Prints, as JSON, where the build requirements of pyproject.toml lie."""
+
+import importlib.metadata
+import json
+import pathlib
+import sys
+
+
+def files_of(distribution: str) -> list[pathlib.Path]:
+    try:
+        found = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(f"the build requirement {distribution} is not installed: pip install {distribution} (pip does this itself unless --no-build-isolation is given)")
+    return [pathlib.Path(found.locate_file(file)) for file in found.files or []]
+
+
+def one(paths: list[pathlib.Path], what: str) -> str:
+    if len(paths) != 1:
+        sys.exit(f"expected one {what}, found {len(paths)}: {[str(path) for path in paths]}")
+    return str(paths[0].resolve())
+
+
+json_header = one([path for path in files_of("nlohmann-json") if path.parts[-2:] == ("nlohmann", "json.hpp")], "nlohmann/json.hpp")
+blas = files_of("scipy-openblas32")
+print(
+    json.dumps(
+        {
+            "json_include": str(pathlib.Path(json_header).parent.parent),
+            "openblas_library": one([path for path in blas if path.name == "libscipy_openblas.so"], "libscipy_openblas.so"),
+            "openblas_license": one([path for path in blas if "licenses" in path.parts and path.name.lower().startswith("license")], "OpenBLAS licence"),
+        }
+    )
+)

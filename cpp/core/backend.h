@@ -1,0 +1,89 @@
+// A device that runs programs. CPU, Vulkan and the tests' reference backend implement this; engine/ sees nothing else of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/cancel.h"
+#include "core/program.h"
+
+namespace pumice {
+
+struct DeviceInfo {
+  std::string id;      // "cpu", "vulkan:0"
+  std::string name;    // "AMD EPYC (2 threads, avx2)"
+  std::string type;    // "cpu", "integrated", "discrete", "software"
+  std::string driver;  // CPU: instruction set and BLAS
+  std::uint64_t memory_total = 0, memory_free = 0;  // bytes
+  std::vector<std::string> features;
+  bool usable = true;
+  std::string why_not;
+};
+
+enum class KvFormat : std::uint8_t { f16, f32, q8_0 };
+enum class Compute : std::uint8_t { automatic, float32 };  // float32: activations are never quantised
+
+// Progress of a load: bytes done so far, of a total that the caller knows. Called from one thread at a time.
+using Progress = std::function<void(std::uint64_t bytes)>;
+
+// Weights as a device keeps them: packed once, shared by all programs of a model.
+class DeviceWeights {
+ public:
+  virtual ~DeviceWeights() = default;
+  virtual std::uint64_t bytes() const = 0;
+};
+
+// The pages of all caches of a model on one device. Page ids run from 0 to the number asked for; engine/ says who owns which.
+// Pages are not cleared: a page holds garbage until RopeStore writes it.
+class CacheStore {
+ public:
+  virtual ~CacheStore() = default;
+  virtual void reserve(std::int32_t pages) = 0;                        // storage for ids below `pages`; grows only. Throws out_of_memory
+  virtual void copy_page(std::int32_t from, std::int32_t to) = 0;      // all caches
+  virtual std::uint64_t page_bytes() const = 0;                        // of one page in all caches
+};
+
+// Scratch of one run. `Crew::team`: a run uses the whole device. `Crew::solo`: it stays on one worker, so that several go on at once.
+enum class Crew : std::uint8_t { team, solo };
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+};
+
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // Thread-safe; each concurrent run has its own workspace. Throws Error; cancelled when `cancel` is set meanwhile (the
+  // rows written to caches by then are void). Rows are independent: a row's bits do not depend on its batch.
+  virtual void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const = 0;
+};
+
+// What a program costs on a device: printed by plan(), checked before anything is allocated.
+struct Cost {
+  std::uint64_t weights = 0;           // bytes of the program's own weights as packed here
+  std::uint64_t page = 0;              // bytes of one cache page in all its caches
+  std::uint64_t scratch = 0;           // bytes of one workspace at `rows` rows
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual DeviceInfo info() const = 0;
+  // Packs every matrix (all threads, cancel checked, `progress` called). Only matrices with used[i] true are taken (empty: all).
+  virtual std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                                                       const Cancel& cancel) = 0;
+  virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
+  virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) = 0;
+  virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
+  virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
+  virtual int lanes() const = 0;  // how many solo runs go on at once: threads of the CPU, 1 of a GPU
+  // Runs job(index, lane) for index in [0, jobs), up to lanes() at once; the first exception is thrown after all have stopped.
+  // Takes the device for the time of the call: callers keep calls short (tens of milliseconds), so that others get their turn.
+  virtual void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) = 0;
+};
+
+}  // namespace pumice

@@ -1,0 +1,72 @@
+// Every failure of the engine is one exception type. Its kind decides the Python class, its text says what,
+// where, found and needed, and what to do next.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+namespace pumice {
+
+enum class ErrorKind {
+  invalid_argument,      // ValueError
+  wrong_type,            // TypeError
+  io,                    // OSError: a file cannot be opened or read
+  model_format,          // ModelFormatError: the bytes of a file are not what the format asks for
+  unsupported_model,     // UnsupportedModelError: a sound file that this version cannot run
+  context_length,        // ContextLengthError
+  unsupported_task,      // UnsupportedTaskError: generate() on an encoder and the like
+  out_of_memory,         // MemoryError
+  device,                // DeviceError
+  device_not_found,      // DeviceNotFoundError
+  device_lost,           // DeviceLostError
+  forked_device,         // ForkedDeviceError
+  out_of_device_memory,  // OutOfDeviceMemoryError
+  numeric,               // NumericError: a NaN or infinity where a number belongs
+  cancelled,             // KeyboardInterrupt, or a closed stream
+};
+
+class Error : public std::exception {
+ public:
+  Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+
+  // Where in a file: set by files/ and model/ for model_format errors.
+  Error&& in_file(std::string file) && { file_ = std::move(file); return std::move(*this); }
+  Error&& at_field(std::string field) && { field_ = std::move(field); return std::move(*this); }
+  Error&& at_offset(std::uint64_t offset) && { offset_ = offset; return std::move(*this); }
+
+  ErrorKind kind() const noexcept { return kind_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+  const std::string& file() const noexcept { return file_; }
+  const std::string& field() const noexcept { return field_; }
+  std::optional<std::uint64_t> offset() const noexcept { return offset_; }
+
+ private:
+  ErrorKind kind_;
+  std::string message_, file_, field_;
+  std::optional<std::uint64_t> offset_;
+};
+
+// str("tensor ", name, " has ", n, " rows"): the one way messages are put together.
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+template <class... Parts>
+[[noreturn]] void fail(ErrorKind kind, const Parts&... parts) {
+  throw Error(kind, str(parts...));
+}
+
+// An argument of a public call must hold; kept in release builds.
+template <class... Parts>
+void require(bool condition, const Parts&... parts) {
+  if (!condition) fail(ErrorKind::invalid_argument, parts...);
+}
+
+}  // namespace pumice

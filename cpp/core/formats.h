@@ -1,0 +1,57 @@
+// Weight formats: what they are called, how large they are, and the scalar truth of packing and unpacking.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace pumice {
+
+enum class Format : std::uint8_t {
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) name,
+#include "core/formats.def"
+#undef PUMICE_FORMAT
+};
+
+struct FormatInfo {
+  Format format;
+  std::string_view name;
+  std::uint32_t gguf_id;
+  std::int64_t block;        // weights per block
+  std::int64_t block_bytes;  // bytes per block
+  bool quantised;            // products may run on int8 activations
+};
+
+inline constexpr FormatInfo kFormats[] = {
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) {Format::name, #name, gguf_id, block, bytes, int8},
+#include "core/formats.def"
+#undef PUMICE_FORMAT
+};
+inline constexpr std::size_t kFormatCount = std::size(kFormats);
+
+constexpr const FormatInfo& info(Format format) { return kFormats[static_cast<std::size_t>(format)]; }
+constexpr std::string_view name(Format format) { return info(format).name; }
+constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols / info(format).block * info(format).block_bytes; }
+
+std::optional<Format> format_from_gguf(std::uint32_t id);
+std::optional<Format> format_from_name(std::string_view name);  // any case: "q4_k", "F16"
+
+// The truth that every kernel answers to. `n` weights, a multiple of the format's block.
+// Bit-equal to gguf-py's gguf.quants.dequantize.
+void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
+
+// Packs float weights: exact rounding for F32, F16 and BF16 (nearest even); for quantised formats the search that
+// minimises the squared error (see formats_pack.cpp). Throws invalid_argument for formats that it cannot write.
+bool can_pack(Format format);
+void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
+
+// 16-bit floats, exact, round to nearest even, infinities and NaN kept.
+float f16_to_f32(std::uint16_t half);
+std::uint16_t f32_to_f16(float value);
+inline float bf16_to_f32(std::uint16_t b) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(b) << 16); }
+std::uint16_t f32_to_bf16(float value);
+
+}  // namespace pumice

@@ -1,0 +1,118 @@
+// The CPU's kernels as two tables of plain functions, one pair per instruction set, chosen once at run time.
+// Rules for every kernel: integer sums are exact; float sums run in one fixed order that depends on the shape of the weight
+// alone, over 16 virtual lanes, with fused multiply-adds written out; so a row's bits do not depend on how many rows go
+// along, on the thread, or on the instruction set.
+#pragma once
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/formats.h"
+#include "core/program.h"
+
+namespace pumice::cpu {
+
+// ---------------------------------------------------------------- matrix products
+// Weights lie in groups of 16 rows (R16). One group is one sequential stream over k: whoever computes 16 outputs reads memory in
+// order. Rows are padded to 16 with zeros; group g starts at g * group_bytes(cols).
+inline constexpr int kGroupRows = 16;
+inline constexpr int kQuantBlock = 32;  // activations per int8 scale
+
+// Activations as int8: x ~ scale * code, codes in [-127, 127], per row and 32 columns (as Q8_0, Dettmers et al. 2022 call absmax).
+// Block-major, so that a tile of tokens reads one stream: codes[block][row][32], scales[block][row], sums[block][row][2]
+// where sums are those of the first and second 16 codes.
+struct QuantRows {
+  std::int8_t* codes = nullptr;
+  float* scales = nullptr;
+  std::int32_t* sums = nullptr;
+  std::int64_t rows = 0, cols = 0;  // rows: stride of a block
+};
+
+// out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k], r in [0, rows), t in [0, count).
+// `groups` is the first group; rows may end inside the last one; nothing is written outside.
+using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride);
+using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                            std::int64_t count, float* out, std::int64_t out_stride);
+
+struct FormatKernels {
+  std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
+  // `rows` <= 16 packed rows of the file, row_stride bytes apart, to one group; missing rows become zero weights.
+  void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
+  // Row `lane` of a group as floats: bit-equal to unpack() of core/formats.h.
+  void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
+  ProductF32 product_f32;    // activations as they are (compute="float32", and float weights)
+  ProductInt8 product_int8;  // null for formats that are not quantised (info(format).quantised)
+};
+
+struct MatrixKernels {
+  FormatKernels formats[kFormatCount];
+  const FormatKernels& operator[](Format format) const { return formats[static_cast<std::size_t>(format)]; }
+};
+
+// ---------------------------------------------------------------- rows
+// Keys and values of one kv head on one page of kPageTokens positions:
+//   keys as [head_dim][32] (32 scores come from one pass without horizontal sums), values as [32][head_dim];
+//   q8_0 adds one float scale per position for keys and one for values: page = codes of K, scales of K, codes of V, scales of V.
+struct Query {
+  const float* q;                    // head_dim values, already turned
+  std::int64_t first_key, last_key;  // keys [first_key, last_key] are seen
+};
+
+// Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, head_dim + 2 floats: the
+// maximum score, the sum of exp(score - max), and the unnormalised weighted values. merge() folds chunks in order.
+inline constexpr int kChunkKeys = 256;
+inline constexpr int kMaxQueries = 16;  // queries of one call
+
+struct AttendCall {
+  KvFormat format;
+  int head_dim;
+  float scale, softcap;
+  const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
+  std::int64_t chunk;                // which chunk
+};
+
+struct RowKernels {
+  // Rows [0, count) of x go to rows [first, first + count) of out.
+  void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
+  // One row of n values; `add` may be null; out may alias x or add.
+  void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
+  // Finishes a tile of a product in place: out = activation(out + bias) + residual. bias and residual may be null.
+  void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const float* bias, Activation activation,
+                   const float* residual, std::int64_t residual_stride);
+  // gate = activation(gate) * up, n values.
+  void (*gate)(float* gate, const float* up, Activation activation, std::int64_t n);
+  // out = scale * x (+ a) (+ b); a and b may be null.
+  void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
+  // Turns one head in place; cos and sin hold dims / 2 values.
+  void (*rope)(float* head, const float* cos, const float* sin, int dims, bool interleaved);
+  // Stores `count` positions (rows of k and v, strides in floats) of one kv head at positions [slot, slot + count) of a page.
+  void (*kv_store)(KvFormat format, int head_dim, const float* k, const float* v, std::int64_t k_stride, std::int64_t v_stride, int slot,
+                   int count, std::uint8_t* page);
+  // partial[i] (head_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf, sum 0.
+  void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
+  // `chunks` partials, `stride` floats apart, to head_dim normalised values.
+  void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int head_dim, float* out);
+  // One segment of `rows` rows to one row.
+  void (*pool)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
+  double (*log_sum_exp)(const float* x, std::int64_t n);
+};
+
+std::int64_t kv_page_bytes(KvFormat format, int head_dim);  // of one kv head, a multiple of 64
+
+struct Kernels {
+  const char* isa;
+  MatrixKernels matrix;
+  RowKernels rows;
+};
+
+extern const MatrixKernels kMatrixScalar, kMatrixAvx2;  // cpu/isa/matrix_*.cpp
+extern const RowKernels kRowsScalar, kRowsAvx2;         // cpu/isa/rows_*.cpp
+
+// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names ("scalar", "avx2");
+// throws invalid_argument for a name that is unknown or that this machine cannot run. Chosen once.
+const Kernels& kernels();
+const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable here: for tests and doctor()
+
+}  // namespace pumice::cpu

@@ -1,0 +1,147 @@
+"""The compiled engine: arrays and ids only. Everything that knows text lives in Python beside it.
+
+Every call that works for long releases the GIL and sees Ctrl-C within 100 ms (KeyboardInterrupt). Errors are the classes of
+pumice.errors, which registers them here with set_error_types().
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+__version__: str
+
+def set_error_types(types: dict[str, type[BaseException]]) -> None:
+    """Maps kinds of error (the names of ErrorKind in cpp/core/error.h, and "base") to exception classes.
+
+    A class of kind "model_format" is made with keyword arguments file, field and offset beside its message."""
+
+def devices() -> list[dict[str, Any]]:
+    """One dict per device: id, name, type, driver, memory_total, memory_free, features (list of str), usable, why_not."""
+
+def build_info() -> dict[str, Any]:
+    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads, formats (names), architectures."""
+
+def self_test() -> list[dict[str, Any]]:
+    """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail."""
+
+class ModelFile:
+    """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""
+
+    path: str
+    kind: Literal["gguf", "safetensors"]
+    size: int  # bytes of all its files
+    architecture: str  # general.architecture, or the model_type of config.json
+    tensors: list[tuple[str, str, tuple[int, ...], int]]  # name, format, shape (rows first, as numpy has it), bytes
+
+    def metadata(self) -> dict[str, Any]:
+        """GGUF: every key; arrays of numbers as numpy arrays, arrays of strings as lists (bytes that are no UTF-8: surrogateescape).
+        Folder: config.json."""
+
+    def get(self, key: str) -> Any:
+        """One metadata value (fast: nothing else is converted), or None."""
+
+    def keys(self) -> list[str]: ...
+
+def open_file(path: str) -> ModelFile: ...
+
+class LoadOptions:
+    """Plain values; see pumice.load for their meaning. None means automatic."""
+
+    def __init__(
+        self,
+        *,
+        device: str = "auto",
+        gpu_layers: int | None = None,  # None: auto, -1: all
+        quantize: str | None = None,
+        n_ctx: int | None = None,
+        kv_dtype: str = "f16",
+        kv_budget: int | None = None,
+        compute: str = "auto",
+        threads: int | None = None,
+        pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: from the file (GGUF) or mean
+        label_count: int | None = None,  # cross-encoder head; None: from the file
+    ) -> None: ...
+
+def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
+    """Placement from metadata alone: rows (list of dicts: name, device, weights, kv, scratch, formats), totals per device, n_ctx,
+    kv_budget, notes (list of str: what did not fit and why)."""
+
+def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
+    """progress(bytes_done, bytes_total) is called on the calling thread, about ten times a second."""
+
+class Model:
+    info: dict[str, Any]
+    """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vocab_size, heads, kv_heads,
+    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, threads, isa, device."""
+
+    def placement(self) -> dict[str, Any]:
+        """As plan(), of the loaded model."""
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: weights, kv_budget, kv_reserved, kv_used, scratch."""
+
+    def cache_stats(self) -> dict[str, int]:
+        """Since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
+
+    def encode(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        out: Float32,
+        normalize: bool,
+        token_budget: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= hidden_size: cut to d, then normalised).
+
+        Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
+        progress(texts_done) is called on the calling thread."""
+
+    def encode_tokens(self, ids: Int32, offsets: Int64, types: Int32 | None) -> Float32:
+        """The last hidden state of every token (total x hidden_size)."""
+
+    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None) -> Float32:
+        """Logits of a sequence classifier or cross-encoder (n x labels)."""
+
+    def logits(self, ids: Int32, all_positions: bool) -> Float32:
+        """(V,) of the last position, or (T, V)."""
+
+    def score(self, ids: Int32) -> Float32:
+        """(T-1,) log-probability of each token after the first."""
+
+    def generator(self, prompts: Sequence[Int32], params: dict[str, Any]) -> Generator:
+        """params, all optional: max_new_tokens (int), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
+        frequency_penalty (float or int), logit_bias (dict id -> float), seed (int), n (int), eos_ids (list of int), logprobs (int: how
+        many alternatives; -1 or absent: none, not even the chosen one's). Sequence s belongs to prompt s // n. temperature 0: greedy."""
+
+    def close(self) -> None:
+        """Gives all memory back; later calls raise. Waits for nothing: running calls keep what they use until they end."""
+
+class Generator:
+    sequences: int
+    prompt_tokens: list[int]  # per prompt
+    reused_tokens: list[int]  # per prompt: taken from the prefix cache
+    seed: int
+
+    def advance(self, max_steps: int, max_ms: float) -> list[dict[str, Any]]:
+        """Runs decode steps (prefill first) until max_steps tokens per sequence, max_ms or the end; no lock is held in between calls.
+
+        One dict per sequence with news: sequence, ids (Int32 of the new tokens), finish_reason (None, "eos" or "length"), and when asked
+        for logprobs (Float32 n), top_ids (Int32 n x k), top_logprobs (Float32 n x k). An eos token is not among the ids."""
+
+    def finish(self, sequence: int) -> None:
+        """Ends a sequence early (a stop string was found)."""
+
+    @property
+    def done(self) -> bool: ...
+    def timings(self) -> dict[str, float]:
+        """prefill_tokens, prefill_seconds, decode_tokens, decode_seconds."""
+
+    def close(self) -> None: ...
