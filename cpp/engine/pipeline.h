@@ -1,0 +1,64 @@
+// A model as it lies on its devices: the stages of its body in order (one per run of layers on one device), then its head.
+// Between two devices the hidden rows cross once. Everything above (generator, embedder) sees ids in, hidden rows or logits out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/backend.h"
+
+namespace pumice::engine {
+
+// The cache pages of every stage. A page id means the same positions in all of them. Not thread-safe: the page pool guards it.
+class CacheSet {
+ public:
+  explicit CacheSet(std::vector<std::unique_ptr<CacheStore>> stores) : stores_(std::move(stores)) {}
+  void reserve(std::int32_t pages) { for (auto& store : stores_) store->reserve(pages); }
+  void copy_page(std::int32_t from, std::int32_t to) { for (auto& store : stores_) store->copy_page(from, to); }
+  std::uint64_t page_bytes() const;
+  CacheStore* stage(std::size_t i) { return stores_[i].get(); }
+
+ private:
+  std::vector<std::unique_ptr<CacheStore>> stores_;  // one per body stage
+};
+
+// What one run needs for itself: a workspace per device, and the hidden rows between stages. Reused from run to run.
+struct Lane {
+  std::vector<std::unique_ptr<Workspace>> workspaces;  // per backend
+  std::vector<float> border;
+};
+
+class Pipeline {
+ public:
+  struct Stage {
+    Backend* backend;
+    std::size_t backend_index;
+    std::shared_ptr<const Executable> executable;
+    std::int32_t input_width = 0, output_width = 0;  // floats per row; 0 input: takes ids
+  };
+  Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs);
+
+  std::int32_t hidden_size() const { return hidden_size_; }  // width of what body() gives
+  std::int32_t vocab_size() const { return vocab_size_; }    // width of what head() gives: 0 without a head
+  Backend& first() const { return *backends_.front(); }      // the device whose lanes() and parallel() batches of encoders use
+
+  std::unique_ptr<Lane> lane(Crew crew) const;
+
+  // Runs the body. Decoders: one row of hidden_size() per batch.selected; encoders: one pooled row per segment.
+  void body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const;
+  // Logits of hidden rows: rows x vocab_size().
+  void head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
+  // Log-probability of targets[i] after hidden row i, without a rows x vocabulary array at the caller's.
+  void log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
+                 const Cancel& cancel) const;
+
+ private:
+  std::vector<std::shared_ptr<Backend>> backends_;
+  std::vector<Stage> body_;
+  Stage head_, log_probs_;
+  std::int32_t hidden_size_ = 0, vocab_size_ = 0;
+};
+
+}  // namespace pumice::engine
