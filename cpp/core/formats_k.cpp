@@ -1,0 +1,86 @@
+// K-quants: 256 weights in sub-blocks of 16 or 32, whose scales (and minima) are small integers times one half float.
+#include "core/formats_blocks.h"
+
+namespace pumice::blocks {
+
+// 16 bytes of scale | min << 4, 64 bytes of 2-bit codes, f16 d, f16 dmin: (d * scale) * code - (dmin * min), sub-blocks of 16.
+// Codes: each 32 bytes hold 128 weights; weight 32 j + i of them in bits 2 j of byte i.
+void unpack_Q2_K(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 84, out += kSuper) {
+    const std::uint8_t* codes = packed + 16;
+    const float d = load_f16(packed + 80), dmin = load_f16(packed + 82);
+    for (int sub = 0; sub < 16; ++sub) {
+      const float scale = d * static_cast<float>(packed[sub] & 15), min = dmin * static_cast<float>(packed[sub] >> 4);
+      const std::uint8_t* bytes = codes + sub / 8 * 32 + sub % 2 * 16;
+      const int shift = sub % 8 / 2 * 2;
+      for (int i = 0; i < 16; ++i) out[16 * sub + i] = scale * static_cast<float>(bytes[i] >> shift & 3) - min;
+    }
+  }
+}
+
+// 32 bytes of third bits (weight 32 j + i: bit j of byte i), 64 bytes of 2-bit codes as in Q2_K, 12 bytes with sixteen 6-bit scales
+// (low four bits: halves of bytes 0-7; top two: bits 2 (s / 4) of byte 8 + s % 4), f16 d: (d * (scale - 32)) * (code - 4 unless third bit).
+void unpack_Q3_K(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 110, out += kSuper) {
+    const std::uint8_t *codes = packed + 32, *scales = packed + 96;
+    const float d = load_f16(packed + 108);
+    for (int sub = 0; sub < 16; ++sub) {
+      const int low = scales[sub % 8] >> (sub / 8 * 4) & 15, top = scales[8 + sub % 4] >> (sub / 4 * 2) & 3;
+      const float scale = d * static_cast<float>((low | top << 4) - 32);
+      const std::uint8_t *bytes = codes + sub / 8 * 32 + sub % 2 * 16, *high = packed + sub % 2 * 16;
+      const int shift = sub % 8 / 2 * 2, bit = sub / 2;
+      for (int i = 0; i < 16; ++i) out[16 * sub + i] = scale * static_cast<float>((bytes[i] >> shift & 3) - (high[i] >> bit & 1 ? 0 : 4));
+    }
+  }
+}
+
+// f16 d, f16 dmin, 12 bytes of scales and minima, 128 bytes of 4-bit codes: (d * scale) * code - (dmin * min), sub-blocks of 32.
+// Codes: each 32 bytes hold two sub-blocks, the first in the low halves.
+void unpack_Q4_K(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 144, out += kSuper) {
+    const float d = load_f16(packed), dmin = load_f16(packed + 2);
+    const ScalesMins s = load_scales_mins(packed + 4);
+    for (int sub = 0; sub < 8; ++sub) {
+      const float scale = d * static_cast<float>(s.scale[sub]), min = dmin * static_cast<float>(s.min[sub]);
+      const std::uint8_t* bytes = packed + 16 + sub / 2 * 32;
+      const int shift = sub % 2 * 4;
+      for (int i = 0; i < 32; ++i) out[32 * sub + i] = scale * static_cast<float>(bytes[i] >> shift & 15) - min;
+    }
+  }
+}
+
+// As Q4_K, with 32 bytes of fifth bits (weight 32 j + i: bit j of byte i) before the codes.
+void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 176, out += kSuper) {
+    const float d = load_f16(packed), dmin = load_f16(packed + 2);
+    const ScalesMins s = load_scales_mins(packed + 4);
+    const std::uint8_t* high = packed + 16;
+    for (int sub = 0; sub < 8; ++sub) {
+      const float scale = d * static_cast<float>(s.scale[sub]), min = dmin * static_cast<float>(s.min[sub]);
+      const std::uint8_t* bytes = packed + 48 + sub / 2 * 32;
+      const int shift = sub % 2 * 4;
+      for (int i = 0; i < 32; ++i) {
+        out[32 * sub + i] = scale * static_cast<float>((bytes[i] >> shift & 15) | (high[i] >> sub & 1) << 4) - min;
+      }
+    }
+  }
+}
+
+// 128 bytes of low four bits, 64 bytes of top two bits, 16 signed byte scales, f16 d: (d * scale) * (code - 32), sub-blocks of 16.
+// Each 64 + 32 bytes hold 128 weights: weight 32 j + i has its low bits in byte 32 (j % 2) + i, half j / 2, its top ones at 2 j of byte i.
+void unpack_Q6_K(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 210, out += kSuper) {
+    const std::uint8_t *lows = packed, *tops = packed + 128, *scales = packed + 192;
+    const float d = load_f16(packed + 208);
+    for (int sub = 0; sub < 16; ++sub) {
+      const float scale = d * static_cast<float>(static_cast<std::int8_t>(scales[sub]));
+      const int j = sub % 8 / 2, half = sub % 2 * 16;
+      const std::uint8_t *low = lows + sub / 8 * 64 + j % 2 * 32 + half, *top = tops + sub / 8 * 32 + half;
+      for (int i = 0; i < 16; ++i) {
+        out[16 * sub + i] = scale * static_cast<float>(((low[i] >> (j / 2 * 4) & 15) | (top[i] >> (2 * j) & 3) << 4) - 32);
+      }
+    }
+  }
+}
+
+}  // namespace pumice::blocks
