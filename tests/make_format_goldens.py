@@ -59,7 +59,7 @@ def main() -> None:
         if not np.isfinite(floats).all():
             raise SystemExit(f"{name}: a golden must be finite")
         cases.append({"format": name, "packed": packed.tobytes().hex(), "floats": floats.astype("<f4").tobytes().hex()})
-    about = f"gguf-py {importlib.metadata.version("gguf")} dequantize(); bytes as hex, floats little-endian"
+    about = f"gguf-py {importlib.metadata.version('gguf')} dequantize(); bytes as hex, floats little-endian"
     path = Path(__file__).parent / "goldens" / "formats.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"comment": about, "cases": cases}, indent=1) + "\n")
