@@ -1,0 +1,133 @@
+#include "engine/model.h"
+
+#include "engine/devices.h"
+#include "model/programs.h"
+
+namespace pumice::engine {
+namespace {
+
+using model::Output;
+using model::Role;
+
+std::vector<std::shared_ptr<Backend>> choose_devices(const LoadOptions& options) {
+  if (options.gpu_layers.value_or(0) != 0) {
+    if (options.device == "cpu") fail(ErrorKind::invalid_argument, "gpu_layers=", *options.gpu_layers, " with device=\"cpu\": leave one of them out");
+    fail(ErrorKind::device_not_found, "gpu_layers=", *options.gpu_layers, " asks for a GPU; this version of pumice has no Vulkan backend yet: leave gpu_layers out");
+  }
+  return {open_device(options.device, options.threads)};
+}
+
+std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
+  for (std::size_t i = 0; i < b.size(); ++i) a[i] = a[i] || b[i];
+  return a;
+}
+
+// What each device must hold: its layers, the embedding on the first, the head and the classifier on the last.
+std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
+  const std::size_t count = d.weights.matrices.size();
+  std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
+  for (const StagePlan& stage : placement.stages) {
+    std::vector<bool>& mine = used[stage.device];
+    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::tokens), count));
+  }
+  std::vector<bool>& last = used[placement.stages.back().device];
+  if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), count));
+  if (d.labels > 0) {
+    last = merge(last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
+  }
+  return used;
+}
+
+}  // namespace
+
+std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
+                                   const Cancel& cancel) {
+  return load_on(choose_devices(options), std::move(file), options, progress, cancel);
+}
+
+std::shared_ptr<Model> Model::load_on(std::vector<std::shared_ptr<Backend>> backends, std::shared_ptr<const files::ModelFile> file,
+                                      const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
+  std::shared_ptr<Model> m(new Model);
+  m->file_ = std::move(file);
+  m->description_ = model::describe(m->file_, options.quantize);
+  m->backends_ = std::move(backends);
+  m->placement_ = place(m->description_, m->backends_, options);
+  m->pooling_ = options.pooling.value_or(m->description_.config.pooling.value_or(PoolKind::mean));
+
+  const auto used = matrices_by_device(m->description_, m->placement_);
+  std::vector<std::shared_ptr<const DeviceWeights>> weights;
+  std::uint64_t done = 0;
+  for (std::size_t i = 0; i < m->backends_.size(); ++i) {
+    const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
+    weights.push_back(m->backends_[i]->weights(m->description_.weights, used[i], here, cancel));
+    done += weights.back()->bytes();
+  }
+
+  const auto pipeline = [&](Output output) { return std::make_unique<Pipeline>(m->build_pipeline(output, weights, options)); };
+  if (m->description_.config.architecture->task == model::Task::generate) {
+    m->decoder_ = pipeline(Output::selected);
+    std::vector<std::unique_ptr<CacheStore>> stores;
+    for (const StagePlan& stage : m->placement_.stages) {
+      const std::vector<CacheShape> shapes(stage.last - stage.first, {m->description_.config.kv_heads, m->description_.config.head_dim});
+      stores.push_back(m->backends_[stage.device]->caches(shapes, options.kv_format));
+    }
+    m->pages_ = std::make_unique<PagePool>(std::make_unique<CacheSet>(std::move(stores)), m->placement_.kv_budget, m->placement_.n_ctx);
+  } else {
+    m->pooled_ = pipeline(Output::pooled);
+    m->tokens_ = pipeline(Output::tokens);
+    if (m->description_.labels > 0) m->classes_ = pipeline(Output::classes);
+  }
+  return m;
+}
+
+Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights, const LoadOptions& options) const {
+  const auto stage_of = [&](std::size_t device, Program program) {
+    Pipeline::Stage stage{.backend = backends_[device].get(), .backend_index = device};
+    if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
+    stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
+    stage.executable = backends_[device]->prepare(std::move(program), weights[device], options.compute);
+    return stage;
+  };
+  std::vector<Pipeline::Stage> body;
+  for (const StagePlan& plan : placement_.stages) {
+    body.push_back(stage_of(plan.device, model::body_program(description_, plan.first, plan.last, output, pooling_)));
+  }
+  Pipeline::Stage head{}, log_probs{};
+  if (output == Output::selected) {
+    const std::size_t last = placement_.stages.back().device;
+    head = stage_of(last, model::head_program(description_));
+    log_probs = stage_of(last, model::log_prob_program(description_));
+  }
+  return Pipeline(backends_, std::move(body), std::move(head), std::move(log_probs));
+}
+
+void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
+  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name, "\". Use ", instead);
+}
+
+const Pipeline& Model::decoder() const {
+  if (!decoder_) wrong_task("generate()", "a decoder with an output head", "encode()");
+  return *decoder_;
+}
+PagePool& Model::pages() const {
+  if (!pages_) wrong_task("generate()", "a decoder with an output head", "encode()");
+  return *pages_;
+}
+const Pipeline& Model::pooled() const {
+  if (!pooled_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
+  return *pooled_;
+}
+const Pipeline& Model::tokens() const {
+  if (!tokens_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
+  return *tokens_;
+}
+const Pipeline& Model::classes() const {
+  if (!classes_) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
+  return *classes_;
+}
+
+Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
+  return place(model::describe(std::move(file), options.quantize), choose_devices(options), options);
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,64 @@
+#include "engine/pipeline.h"
+
+#include <algorithm>
+
+namespace pumice::engine {
+
+std::uint64_t CacheSet::page_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& store : stores_) bytes += store->page_bytes();
+  return bytes;
+}
+
+Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs)
+    : backends_(std::move(backends)), body_(std::move(body)), head_(std::move(head)), log_probs_(std::move(log_probs)) {
+  hidden_size_ = body_.back().output_width;
+  vocab_size_ = head_.executable ? head_.output_width : 0;
+}
+
+std::unique_ptr<Lane> Pipeline::lane(Crew crew) const {
+  auto lane = std::make_unique<Lane>();
+  for (const auto& backend : backends_) lane->workspaces.push_back(backend->workspace(crew));
+  return lane;
+}
+
+namespace {
+
+void run_stage(const Pipeline::Stage& stage, Lane& lane, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) {
+  stage.executable->run(*lane.workspaces[stage.backend_index], caches, batch, io, cancel);
+}
+
+}  // namespace
+
+void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const {
+  std::vector<float> hidden;
+  for (std::size_t i = 0; i < body_.size(); ++i) {
+    const Stage& stage = body_[i];
+    const bool last = i + 1 == body_.size();
+    Io io{.in = hidden, .out = out};
+    if (!last) {  // every row crosses to the next device
+      lane.border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
+      io.out = lane.border;
+    }
+    run_stage(stage, lane, caches ? caches->stage(i) : nullptr, batch, io, cancel);
+    if (!last) hidden.swap(lane.border);
+  }
+}
+
+void Pipeline::head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const {
+  if (!head_.executable) fail(ErrorKind::unsupported_task, "this model has no output head");
+  Batch batch;
+  batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(head_.input_width));
+  run_stage(head_, lane, nullptr, batch, {.in = hidden, .out = logits}, cancel);
+}
+
+void Pipeline::log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
+                         const Cancel& cancel) const {
+  if (!log_probs_.executable) fail(ErrorKind::unsupported_task, "this model has no output head");
+  Batch batch;
+  batch.rows = static_cast<std::int32_t>(targets.size());
+  batch.ids = targets;
+  run_stage(log_probs_, lane, nullptr, batch, {.in = hidden, .out = out}, cancel);
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,45 @@
+// A model file resolved: its configuration, and every weight by role, checked for name and shape. Nothing large is read yet.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+#include "model/config.h"
+
+namespace pumice::model {
+
+// A matrix or a vector, with its bias. Ids are none where the model has no such weight.
+struct Parameter {
+  MatrixId matrix = MatrixId::none;
+  VectorId vector = VectorId::none, bias = VectorId::none;
+  bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
+};
+
+inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::classifier) + 1;
+using Parameters = std::array<Parameter, kRoles>;
+
+struct Description {
+  Config config;
+  Weights weights;
+  Parameters globals;               // embeddings, final norm, head, pooler, classifier
+  std::vector<Parameters> blocks;   // per layer
+  std::int32_t vocab_size = 0;      // rows of the token embedding
+  std::int32_t labels = 0;          // rows of the classifier; 0: none
+  std::uint64_t parameters = 0;
+  std::vector<std::string> notes;   // what was asked for and not done, and why
+
+  const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
+  const Parameter& at(std::size_t layer, Role role) const { return blocks[layer][static_cast<std::size_t>(role)]; }
+  const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
+};
+
+// `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
+// Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not known.
+Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize);
+
+}  // namespace pumice::model

@@ -1,0 +1,144 @@
+#include "interruptible.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace pumice::bindings {
+namespace {
+
+constexpr auto kPollInterval = std::chrono::milliseconds(20);
+
+// A thread that waits for one piece of work after another. Made on demand, kept for the next call: starting a thread costs as much as
+// a tenth of a small model's token.
+class Worker {
+ public:
+  Worker() {
+    std::thread([this] { loop(); }).detach();  // lives until the process ends: nothing to join at exit
+  }
+
+  void start(const std::function<void()>* work) {
+    const std::lock_guard lock(mutex_);
+    work_ = work;
+    finished_ = false;
+    wake_.notify_one();
+  }
+
+  // True when the work has ended.
+  bool wait(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, timeout, [this] { return finished_; });
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return finished_; });
+  }
+
+ private:
+  void loop() {
+    pthread_setname_np(pthread_self(), "pumice-call");
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return work_ != nullptr; });
+      const auto* work = work_;
+      lock.unlock();
+      (*work)();  // catches everything itself
+      lock.lock();
+      work_ = nullptr;
+      finished_ = true;
+      done_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  const std::function<void()>* work_ = nullptr;
+  bool finished_ = false;
+};
+
+// Idle workers. Never destroyed; forgotten by the child of a fork, where their threads do not exist.
+class Workers {
+ public:
+  Worker* take() {
+    const std::lock_guard lock(mutex_);
+    if (pid_ != getpid()) {
+      idle_.clear();
+      pid_ = getpid();
+    }
+    if (idle_.empty()) return new Worker;
+    Worker* worker = idle_.back();
+    idle_.pop_back();
+    return worker;
+  }
+  void give(Worker* worker) {
+    const std::lock_guard lock(mutex_);
+    if (pid_ == getpid()) idle_.push_back(worker);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Worker*> idle_;
+  pid_t pid_ = getpid();
+};
+
+Workers& workers() {
+  static auto& all = *new Workers;
+  return all;
+}
+
+bool on_main_thread() {
+  static const py::object main = py::module_::import("threading").attr("main_thread")().attr("ident").inc_ref();
+  // After fork() the child's only thread is its main thread.
+  return getpid() == static_cast<pid_t>(gettid()) || main.cast<unsigned long>() == PyThread_get_thread_ident();
+}
+
+}  // namespace
+
+void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll) {
+  Cancel cancel;
+  if (!poll && !on_main_thread()) {
+    const py::gil_scoped_release release;
+    work(cancel);
+    return;
+  }
+  std::exception_ptr failure;
+  const std::function<void()> guarded = [&] {
+    try {
+      work(cancel);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  Worker* worker = workers().take();
+  std::exception_ptr interrupt;
+  {
+    py::gil_scoped_release release;
+    worker->start(&guarded);
+    while (!worker->wait(kPollInterval)) {
+      const py::gil_scoped_acquire acquire;
+      try {
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+        if (poll) poll();
+      } catch (...) {
+        interrupt = std::current_exception();
+        cancel.request();
+        break;
+      }
+    }
+    if (interrupt) worker->wait();
+    workers().give(worker);
+  }
+  if (interrupt) std::rethrow_exception(interrupt);
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace pumice::bindings

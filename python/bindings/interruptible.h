@@ -1,0 +1,18 @@
+// Long work under Python: the GIL is released, and Ctrl-C ends the work within 100 ms.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+
+#include "core/cancel.h"
+
+namespace pumice::bindings {
+
+// Runs work(cancel) without the GIL and returns when it has ended. On Python's main thread the work runs on a helper thread while this one
+// wakes every 20 ms to see signals (PyErr_CheckSignals) and to call `poll` with the GIL held (progress bars; may be empty);
+// a signal handler that raises (KeyboardInterrupt) requests the cancel, waits for the work to stop and lets the exception through.
+// On other threads, which never see signals, the work runs in place unless there is something to poll.
+void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {});
+
+}  // namespace pumice::bindings
