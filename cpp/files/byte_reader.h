@@ -1,0 +1,74 @@
+// Reads little-endian numbers and byte runs from the front of a file, one after another. Every read is checked against what is
+// left; the test is always n <= size - position, which cannot wrap. Bytes come through a window of owned memory, so that a check
+// costs a comparison and no system call.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "files/file.h"
+#include "files/text.h"
+
+namespace pumice::files {
+
+// The number that little-endian bytes stand for.
+template <class T>
+T from_little_endian(const std::uint8_t* bytes) {
+  using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t,
+               std::conditional_t<sizeof(T) == 2, std::uint16_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+  static_assert(sizeof(T) == sizeof(Bits));
+  Bits bits = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) bits = static_cast<Bits>(bits | static_cast<Bits>(bytes[i]) << (8 * i));
+  return std::bit_cast<T>(bits);
+}
+
+class ByteReader {
+ public:
+  // Reads at most the first `limit` bytes of the file.
+  ByteReader(const File& file, std::uint64_t limit) : file_(file), end_(std::min(file.size(), limit)) {}
+
+  std::uint64_t position() const { return start_ + next_; }
+  std::uint64_t remaining() const { return end_ - position(); }
+
+  // What the next bytes are: names them in errors.
+  void enter(std::string field) { field_ = std::move(field); }
+  const std::string& field() const { return field_; }
+
+  template <class T>
+  T take() {
+    return from_little_endian<T>(bytes(sizeof(T)).data());
+  }
+
+  // The next n bytes; valid until the next read.
+  std::span<const std::uint8_t> bytes(std::uint64_t n) {
+    if (n > window_.size() - next_) refill(n);
+    const auto taken = std::span<const std::uint8_t>(window_).subspan(next_, static_cast<std::size_t>(n));
+    next_ += static_cast<std::size_t>(n);
+    return taken;
+  }
+
+  // Fails unless `count` entries of at least `least` bytes each can still follow.
+  void expect(std::uint64_t count, std::uint64_t least, const char* what);
+
+  template <class... Parts>
+  [[noreturn]] void fail(std::uint64_t offset, const Parts&... parts) const {
+    fail_at(ErrorKind::model_format, file_.path(), field_, offset, parts...);
+  }
+
+ private:
+  void refill(std::uint64_t n);
+
+  const File& file_;
+  std::uint64_t end_;
+  std::vector<std::uint8_t> window_;  // bytes [start_, start_ + size) of the file
+  std::uint64_t start_ = 0;
+  std::size_t next_ = 0;  // in the window
+  std::string field_;
+};
+
+}  // namespace pumice::files

@@ -1,0 +1,81 @@
+// Opening and reading regular files. Nothing here blocks, follows a link out of a model's folder, or maps memory (a mapped file
+// that shrinks would kill the process with SIGBUS).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace pumice::files {
+
+// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A regular file open for reading. Reads are thread-safe: they carry their own offset.
+class File {
+ public:
+  // As the user names it: links are followed. Pipes, devices, sockets and folders are refused without blocking.
+  static File open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::uint64_t size() const { return size_; }  // when it was opened
+
+  // Fills `out` from `offset`. Throws io when the file cannot be read, or has become shorter.
+  void read(std::uint64_t offset, std::span<std::uint8_t> out) const;
+  // The whole file as text. Throws model_format when it is larger than `limit`.
+  std::string read_all(std::uint64_t limit) const;
+
+ private:
+  friend class Folder;
+  File(Descriptor descriptor, std::string path);
+
+  Descriptor descriptor_;
+  std::string path_;
+  std::uint64_t size_ = 0;
+};
+
+// A model's folder. Its files are opened by bare name, relative to the folder itself.
+class Folder {
+ public:
+  explicit Folder(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  bool has(const std::string& name) const;
+  // A link may lead to a file of the same folder, or of the "blobs" folder beside "snapshots" (the layout of the Hugging Face
+  // cache); any other is refused, so that a downloaded folder cannot name files outside of it.
+  File open(const std::string& name) const;
+
+ private:
+  Descriptor open_link_target(const std::string& name) const;
+
+  Descriptor descriptor_;
+  std::string path_;
+};
+
+// A name without any path: not empty, not "." or "..", no slash, no NUL.
+bool is_bare_name(std::string_view name);
+
+// The system call behind File::read; tests put one here that fails, stalls or returns less.
+using Pread = ssize_t (*)(int fd, void* out, std::size_t count, off_t offset);
+extern Pread pread_call;
+
+}  // namespace pumice::files

@@ -1,0 +1,76 @@
+// What a model file says about itself besides its tensors: GGUF key-value pairs, or config.json with dotted keys for what is nested
+// ("rope_scaling.factor", "id2label.0"). The same getters read both.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace pumice::files {
+
+// Many strings in one buffer: a vocabulary of 262,144 words costs two allocations.
+class StringList {
+ public:
+  void reserve(std::size_t strings) { ends_.reserve(strings); }
+  void push_back(std::string_view text) {
+    bytes_ += text;
+    ends_.push_back(bytes_.size());
+  }
+  std::size_t size() const { return ends_.size(); }
+  bool empty() const { return ends_.empty(); }
+  std::string_view operator[](std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(bytes_).substr(begin, ends_[i] - begin);
+  }
+  bool operator==(const StringList&) const = default;
+
+ private:
+  std::string bytes_;
+  std::vector<std::size_t> ends_;
+};
+
+using Value = std::variant<std::monostate,  // null in config.json
+                           bool, std::int64_t, std::uint64_t /* only above the largest int64 */, double, std::string, std::vector<bool>,
+                           std::vector<std::int32_t> /* GGUF integers of 32 bits and fewer */, std::vector<std::int64_t>,
+                           std::vector<float> /* GGUF */, std::vector<double>, StringList>;
+
+std::string type_name(const Value& value);  // "an integer", "a list of 3 strings"
+
+// Strings are as in the file; string() and strings() give valid UTF-8 or throw. Getters give nothing for keys that are missing or
+// null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
+class Metadata {
+ public:
+  using Entries = std::map<std::string, Value, std::less<>>;
+
+  Metadata() = default;
+  Metadata(std::string file, Entries entries) : file_(std::move(file)), entries_(std::move(entries)) {}
+
+  // Also for keys that are null, and for the names of nested objects ("rope_scaling").
+  bool has(std::string_view key) const;
+  const Value* value(std::string_view key) const;
+  const Entries& entries() const { return entries_; }
+
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::int64_t> integer(std::string_view key) const;
+  std::optional<double> number(std::string_view key) const;  // integers count as numbers
+  std::optional<std::string> string(std::string_view key) const;
+  // A single value counts as a list of one.
+  std::optional<std::vector<std::int64_t>> integer_list(std::string_view key) const;
+  std::optional<std::vector<double>> number_list(std::string_view key) const;
+  std::optional<std::vector<std::string>> strings(std::string_view key) const;
+
+ private:
+  [[noreturn]] void wrong_type(std::string_view key, const Value& found, const char* needed) const;
+  const Value* present(std::string_view key) const;  // neither missing nor null
+  double finite(std::string_view key, double number) const;
+  std::string utf8(std::string_view key, std::string_view text) const;
+
+  std::string file_;
+  Entries entries_;
+};
+
+}  // namespace pumice::files

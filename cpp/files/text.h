@@ -1,0 +1,31 @@
+// Text from files, made safe to show and to compare.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace pumice::files {
+
+// Well-formed UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+bool valid_utf8(std::string_view text);
+
+// For messages: control characters and bytes that are not UTF-8 become \xNN; what is over `limit` bytes is cut.
+std::string printable(std::string_view text, std::size_t limit = 4096);
+std::string quoted(std::string_view text);  // 'text', cut at 80 bytes
+
+// "model.gguf: general.alignment: is 3 (at byte 64)": the one way errors about files are put together.
+template <class... Parts>
+[[noreturn]] void fail_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
+                          const Parts&... parts) {
+  const std::string what = str(printable(file), ": ", printable(field, 200), field.empty() ? "" : ": ", parts...);
+  Error error(kind, offset ? str(what, " (at byte ", *offset, ")") : what);
+  error = std::move(error).in_file(printable(file)).at_field(printable(field));
+  if (offset) error = std::move(error).at_offset(*offset);
+  throw error;
+}
+
+}  // namespace pumice::files
