@@ -1,0 +1,144 @@
+"""Makes tests/goldens/{random_models,minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers,
+llama-cpp-python, gguf, Django (versions in the files it writes) and the sample model packages; the tests need none of the engines.
+
+    python tests/make_model_goldens.py [random] [minilm] [decoders]
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples")]
+
+import corpus  # noqa: E402
+import random_models  # noqa: E402
+import samples  # noqa: E402
+
+GOLDENS = ROOT / "tests" / "goldens"
+TOP = 32  # alternatives kept per position
+
+
+def random_folders() -> None:
+    import torch
+    import transformers
+
+    random_models.GOLDENS.mkdir(parents=True, exist_ok=True)
+    for name, (config_class, settings) in random_models.CONFIGS.items():
+        config = getattr(transformers, config_class)(**settings)
+        auto = transformers.AutoModelForSequenceClassification if name == "bert_classifier" else transformers.AutoModelForCausalLM
+        model = auto.from_config(config, attn_implementation="eager").eval()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            (random_models.GOLDENS / f"{name}.config.json").write_bytes((Path(folder) / "config.json").read_bytes())
+            from safetensors import safe_open
+
+            with safe_open(Path(folder) / "model.safetensors", "np") as file:
+                shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+        (random_models.GOLDENS / f"{name}.shapes.json").write_text(json.dumps(shapes))
+        with tempfile.TemporaryDirectory() as target:
+            folder = random_models.make_folder(name, Path(target))
+            model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+            ids = [1] + [int(x) for x in np.random.RandomState(7).randint(3, 500, 95)]
+            with torch.no_grad():
+                if name == "bert_classifier":
+                    half = len(ids) // 2
+                    types = [0] * half + [1] * (len(ids) - half)
+                    hidden = model.bert(torch.tensor([ids]), token_type_ids=torch.tensor([types])).last_hidden_state[0]
+                    logits = model(torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0]
+                    np.savez_compressed(random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), types=np.int32(types), hidden=hidden.numpy(),
+                                        logits=logits.numpy())
+                    continue
+                logits = model(torch.tensor([ids])).logits[0].numpy()
+                greedy = model.generate(torch.tensor([ids[:20]]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)[0][20:].numpy()
+            np.savez_compressed(random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), logits=logits.astype(np.float32), greedy=np.int32(greedy))
+            print(name, "std of logits", logits.std())
+
+
+def minilm() -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(samples.minilm()), device="cpu")
+    vectors = model.encode(corpus.sentences(), convert_to_numpy=True, normalize_embeddings=True, batch_size=32)
+    GOLDENS.joinpath("minilm").mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(GOLDENS / "minilm" / "sentences.npz", vectors=vectors.astype(np.float16))
+    print("minilm", vectors.shape)
+
+
+def top(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.argpartition(-log_probs, TOP, axis=1)[:, :TOP]
+    order = np.argsort(-np.take_along_axis(log_probs, ids, 1), axis=1, kind="stable")
+    ids = np.take_along_axis(ids, order, 1)
+    return ids.astype(np.int32), np.take_along_axis(log_probs, ids, 1)
+
+
+def compare(reference: np.ndarray, other: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    """Both: log-probabilities (T, V). KL(reference || other) over the reference's TOP tokens and the rest as one, as the tests compute it."""
+    ids, p = top(reference)
+    q = np.take_along_axis(other, ids, 1)
+    rest_p, rest_q = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9)), np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))
+    kl = (np.exp(p) * (p - q)).sum(1) + np.exp(rest_p) * (rest_p - rest_q)
+    full = (np.exp(reference) * (reference - other)).sum(1)
+    rows = np.arange(len(targets))
+    return dict(kl=float(kl.mean()), kl_full=float(full.mean()), top1=float((ids[:, 0] == other.argmax(1)).mean()),
+                perplexity=float(np.exp(-other[rows, targets].mean())))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = logits.astype(np.float64)
+    peak = logits.max(1, keepdims=True)
+    return logits - peak - np.log(np.exp(logits - peak).sum(1, keepdims=True))
+
+
+def decoders() -> None:
+    import llama_cpp
+    import torch
+    import transformers
+
+    text = (ROOT / "tests" / "data" / "prose.txt").read_text(encoding="utf-8")
+    GOLDENS.joinpath("decoders").mkdir(parents=True, exist_ok=True)
+    for name, path in (("smollm2", samples.smollm2()), ("gemma3", samples.gemma3())):
+        theirs = llama_cpp.Llama(str(path), n_ctx=512, n_batch=512, logits_all=True, verbose=False, n_threads=2)
+        ids = theirs.tokenize(text.encode(), add_bos=False)[: 4 * 400]
+        bos = [theirs.token_bos()] if theirs.token_bos() >= 0 else []
+        windows = [(bos + ids[i : i + 400]) for i in range(0, 1600, 400)]
+        model = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
+        reference, other, targets, cosines, stored = [], [], [], [], []
+        for window in windows:
+            theirs.reset()
+            theirs.eval(window)
+            q = np.array(theirs.scores[: len(window)], dtype=np.float32)
+            with torch.no_grad():
+                p = model(torch.tensor([window])).logits[0].numpy()
+            cosines.append((p * q).sum(1) / np.sqrt((p * p).sum(1) * (q * q).sum(1)))
+            reference.append(log_softmax(p)[:-1])
+            other.append(log_softmax(q)[:-1])
+            targets += window[1:]
+            stored.append(p)
+        reference_lp, other_lp, target = np.concatenate(reference), np.concatenate(other), np.array(targets)
+        result = compare(reference_lp, other_lp, target)
+        result["cosine"] = float(np.concatenate(cosines).mean())
+        top_ids, top_lp = top(reference_lp)
+        rows = np.arange(len(target))
+        # A random projection of the logits to 16 numbers tells cosine 0.99999 without keeping the vocabulary: see test_decoders.py.
+        np.savez_compressed(GOLDENS / "decoders" / f"{name}.npz", windows=np.int32(windows), top_ids=top_ids, top_log_probs=top_lp.astype(np.float32),
+                            target_log_probs=reference_lp[rows, target].astype(np.float32),
+                            sampled_logits=np.concatenate(stored)[:, :: max(1, stored[0].shape[1] // 192)].astype(np.float16))
+        result["reference_perplexity"] = float(np.exp(-reference_lp[rows, target].mean()))
+        result["tokens"] = len(target)
+        (GOLDENS / "decoders" / f"{name}.json").write_text(json.dumps({"llama-cpp-python": llama_cpp.__version__, "transformers": transformers.__version__,
+                                                                       "machine": platform.processor(), "llama_cpp": result}, indent=1))
+        print(name, result)
+        del theirs, model
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or ["random", "minilm", "decoders"]
+    for part in chosen:
+        {"random": random_folders, "minilm": minilm, "decoders": decoders}[part]()
