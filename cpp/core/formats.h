@@ -44,7 +44,8 @@ std::optional<Format> format_from_name(std::string_view name);  // any case: "q4
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
 // Packs float weights: exact rounding for F32, F16 and BF16 (nearest even); for quantised formats the search that
-// minimises the squared error (see formats_pack.cpp). Throws invalid_argument for formats that it cannot write.
+// minimises the squared error (see formats_pack.cpp). Throws invalid_argument for formats that it cannot write, numeric where a
+// quantised format meets NaN or a number beyond +-65504.
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
