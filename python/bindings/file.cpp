@@ -1,0 +1,96 @@
+#include "file.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include "files/model_file.h"
+#include "interruptible.h"
+
+namespace py = pybind11;
+
+namespace pumice::bindings {
+namespace {
+
+using files::ModelFile;
+
+// Bytes that are no UTF-8 (a byte token of a vocabulary) come as surrogate escapes, as os.fsdecode has it.
+py::str to_str(std::string_view bytes) {
+  PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
+  if (!text) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+struct ToPython {
+  py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(bool value) const { return py::bool_(value); }
+  py::object operator()(std::int64_t value) const { return py::int_(value); }
+  py::object operator()(std::uint64_t value) const { return py::int_(value); }
+  py::object operator()(double value) const { return py::float_(value); }
+  py::object operator()(const std::string& value) const { return to_str(value); }
+  py::object operator()(const std::vector<bool>& values) const {
+    py::array_t<bool> out(static_cast<py::ssize_t>(values.size()));
+    for (std::size_t i = 0; i < values.size(); ++i) out.mutable_data()[i] = values[i];
+    return out;
+  }
+  template <class T>
+  py::object operator()(const std::vector<T>& values) const { return to_array(values); }
+  py::object operator()(const files::StringList& values) const {
+    py::list out(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) out[i] = to_str(values[i]);
+    return out;
+  }
+};
+
+py::object get(const ModelFile& file, const std::string& key) {
+  const files::Value* value = file.value(key);
+  return value ? std::visit(ToPython{}, *value) : py::object(py::none());
+}
+
+py::object metadata(const ModelFile& file) {
+  if (file.kind() == files::Kind::safetensors) return py::module_::import("json").attr("loads")(to_str(file.json_text()));
+  py::dict out;
+  for (const auto& [key, value] : file.metadata().entries()) out[to_str(key)] = std::visit(ToPython{}, value);
+  return out;
+}
+
+std::string architecture(const ModelFile& file) {
+  return file.string(file.kind() == files::Kind::gguf ? "general.architecture" : "model_type").value_or("");
+}
+
+py::list tensors(const ModelFile& file) {
+  py::list out;
+  for (const auto& tensor : file.tensors()) {
+    out.append(py::make_tuple(to_str(tensor.name), tensor.format_name, py::tuple(py::cast(tensor.shape)), tensor.bytes));
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_files(py::module_& module) {
+  py::class_<ModelFile, std::shared_ptr<ModelFile>>(module, "ModelFile")
+      .def_property_readonly("path", [](const ModelFile& f) { return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(f.path().c_str())); })
+      .def_property_readonly("kind", [](const ModelFile& f) { return f.kind() == files::Kind::gguf ? "gguf" : "safetensors"; })
+      .def_property_readonly("size", &ModelFile::size_bytes)
+      .def_property_readonly("architecture", &architecture)
+      .def_property_readonly("tensors", &tensors)
+      .def("metadata", &metadata)
+      .def("get", &get, py::arg("key"))
+      .def("keys", [](const ModelFile& file) {
+        py::list out;
+        for (const auto& entry : file.metadata().entries()) out.append(to_str(entry.first));
+        return out;
+      });
+  module.def("open_file", [](const std::string& path) {
+    std::shared_ptr<const ModelFile> file;
+    interruptible([&](const Cancel&) { file = ModelFile::open(path); });
+    return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const
+  }, py::arg("path"));
+}
+
+}  // namespace pumice::bindings
