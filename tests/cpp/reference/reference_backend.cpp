@@ -1,0 +1,427 @@
+#include "reference/reference_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "core/checked.h"
+
+namespace pumice::reference {
+
+namespace {
+
+struct DoubleMatrix {
+  std::string name;
+  std::int64_t rows = 0, cols = 0;
+  std::vector<double> values;
+  const double* row(std::int64_t r) const { return values.data() + r * cols; }
+};
+
+struct DoubleWeights : DeviceWeights {
+  std::vector<DoubleMatrix> matrices;  // those not used are empty
+  std::vector<std::vector<double>> vectors;
+
+  std::uint64_t bytes() const override {
+    std::uint64_t numbers = 0;
+    for (const auto& m : matrices) numbers += m.values.size();
+    for (const auto& v : vectors) numbers += v.size();
+    return numbers * sizeof(double);
+  }
+  const DoubleMatrix& operator[](MatrixId id) const {
+    const DoubleMatrix& matrix = matrices.at(static_cast<std::size_t>(id));
+    require(!matrix.values.empty(), "reference: the program uses matrix ", matrix.name, ", which was not loaded");
+    return matrix;
+  }
+  const std::vector<double>& operator[](VectorId id) const { return vectors.at(static_cast<std::size_t>(id)); }
+};
+
+struct DoubleCaches : CacheStore {
+  struct Cache {
+    CacheShape shape;
+    std::vector<double> k, v;  // [page][32][kv_heads * head_dim]
+    std::int64_t width() const { return static_cast<std::int64_t>(shape.kv_heads) * shape.head_dim; }
+  };
+  std::vector<Cache> caches;
+
+  void reserve(std::int32_t pages) override {
+    for (Cache& c : caches) {
+      const auto numbers = static_cast<std::size_t>(pages * kPageTokens * c.width());
+      if (numbers <= c.k.size()) continue;
+      c.k.resize(numbers, std::numeric_limits<double>::quiet_NaN());
+      c.v.resize(numbers, std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+  void copy_page(std::int32_t from, std::int32_t to) override {
+    for (Cache& c : caches) {
+      const std::int64_t page = kPageTokens * c.width();
+      for (auto* numbers : {&c.k, &c.v}) std::copy_n(numbers->begin() + from * page, page, numbers->begin() + to * page);
+    }
+  }
+  std::uint64_t page_bytes() const override {
+    std::int64_t numbers = 0;
+    for (const Cache& c : caches) numbers += 2 * kPageTokens * c.width();
+    return static_cast<std::uint64_t>(numbers) * sizeof(double);
+  }
+};
+
+double activate(Activation activation, double x) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::gelu:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1 + std::exp(-x));
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::tanh:
+      return std::tanh(x);
+  }
+  fail(ErrorKind::invalid_argument, "reference: activation ", static_cast<int>(activation));
+}
+
+double dot(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// One run: the slots, and an operator() for each operation.
+class Run {
+ public:
+  Run(const Program& program, const DoubleWeights& weights, DoubleCaches* caches, const Batch& batch)
+      : program_(program), weights_(weights), caches_(caches), batch_(batch) {
+    for (const SlotShape& shape : program.slots) slots_.emplace_back(static_cast<std::size_t>(rows(shape.rows) * shape.width), 0.0);
+    for (const Segment& s : batch.segments) {
+      for (std::int32_t i = 0; i < s.rows; ++i) positions_.push_back(s.past + i);
+    }
+    require(batch.segments.empty() || positions_.size() == static_cast<std::size_t>(batch.rows), "reference: the segments have ",
+            positions_.size(), " rows, the batch ", batch.rows);
+  }
+
+  void fill(std::span<const float> in) {
+    std::vector<double>& slot = slots_.at(static_cast<std::size_t>(program_.input));
+    require(in.size() == slot.size(), "reference: ", in.size(), " numbers come in, ", slot.size(), " are needed");
+    std::copy(in.begin(), in.end(), slot.begin());
+  }
+  void drain(std::span<float> out) const {
+    const std::vector<double>& slot = slots_.at(static_cast<std::size_t>(program_.output));
+    require(out.size() == slot.size(), "reference: room for ", out.size(), " numbers, ", slot.size(), " come out");
+    std::transform(slot.begin(), slot.end(), out.begin(), [](double x) { return static_cast<float>(x); });
+  }
+
+  void operator()(const Embed& op) {
+    const DoubleMatrix& tokens = weights_[op.tokens];
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      double* out = at(op.out, r);
+      const double* token = checked_row(tokens, id(r));
+      for (std::int64_t c = 0; c < op.out.width; ++c) out[c] = op.scale * token[c];
+      if (op.positions != MatrixId::none) add(checked_row(weights_[op.positions], position(r)), op.out.width, out);
+      if (op.types != MatrixId::none) {
+        add(checked_row(weights_[op.types], batch_.types.empty() ? 0 : batch_.types[static_cast<std::size_t>(r)]), op.out.width, out);
+      }
+    }
+  }
+
+  void operator()(const Norm& op) {
+    const std::int64_t group = op.group > 0 ? op.group : op.in.width;
+    const std::vector<double>& weight = weights_[op.weight];
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      for (std::int64_t first = 0; first < op.in.width; first += group) {
+        const std::vector<double> x(at(op.in, r) + first, at(op.in, r) + first + group);
+        double mean = 0, square = 0;
+        if (op.kind == NormKind::layer) {
+          for (const double v : x) mean += v / static_cast<double>(group);
+        }
+        for (const double v : x) square += (v - mean) * (v - mean) / static_cast<double>(group);
+        double* out = at(op.out, r) + first;
+        for (std::int64_t c = 0; c < group; ++c) {
+          double y = (x[c] - mean) / std::sqrt(square + op.eps) * weight.at(c);
+          if (op.bias != VectorId::none) y += weights_[op.bias].at(c);
+          out[c] = op.add ? at(op.add, r)[first + c] + y : y;
+        }
+      }
+    }
+  }
+
+  void operator()(const Linear& op) {
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      const std::vector<double> x(at(op.in, r), at(op.in, r) + op.in.width);
+      double* out = at(op.out, r);
+      for (const LinearPart& part : op.parts) {
+        const DoubleMatrix& weight = checked_cols(weights_[part.weight], op.in.width);
+        for (std::int64_t c = 0; c < weight.rows; ++c, ++out) {
+          const double sum = dot(x.data(), weight.row(c), weight.cols) + (part.bias == VectorId::none ? 0 : weights_[part.bias].at(c));
+          *out = activate(op.activation, sum) + (op.residual ? at(op.residual, r)[out - at(op.out, r)] : 0);
+        }
+      }
+      require(out - at(op.out, r) == op.out.width, "reference: the parts of a Linear fill ", out - at(op.out, r), " of ", op.out.width,
+              " columns");
+    }
+  }
+
+  void operator()(const GatedLinear& op) {
+    const DoubleMatrix &gate = checked_cols(weights_[op.gate], op.in.width), &up = checked_cols(weights_[op.up], op.in.width);
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      const std::vector<double> x(at(op.in, r), at(op.in, r) + op.in.width);
+      for (std::int64_t c = 0; c < op.out.width; ++c) {
+        at(op.out, r)[c] = activate(op.activation, dot(x.data(), gate.row(c), gate.cols)) * dot(x.data(), up.row(c), up.cols);
+      }
+    }
+  }
+
+  void operator()(const RopeStore& op) {
+    for (std::int64_t r = 0; r < batch_.rows; ++r) {
+      for (const View& view : {op.q, op.k}) {
+        for (std::int64_t head = 0; view && head < view.width; head += op.head_dim) turn(at(view, r) + head, op.rope, position(r));
+      }
+    }
+    if (op.cache == CacheId::none) return;
+    DoubleCaches::Cache& cache = this->cache(op.cache);
+    for (const Segment& s : batch_.segments) {
+      for (std::int32_t i = 0; i < s.rows; ++i) {
+        const std::int64_t to = offset(cache, s, s.past + i);
+        std::copy_n(at(op.k, s.first + i), cache.width(), cache.k.begin() + to);
+        std::copy_n(at(op.v, s.first + i), cache.width(), cache.v.begin() + to);
+      }
+    }
+  }
+
+  void operator()(const Attend& op) {
+    const std::int64_t heads = op.q.width / op.head_dim, sharing = heads / op.kv_heads;
+    for (const Segment& s : batch_.segments) {
+      for (std::int32_t i = 0; i < s.rows; ++i) {
+        const bool cached = op.cache != CacheId::none;
+        const std::int64_t self = cached ? s.past + i : i;
+        const std::int64_t first = op.window > 0 ? std::max<std::int64_t>(0, self - op.window + (cached ? 1 : 0)) : 0;
+        const std::int64_t last = cached ? self : op.window > 0 ? std::min<std::int64_t>(s.rows - 1, self + op.window) : s.rows - 1;
+        for (std::int64_t head = 0; head < heads; ++head) {
+          const double* q = at(op.q, s.first + i) + head * op.head_dim;
+          const std::int64_t shared = head / sharing * op.head_dim;
+          std::vector<const double*> values;
+          std::vector<double> scores;
+          for (std::int64_t j = first; j <= last; ++j) {
+            const std::int64_t from = cached ? offset(cache(op.cache), s, j) : 0;
+            const double* k = (cached ? cache(op.cache).k.data() + from : at(op.k, s.first + j)) + shared;
+            values.push_back((cached ? cache(op.cache).v.data() + from : at(op.v, s.first + j)) + shared);
+            const double score = op.scale * dot(q, k, op.head_dim);
+            scores.push_back(op.softcap > 0 ? op.softcap * std::tanh(score / op.softcap) : score);
+          }
+          const double largest = *std::max_element(scores.begin(), scores.end());
+          double sum = 0;
+          std::vector<double> mixed(static_cast<std::size_t>(op.head_dim), 0.0);
+          for (std::size_t j = 0; j < scores.size(); ++j) {
+            const double weight = std::exp(scores[j] - largest);
+            sum += weight;
+            for (std::int32_t c = 0; c < op.head_dim; ++c) mixed[c] += weight * values[j][c];
+          }
+          for (std::int32_t c = 0; c < op.head_dim; ++c) at(op.out, s.first + i)[head * op.head_dim + c] = mixed[c] / sum;
+        }
+      }
+    }
+  }
+
+  void operator()(const Select& op) {
+    for (std::size_t r = 0; r < batch_.selected.size(); ++r) {
+      std::copy_n(at(op.in, batch_.selected[r]), op.out.width, at(op.out, static_cast<std::int64_t>(r)));
+    }
+  }
+
+  void operator()(const Pool& op) {
+    for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
+      const auto [first, count, past, pages] = batch_.segments[s];
+      for (std::int64_t c = 0; c < op.out.width; ++c) {
+        double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
+        for (std::int32_t i = 0; i < count; ++i) {
+          const double x = at(op.in, first + i)[c];
+          sum += x;
+          weighted += (i + 1) * x;
+          largest = std::max(largest, x);
+        }
+        const double n = count;
+        at(op.out, static_cast<std::int64_t>(s))[c] = [&] {
+          switch (op.kind) {
+            case PoolKind::mean:
+              return sum / n;
+            case PoolKind::cls:
+              return at(op.in, first)[c];
+            case PoolKind::last:
+              return at(op.in, first + count - 1)[c];
+            case PoolKind::max:
+              return largest;
+            case PoolKind::mean_sqrt_len:
+              return sum / std::sqrt(n);
+            case PoolKind::weighted_mean:
+              return weighted / (n * (n + 1) / 2);
+          }
+          fail(ErrorKind::invalid_argument, "reference: pooling ", static_cast<int>(op.kind));
+        }();
+      }
+    }
+  }
+
+  void operator()(const LogProb& op) {
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      const double* logits = at(op.logits, r);
+      const double largest = *std::max_element(logits, logits + op.logits.width);
+      double sum = 0;
+      for (std::int64_t c = 0; c < op.logits.width; ++c) sum += std::exp(logits[c] - largest);
+      require(id(r) >= 0 && id(r) < op.logits.width, "reference: target ", id(r), " of ", op.logits.width, " logits");
+      *at(op.out, r) = logits[id(r)] - largest - std::log(sum);
+    }
+  }
+
+ private:
+  std::int64_t rows(Rows kind) const {
+    switch (kind) {
+      case Rows::tokens:
+        return batch_.rows;
+      case Rows::segments:
+        return static_cast<std::int64_t>(batch_.segments.size());
+      case Rows::selected:
+        return static_cast<std::int64_t>(batch_.selected.size());
+    }
+    fail(ErrorKind::invalid_argument, "reference: rows ", static_cast<int>(kind));
+  }
+  std::int64_t rows(const View& view) const { return rows(program_.slots.at(static_cast<std::size_t>(view.slot)).rows); }
+
+  double* at(const View& view, std::int64_t row) {
+    const std::int64_t width = program_.slots.at(static_cast<std::size_t>(view.slot)).width;
+    require(view.col >= 0 && view.col + view.width <= width && row >= 0 && row < rows(view), "reference: row ", row, ", columns ", view.col,
+            " to ", view.col + view.width, " of slot ", view.slot, " with ", rows(view), " x ", width);
+    return slots_[static_cast<std::size_t>(view.slot)].data() + row * width + view.col;
+  }
+
+  std::int32_t id(std::int64_t row) const {
+    require(static_cast<std::size_t>(row) < batch_.ids.size(), "reference: the batch has ids for ", batch_.ids.size(), " rows only");
+    return batch_.ids[static_cast<std::size_t>(row)];
+  }
+  std::int64_t position(std::int64_t row) const {
+    require(!positions_.empty(), "reference: positions need segments");
+    return positions_[static_cast<std::size_t>(row)];
+  }
+  static const double* checked_row(const DoubleMatrix& matrix, std::int64_t row) {
+    require(row >= 0 && row < matrix.rows, "reference: row ", row, " of ", matrix.name, ", which has ", matrix.rows);
+    return matrix.row(row);
+  }
+  static const DoubleMatrix& checked_cols(const DoubleMatrix& matrix, std::int64_t cols) {
+    require(matrix.cols == cols, "reference: ", matrix.name, " takes ", matrix.cols, " columns, the view has ", cols);
+    return matrix;
+  }
+  static void add(const double* x, std::int64_t n, double* out) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] += x[i];
+  }
+
+  static void turn(double* head, const Rope& rope, std::int64_t position) {
+    const std::size_t pairs = rope.inv_freq.size();
+    for (std::size_t j = 0; j < pairs; ++j) {
+      const double angle = static_cast<double>(position) * rope.inv_freq[j];
+      const double cos = rope.magnitude * std::cos(angle), sin = rope.magnitude * std::sin(angle);
+      double &a = head[rope.interleaved ? 2 * j : j], &b = head[rope.interleaved ? 2 * j + 1 : j + pairs];
+      std::tie(a, b) = std::pair(a * cos - b * sin, a * sin + b * cos);
+    }
+  }
+
+  DoubleCaches::Cache& cache(CacheId id) {
+    require(caches_ != nullptr, "reference: the program needs caches");
+    return caches_->caches.at(static_cast<std::size_t>(id));
+  }
+  static std::int64_t offset(const DoubleCaches::Cache& cache, const Segment& segment, std::int64_t position) {
+    const auto page = static_cast<std::size_t>(position / kPageTokens);
+    require(page < segment.pages.size(), "reference: position ", position, " needs page ", page, " of ", segment.pages.size());
+    const std::int64_t at = (static_cast<std::int64_t>(segment.pages[page]) * kPageTokens + position % kPageTokens) * cache.width();
+    require(at >= 0 && at < static_cast<std::int64_t>(cache.k.size()), "reference: page ", segment.pages[page], " is not reserved");
+    return at;
+  }
+
+  const Program& program_;
+  const DoubleWeights& weights_;
+  DoubleCaches* caches_;
+  const Batch& batch_;
+  std::vector<std::vector<double>> slots_;
+  std::vector<std::int64_t> positions_;
+};
+
+struct NoWorkspace : Workspace {};
+
+struct Interpreter : Executable {
+  Program program;
+  std::shared_ptr<const DoubleWeights> weights;
+
+  void run(Workspace&, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override {
+    Run run(program, *weights, dynamic_cast<DoubleCaches*>(caches), batch);
+    if (program.input >= 0) run.fill(io.in);
+    for (const Op& op : program.ops) {
+      cancel.check();
+      std::visit(run, op);
+    }
+    if (program.output >= 0) run.drain(io.out);
+  }
+};
+
+}  // namespace
+
+DeviceInfo ReferenceBackend::info() const { return {.id = id_, .name = "double precision, for tests", .type = "cpu", .driver = "scalar"}; }
+
+std::shared_ptr<const DeviceWeights> ReferenceBackend::weights(const Weights& weights, const std::vector<bool>& used,
+                                                               const Progress& progress, const Cancel& cancel) {
+  auto loaded = std::make_shared<DoubleWeights>();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < weights.matrices.size(); ++i) {
+    const Matrix& m = weights.matrices[i];
+    DoubleMatrix& to = loaded->matrices.emplace_back(DoubleMatrix{m.name, m.rows, m.cols, {}});
+    if (!used.empty() && !used.at(i)) continue;
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(m.format, m.cols)));
+    std::vector<float> row(static_cast<std::size_t>(m.cols));
+    to.values.reserve(static_cast<std::size_t>(m.rows * m.cols));
+    for (std::int64_t r = 0; r < m.rows; ++r) {
+      cancel.check();
+      m.read(r, 1, packed.data());
+      unpack(m.format, packed.data(), m.cols, row.data());
+      to.values.insert(to.values.end(), row.begin(), row.end());
+    }
+    bytes += packed.size() * static_cast<std::uint64_t>(m.rows);
+    if (progress) progress(bytes);
+  }
+  for (const Vector& v : weights.vectors) loaded->vectors.emplace_back(v.values.begin(), v.values.end());
+  return loaded;
+}
+
+std::unique_ptr<CacheStore> ReferenceBackend::caches(std::span<const CacheShape> shapes, KvFormat) {
+  auto store = std::make_unique<DoubleCaches>();
+  for (const CacheShape& shape : shapes) store->caches.push_back({shape, {}, {}});
+  return store;
+}
+
+std::shared_ptr<const Executable> ReferenceBackend::prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute) {
+  auto executable = std::make_shared<Interpreter>();
+  executable->program = std::move(program);
+  executable->weights = std::dynamic_pointer_cast<const DoubleWeights>(weights);
+  require(executable->weights != nullptr, "reference: the weights belong to another device");
+  return executable;
+}
+
+std::unique_ptr<Workspace> ReferenceBackend::workspace(Crew) { return std::make_unique<NoWorkspace>(); }
+
+Cost ReferenceBackend::cost(const Program& program, const Weights& weights, KvFormat, std::int64_t rows) const {
+  Cost cost;
+  for (const Matrix& m : weights.matrices) cost.weights += static_cast<std::uint64_t>(m.rows * m.cols) * sizeof(double);
+  for (const CacheShape& c : program.caches) {
+    cost.page += static_cast<std::uint64_t>(2 * kPageTokens) * static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * sizeof(double);
+  }
+  for (const SlotShape& s : program.slots) cost.scratch += static_cast<std::uint64_t>(rows * s.width) * sizeof(double);
+  return cost;
+}
+
+void ReferenceBackend::parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) {
+  for (std::int64_t i = 0; i < jobs; ++i) {
+    cancel.check();
+    job(i, static_cast<int>(i % lanes_));
+  }
+}
+
+}  // namespace pumice::reference

@@ -1,0 +1,32 @@
+// The truth that backends answer to: every operation in double precision, written as its definition reads. Slow.
+// A whole device: programs can be split between it and another, with several sequences, pages and selected rows.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/backend.h"
+
+namespace pumice::reference {
+
+class ReferenceBackend : public Backend {
+ public:
+  explicit ReferenceBackend(std::string id = "reference", int lanes = 1) : id_(std::move(id)), lanes_(lanes) {}
+
+  DeviceInfo info() const override;
+  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                                               const Cancel& cancel) override;
+  // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
+  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override;
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override;
+  std::unique_ptr<Workspace> workspace(Crew crew) override;
+  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override;
+  int lanes() const override { return lanes_; }
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override;
+
+ private:
+  std::string id_;
+  int lanes_;
+};
+
+}  // namespace pumice::reference
