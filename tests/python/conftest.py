@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path[:0] = [str(ROOT / "examples"), str(Path(__file__).parent)]
+
+import samples  # noqa: E402
+
+import pumice  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Iterator[pumice.Model]:
+    with pumice.load(samples.minilm(), device="cpu") as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Iterator[pumice.Model]:
+    with pumice.load(samples.smollm2(), device="cpu") as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Iterator[pumice.Model]:
+    with pumice.load(samples.gemma3(), device="cpu") as model:
+        yield model

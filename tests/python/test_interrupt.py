@@ -1,0 +1,83 @@
+"""Ctrl-C: KeyboardInterrupt within 100 ms (asserted at 500 ms) from load, encode and generate; the same model then gives the same result."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import samples
+
+import pumice
+
+PROMISED, ASSERTED = 0.1, 0.5  # seconds
+
+
+def interrupted_after(delay: float, work: Callable[[], object]) -> float:
+    """Runs `work`, raises SIGINT after `delay` seconds, and says how long the exception took to come."""
+    sent = 0.0
+
+    def send() -> None:
+        nonlocal sent
+        sent = time.perf_counter()
+        signal.raise_signal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else signal.pthread_kill(
+            threading.main_thread().ident or 0, signal.SIGINT
+        )
+
+    timer = threading.Timer(delay, send)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+            time.sleep(5)  # a signal that comes after the work still ends here, and is then told apart by `sent`
+            raise AssertionError("the work ended before it was interrupted")
+        return time.perf_counter() - sent
+    finally:
+        timer.cancel()
+
+
+def report(name: str, latencies: list[float]) -> None:
+    print(f"{name}: median {np.median(latencies) * 1000:.0f} ms, worst {max(latencies) * 1000:.0f} ms of {len(latencies)}")
+    assert np.median(latencies) <= PROMISED * 2
+    assert max(latencies) <= ASSERTED
+
+
+def test_encode(minilm: pumice.Model) -> None:
+    before = minilm.encode("stone")
+    texts = [f"sentence number {i} about stones and rivers" for i in range(100_000)]
+    rng = random.Random(1)
+    report("encode", [interrupted_after(rng.uniform(0.05, 1.5), lambda: minilm.encode(texts)) for _ in range(8)])
+    assert np.array_equal(minilm.encode("stone"), before)
+
+
+def test_generate_and_prefill(smollm2: pumice.Model) -> None:
+    before = smollm2.generate("Stones are", max_new_tokens=12, temperature=0)
+    rng = random.Random(2)
+    long_prompt = np.array([rng.randrange(1000, 40000) for _ in range(7000)], dtype=np.int32)
+    report("generate", [interrupted_after(rng.uniform(0.05, 1.0), lambda: smollm2.generate("Once", max_new_tokens=6000, temperature=1, seed=1, stop=["\0"]))
+                        for _ in range(6)])
+    report("prefill", [interrupted_after(rng.uniform(0.05, 1.0), lambda: smollm2.generate(long_prompt, max_new_tokens=1)) for _ in range(6)])
+    assert smollm2.generate("Stones are", max_new_tokens=12, temperature=0).ids.tolist() == before.ids.tolist()
+
+
+def test_partial_result_is_kept(smollm2: pumice.Model) -> None:
+    timer = threading.Timer(1.0, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        smollm2.generate("Once upon a time", max_new_tokens=8000, temperature=1.2, seed=3)
+    timer.cancel()
+    partial = caught.value.partial  # type: ignore[attr-defined]
+    assert partial.finish_reason == "cancelled" and len(partial.ids) > 0 and partial.text
+
+
+def test_load() -> None:
+    path = samples.gemma3()
+    begin = time.perf_counter()
+    pumice.load(path, device="cpu").close()
+    whole = time.perf_counter() - begin
+    rng = random.Random(4)
+    report("load", [interrupted_after(rng.uniform(0.02, 0.8) * whole, lambda: pumice.load(path, device="cpu")) for _ in range(6)])

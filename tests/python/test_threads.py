@@ -1,0 +1,135 @@
+"""Many Python threads share one model: each gets what one thread gets; streams hold no lock between chunks; prefixes are reused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import samples
+
+import pumice
+
+THREADS = 16
+
+
+def test_sixteen_threads_generate(smollm2: pumice.Model) -> None:
+    prompts = [f"A list of {i} stones:" for i in range(THREADS)]
+
+    def run(prompt: str) -> list[int]:
+        return smollm2.generate(prompt, max_new_tokens=16, temperature=0.8, seed=5).ids.tolist()
+
+    alone = [run(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(run, prompts)) == alone
+
+
+def test_sixteen_threads_encode(minilm: pumice.Model) -> None:
+    texts = [[f"text {i} of thread {t} about {'stones ' * (i % 7)}" for i in range(40)] for t in range(THREADS)]
+    alone = [minilm.encode(part) for part in texts]
+    with ThreadPoolExecutor(THREADS) as pool:
+        together = list(pool.map(minilm.encode, texts))
+    assert all(np.array_equal(a, b) for a, b in zip(alone, together))
+
+
+def test_no_lock_between_the_chunks_of_a_stream(smollm2: pumice.Model, minilm: pumice.Model) -> None:
+    expected = smollm2.generate("Rivers", max_new_tokens=12, temperature=0).text
+    pieces = []
+    for chunk in smollm2.stream("Rivers", max_new_tokens=12, temperature=0):
+        pieces.append(chunk.text)
+        minilm.encode("a sentence inside of a stream's loop")
+        smollm2.generate("and a generation", max_new_tokens=1, temperature=0)
+    assert "".join(pieces) == expected
+
+
+def test_two_streams_zipped(smollm2: pumice.Model) -> None:
+    alone = [smollm2.generate(p, max_new_tokens=10, temperature=0).text for p in ("Basalt is", "Chalk is")]
+    both = [smollm2.stream(p, max_new_tokens=10, temperature=0) for p in ("Basalt is", "Chalk is")]
+    texts = ["", ""]
+    for chunks in zip(*both):
+        for i, chunk in enumerate(chunks):
+            texts[i] += chunk.text
+    for stream in both:
+        stream.close()
+    assert all(whole.startswith(text) and text for whole, text in zip(alone, texts))
+
+
+def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pumice.Model) -> None:
+    texts = [f"sentence {i} about stones" for i in range(100_000)]
+    stop = threading.Event()
+    progress: list[BaseException | str] = []
+
+    def encode() -> None:
+        try:
+            done = iter(texts)
+            minilm.encode((text for text in done if not stop.is_set()), show_progress_bar=False)
+            progress.append("done")
+        except BaseException as error:  # noqa: BLE001 - told to the test below
+            progress.append(error)
+
+    worker = threading.Thread(target=encode)
+    worker.start()
+    time.sleep(0.5)
+    begin = time.perf_counter()
+    smollm2.generate("Stones", max_new_tokens=8, temperature=0)
+    seconds = time.perf_counter() - begin
+    assert worker.is_alive(), "the encode ended before the generation: nothing was shown"
+    stop.set()
+    worker.join()
+    assert progress == ["done"]
+    print(f"8 tokens during an encode of 100,000 texts: {seconds:.2f} s")
+    assert seconds < 5
+
+
+def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> None:
+    subjects = ["granite", "rivers", "volcanoes", "glaciers"]
+    chats = [[{"role": "user", "content": f"Tell me about {subject}, with what it is made of and where it is found on the earth."}] for subject in subjects]
+    for chat in chats:
+        answer = smollm2.chat(chat, max_new_tokens=24, temperature=0)
+        chat += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "And what else?"}]
+    for chat in chats:
+        before = smollm2.cache_stats()
+        answer = smollm2.chat(chat, max_new_tokens=4, temperature=0)
+        after = smollm2.cache_stats()
+        prompt, reused = after["prompt_tokens"] - before["prompt_tokens"], after["reused_tokens"] - before["reused_tokens"]
+        print(f"prompt {prompt} tokens, reused {reused}")
+        assert prompt == answer.prompt_tokens
+        assert reused >= prompt * 0.6  # all of the first turn: the answer's last page is shared in part
+    memory = smollm2.memory()
+    assert 0 < memory["kv_used"] <= memory["kv_reserved"] <= memory["kv_budget"]
+
+
+def test_a_small_kv_budget_holds() -> None:
+    with pumice.load(samples.smollm2(), device="cpu", n_ctx=512, kv_budget=40 << 20) as model:
+        for i in range(12):
+            model.generate(f"{i} " * 100, max_new_tokens=8, temperature=0)
+            assert model.memory()["kv_reserved"] <= 40 << 20
+        assert model.cache_stats()["pages_evicted"] > 0
+
+
+def test_prefix_reuse_changes_nothing(smollm2: pumice.Model) -> None:
+    prompt = "The history of stone tools begins long before " * 8
+    first = smollm2.generate(prompt, max_new_tokens=20, temperature=0, logprobs=2)
+    again = smollm2.generate(prompt, max_new_tokens=20, temperature=0, logprobs=2)
+    assert first.ids.tolist() == again.ids.tolist()
+    assert np.array_equal(first.logprobs, again.logprobs)
+
+
+def test_a_batch_of_prompts_equals_single_ones(smollm2: pumice.Model) -> None:
+    prompts = [f"{n} is a number that" for n in ("One", "Two", "Seven", "Twelve", "A hundred and eleven")]
+    alone = [smollm2.generate(p, max_new_tokens=16, temperature=0).ids.tolist() for p in prompts]
+    assert [g.ids.tolist() for g in smollm2.generate(prompts, max_new_tokens=16, temperature=0)] == alone
+
+
+def test_errors_leave_the_model_usable(smollm2: pumice.Model) -> None:
+    with pytest.raises(pumice.ContextLengthError, match="8192"):
+        smollm2.generate(np.zeros(9000, dtype=np.int32) + 5)
+    with pytest.raises(ValueError):
+        smollm2.generate(np.array([1, 2, 10**6], dtype=np.int64))
+    with pytest.raises(ValueError):
+        smollm2.generate("x", temperature=float("nan"))
+    with pytest.raises(TypeError, match="temperature"):
+        smollm2.generate("x", temprature=1)
+    assert smollm2.generate("Stones", max_new_tokens=2, temperature=0).ids.size == 2
