@@ -1,0 +1,89 @@
+// Which kernels run: asked of the processor and the operating system once.
+#include "cpu/kernels.h"
+
+#include <cpuid.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace pumice::cpu {
+namespace {
+
+bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
+
+// The register state that the operating system saves (XCR0): a processor's AVX is useless, and faults, without it.
+unsigned saved_state() {
+  unsigned low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+// Bits: Intel SDM volume 2, CPUID leaves 1 and 7.
+bool runs_avx2() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
+  const bool fma = has(c, 12), osxsave = has(c, 27), avx = has(c, 28), f16c = has(c, 29);
+  if (!(fma && osxsave && avx && f16c)) return false;
+  constexpr unsigned kXmmAndYmm = 0x6;
+  if ((saved_state() & kXmmAndYmm) != kXmmAndYmm) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool avx2 = has(b, 5), bmi2 = has(b, 8);
+  return avx2 && bmi2;
+}
+
+// Best first.
+struct Known {
+  bool runs;
+  Kernels kernels;
+};
+const std::array<Known, 2>& known() {
+  static const std::array<Known, 2> all = {Known{runs_avx2(), {"avx2", kMatrixAvx2, kRowsAvx2}}, Known{true, {"scalar", kMatrixScalar, kRowsScalar}}};
+  return all;
+}
+
+const Kernels& choose() {
+  const char* wanted = std::getenv("PUMICE_ISA");
+  std::string names, here;
+  for (const Known& candidate : known()) {
+    const std::string separator = names.empty() ? "" : ", ";
+    names += separator + candidate.kernels.isa;
+    if (!candidate.runs) continue;
+    here += (here.empty() ? "" : ", ") + std::string(candidate.kernels.isa);
+    if (wanted == nullptr || *wanted == '\0' || std::string_view(wanted) == candidate.kernels.isa) return candidate.kernels;
+  }
+  fail(ErrorKind::invalid_argument, "the environment variable PUMICE_ISA is \"", wanted, "\"; known are ", names, ", and this machine runs ", here,
+       ". Unset it to take the best one");
+}
+
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& chosen = choose();
+  return chosen;
+}
+
+const Kernels* kernels_for(const char* isa) {
+  for (const Known& candidate : known()) {
+    if (candidate.runs && std::string_view(isa) == candidate.kernels.isa) return &candidate.kernels;
+  }
+  return nullptr;
+}
+
+std::int64_t kv_page_bytes(KvFormat format, int head_dim) {
+  if (head_dim < 1 || head_dim > kMaxHeadDim) {
+    fail(ErrorKind::unsupported_model, "attention heads have ", head_dim, " dimensions; this version runs 1 to ", kMaxHeadDim);
+  }
+  const std::int64_t values = 2 * std::int64_t{kPageTokens} * head_dim;
+  switch (format) {
+    case KvFormat::f16: return values * 2;
+    case KvFormat::f32: return values * 4;
+    case KvFormat::q8_0: return values + 2 * kPageTokens * static_cast<std::int64_t>(sizeof(float));
+  }
+  fail(ErrorKind::invalid_argument, "unknown cache format ", static_cast<int>(format));
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,128 @@
+// Sixteen float lanes on AVX2, FMA and F16C: two registers. lanes_scalar.h gives the same bits in plain C++.
+// min, max and less follow the hardware: max(a, b) is a > b ? a : b, so the second operand wins when either is NaN.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define PUMICE_INLINE [[gnu::always_inline]] inline
+
+namespace pumice::cpu {
+namespace {
+
+inline constexpr int kLanes = 16;
+inline constexpr int kAccumulators = 6;  // vectors of 16 that a product keeps in registers: 12 of 16, the rest hold one row and one factor
+
+struct Lanes { __m256 lo, hi; };
+struct Bits { __m256i lo, hi; };
+struct Mask { __m256 lo, hi; };
+
+PUMICE_INLINE Lanes set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+PUMICE_INLINE Bits set_bits(std::uint32_t x) { return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))}; }
+
+PUMICE_INLINE Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+PUMICE_INLINE Lanes load(const std::uint16_t* p) {  // IEEE half floats
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+PUMICE_INLINE Lanes load(const std::int8_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8))))};
+}
+PUMICE_INLINE void store(float* p, Lanes x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+// Integers within [-128, 127].
+PUMICE_INLINE void store(std::int8_t* p, Bits x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+PUMICE_INLINE Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+PUMICE_INLINE Lanes operator-(Lanes a, Lanes b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+PUMICE_INLINE Lanes operator*(Lanes a, Lanes b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+PUMICE_INLINE Lanes operator/(Lanes a, Lanes b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+PUMICE_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+PUMICE_INLINE Lanes fnma(Lanes a, Lanes b, Lanes c) { return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)}; }
+PUMICE_INLINE Lanes max(Lanes a, Lanes b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+PUMICE_INLINE Lanes min(Lanes a, Lanes b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+
+PUMICE_INLINE Bits bits(Lanes x) { return {_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)}; }
+PUMICE_INLINE Lanes floats(Bits x) { return {_mm256_castsi256_ps(x.lo), _mm256_castsi256_ps(x.hi)}; }
+PUMICE_INLINE Bits operator+(Bits a, Bits b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+PUMICE_INLINE Bits operator-(Bits a, Bits b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+PUMICE_INLINE Bits operator&(Bits a, Bits b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+PUMICE_INLINE Bits operator|(Bits a, Bits b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }  // signed
+template <int N>
+PUMICE_INLINE Bits shift_left(Bits a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
+
+PUMICE_INLINE Mask less(Lanes a, Lanes b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
+PUMICE_INLINE Mask is_nan(Lanes a) { return {_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q)}; }
+// Lanes with first <= index < last.
+PUMICE_INLINE Mask between(int first, int last) {
+  const __m256i lo = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), hi = _mm256_add_epi32(lo, _mm256_set1_epi32(8));
+  const __m256i begin = _mm256_set1_epi32(first - 1), end = _mm256_set1_epi32(last);
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lo, begin), _mm256_cmpgt_epi32(end, lo))),
+          _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(hi, begin), _mm256_cmpgt_epi32(end, hi)))};
+}
+PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
+  return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
+}
+
+// Sums of lanes i and i + 8, then i and i + 4, i + 2, i + 1: the one order of every horizontal sum.
+PUMICE_INLINE float sum(Lanes x) {
+  const __m256 eight = _mm256_add_ps(x.lo, x.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+PUMICE_INLINE float max_lane(Lanes x) {
+  const __m256 eight = _mm256_max_ps(x.lo, x.hi);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+PUMICE_INLINE std::int32_t sum(Bits x) {
+  const __m256i eight = _mm256_add_epi32(x.lo, x.hi);
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0x55)));
+}
+PUMICE_INLINE std::int32_t max_lane(Bits x) {
+  const __m256i eight = _mm256_max_epi32(x.lo, x.hi);
+  const __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+  return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0x55)));
+}
+PUMICE_INLINE float first_lane(Lanes x) { return _mm256_cvtss_f32(x.lo); }
+
+// 32 floats as 16 even and 16 odd ones, and back.
+PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
+  const Lanes a = load(p), b = load(p + kLanes);
+  const auto in_order = [](__m256 x) __attribute__((always_inline)) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
+  };
+  even = {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0x88)), in_order(_mm256_shuffle_ps(b.lo, b.hi, 0x88))};
+  odd = {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0xdd)), in_order(_mm256_shuffle_ps(b.lo, b.hi, 0xdd))};
+}
+PUMICE_INLINE void store_pairs(float* p, Lanes even, Lanes odd) {
+  const auto eight = [p](int at, __m256 e, __m256 o) __attribute__((always_inline)) {
+    const __m256 lo = _mm256_unpacklo_ps(e, o), hi = _mm256_unpackhi_ps(e, o);
+    _mm256_storeu_ps(p + at, _mm256_permute2f128_ps(lo, hi, 0x20));
+    _mm256_storeu_ps(p + at + 8, _mm256_permute2f128_ps(lo, hi, 0x31));
+  };
+  eight(0, even.lo, odd.lo);
+  eight(16, even.hi, odd.hi);
+}
+
+PUMICE_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+}  // namespace
+}  // namespace pumice::cpu
