@@ -1,0 +1,182 @@
+#include "engine/embedder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+// 128 tokens keep the activations of a small encoder inside a core's L2 cache.
+constexpr std::int64_t kTokenBudget = 128;
+constexpr std::int64_t kMostTokens = 1 << 20;
+// A round holds the device: long enough that its start and end cost nothing, short enough that others get their turn.
+constexpr double kRoundSeconds = 0.04;
+
+std::int64_t length(const Texts& texts, std::int64_t i) { return texts.offsets[i + 1] - texts.offsets[i]; }
+
+void check(const Runtime& runtime, const Texts& texts) {
+  require(!texts.offsets.empty(), "offsets is empty; needed: one more than there are texts");
+  require(texts.types.empty() || texts.types.size() == texts.ids.size(), "there are ", texts.types.size(), " type ids for ", texts.ids.size(), " tokens");
+  const auto count = static_cast<std::int64_t>(texts.offsets.size()) - 1;
+  require(texts.offsets.front() >= 0 && texts.offsets.back() <= static_cast<std::int64_t>(texts.ids.size()), "offsets run from ",
+          texts.offsets.front(), " to ", texts.offsets.back(), ", outside the ", texts.ids.size(), " ids");
+  for (std::int64_t i = 0; i < count; ++i) {
+    require(texts.offsets[i] < texts.offsets[i + 1], "text ", i, " has no tokens: offsets ", texts.offsets[i], " and ", texts.offsets[i + 1]);
+    require(texts.offsets[i + 1] <= texts.offsets.back(), "offsets are not ascending at text ", i);
+    if (length(texts, i) > runtime.n_ctx)
+      fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
+    const auto first = static_cast<std::size_t>(texts.offsets[i]), size = static_cast<std::size_t>(length(texts, i));
+    runtime.check_ids(texts.ids.subspan(first, size), "text", i);
+    if (texts.types.empty()) continue;
+    for (const std::int32_t type : texts.types.subspan(first, size))
+      require(type >= 0 && type < std::max(1, runtime.types), "text ", i, ": type id ", type, "; this model's are 0 to ", std::max(1, runtime.types) - 1);
+  }
+}
+
+// Texts in the order in which they run, cut into micro-batches: batch b is order[first[b] .. first[b + 1]).
+struct Plan {
+  std::vector<std::int64_t> order, first;
+  std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
+};
+
+Plan pack(const Texts& texts, std::int64_t token_budget) {
+  Plan plan;
+  plan.order.resize(texts.offsets.size() - 1);
+  std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
+  std::stable_sort(plan.order.begin(), plan.order.end(), [&](std::int64_t a, std::int64_t b) { return length(texts, a) > length(texts, b); });
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < plan.order.size(); ++i) {
+    const std::int64_t more = length(texts, plan.order[i]);
+    if (i == 0 || tokens + more > token_budget) {
+      plan.first.push_back(static_cast<std::int64_t>(i));
+      tokens = 0;
+    }
+    tokens += more;
+  }
+  plan.first.push_back(static_cast<std::int64_t>(plan.order.size()));
+  return plan;
+}
+
+struct Scratch {
+  std::vector<std::int32_t> ids, types, selected;
+  std::vector<Segment> segments;
+  std::vector<float> rows;
+};
+
+// Takes a finished row of the pipeline to where the caller wants it.
+using Deliver = std::function<void(std::int64_t text, std::span<const float> rows)>;
+
+void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, Lane& lane, Scratch& scratch,
+               const Deliver& deliver, const Cancel& cancel) {
+  scratch.ids.clear();
+  scratch.types.clear();
+  scratch.segments.clear();
+  for (const std::int64_t text : members) {
+    const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
+    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = static_cast<std::int32_t>(size)});
+    const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
+      if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
+    };
+    append(scratch.ids, texts.ids);
+    append(scratch.types, texts.types);
+  }
+  const bool by_token = unit == Rows::tokens;
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  scratch.selected.resize(by_token ? scratch.ids.size() : 0);
+  std::iota(scratch.selected.begin(), scratch.selected.end(), 0);
+  const std::size_t values = (by_token ? scratch.ids.size() : members.size()) * width;
+  if (scratch.rows.size() < values) scratch.rows.resize(values);
+  const Batch batch{.rows = static_cast<std::int32_t>(scratch.ids.size()),
+                    .ids = scratch.ids,
+                    .types = scratch.types,
+                    .segments = scratch.segments,
+                    .selected = scratch.selected};
+  runtime.pipeline.body(lane, nullptr, batch, std::span(scratch.rows).first(values), cancel);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const Segment& segment = scratch.segments[i];
+    const std::size_t first = by_token ? segment.first : i, count = by_token ? segment.rows : 1;
+    deliver(members[i], std::span<const float>(scratch.rows).subspan(first * width, count * width));
+  }
+}
+
+// All micro-batches: a few of them as a team, many side by side, each on a worker of its own. The bits are the same.
+void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
+             const Cancel& cancel) {
+  Backend& device = runtime.pipeline.first();
+  const std::int64_t lanes = std::max(1, device.lanes());
+  std::vector<Scratch> scratch(static_cast<std::size_t>(lanes));
+  const auto members = [&](std::int64_t b) {
+    return std::span<const std::int64_t>(plan.order).subspan(plan.first[b], plan.first[b + 1] - plan.first[b]);
+  };
+  std::int64_t next = 0;
+  double seconds_per_batch = 0;
+  while (next < plan.batches()) {
+    cancel.check();
+    const auto start = std::chrono::steady_clock::now();
+    std::int64_t round = 1;
+    if (plan.batches() - next < lanes) {
+      const auto lease = runtime.lanes.take(Crew::team, cancel);
+      run_batch(runtime, texts, members(next), unit, lease[0], scratch[0], deliver, cancel);
+    } else {
+      const double fit = seconds_per_batch > 0 ? kRoundSeconds / seconds_per_batch * static_cast<double>(lanes) : 0;
+      round = std::clamp(static_cast<std::int64_t>(std::min(fit, 65536.0)) / lanes * lanes, lanes, plan.batches() - next);
+      const auto lease = runtime.lanes.take(Crew::solo, cancel);
+      device.parallel(
+          round,
+          [&](std::int64_t job, int lane) {
+            run_batch(runtime, texts, members(next + job), unit, lease[lane], scratch[lane], deliver, cancel);
+          },
+          cancel);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      seconds_per_batch = seconds / static_cast<double>((round + lanes - 1) / lanes);
+    }
+    next += round;
+    if (progress) progress(plan.first[next]);
+  }
+}
+
+[[noreturn]] void not_a_number(std::int64_t text) {
+  fail(ErrorKind::numeric, "the result of text ", text, " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
+       "compute=\"float32\" tells which");
+}
+
+}  // namespace
+
+void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
+            const TextsDone& progress, const Cancel& cancel) {
+  check(runtime, texts);
+  const std::size_t count = texts.offsets.size() - 1;
+  require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(), " values; asked for: ", d);
+  require(out.size() == count * static_cast<std::size_t>(d), "encode: the result has room for ", out.size(), " values, needed: ", count, " x ", d);
+  require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ", token_budget);
+  if (count == 0) return;
+  const auto deliver = [&](std::int64_t text, std::span<const float> row) {
+    double squares = 0;  // of floats: cannot overflow
+    for (std::int32_t i = 0; i < d; ++i) squares += static_cast<double>(row[i]) * row[i];
+    if (!std::isfinite(squares)) not_a_number(text);
+    const double scale = normalize && squares > 0 ? 1.0 / std::sqrt(squares) : 1.0;
+    float* to = out.data() + static_cast<std::size_t>(text) * static_cast<std::size_t>(d);
+    for (std::int32_t i = 0; i < d; ++i) to[i] = static_cast<float>(row[i] * scale);
+  };
+  run_all(runtime, texts, pack(texts, token_budget ? token_budget : kTokenBudget), Rows::segments, deliver, progress, cancel);
+}
+
+void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {
+  check(runtime, texts);
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  const auto tokens = static_cast<std::size_t>(texts.offsets.back() - texts.offsets.front());
+  require(out.size() == tokens * width, "encode_tokens: the result has room for ", out.size(), " values, needed: ", tokens, " x ", width);
+  if (texts.offsets.size() == 1) return;
+  const auto deliver = [&](std::int64_t text, std::span<const float> rows) {
+    if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) not_a_number(text);
+    std::copy(rows.begin(), rows.end(), out.begin() + (texts.offsets[text] - texts.offsets.front()) * static_cast<std::int64_t>(width));
+  };
+  run_all(runtime, texts, pack(texts, kTokenBudget), Rows::tokens, deliver, progress, cancel);
+}
+
+}  // namespace pumice::engine

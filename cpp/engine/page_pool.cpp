@@ -1,0 +1,405 @@
+#include "engine/page_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "core/checked.h"
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+std::string gib(std::uint64_t bytes) {
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 1024 ? str(static_cast<std::int64_t>(mib * 10) / 10.0, " MiB") : str(static_cast<std::int64_t>(mib / 10.24) / 100.0, " GiB");
+}
+
+}  // namespace
+
+PageTable::~PageTable() {
+  try {
+    if (pool_) pool_->release(*this);
+  } catch (...) {  // no memory for bookkeeping: a page may stay unused
+  }
+}
+
+PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes) : caches_(std::move(caches)), page_bytes_(caches_.page_bytes()) {
+  require(page_bytes_ > 0, "a model without caches needs no page pool");
+  budget_pages_ = static_cast<std::int64_t>(
+      std::min<std::uint64_t>(budget_bytes / page_bytes_, std::numeric_limits<std::int32_t>::max() / kPageTokens));
+  if (budget_pages_ == 0)
+    fail(ErrorKind::out_of_memory, "kv_budget of ", budget_bytes, " bytes holds no page: ", kPageTokens, " tokens of this model need ",
+         gib(page_bytes_), "; raise kv_budget=");
+}
+
+std::int64_t PagePool::max_tokens() const {
+  const std::lock_guard lock(mutex_);
+  return budget_pages_ * kPageTokens;
+}
+
+void PagePool::check_fits(std::int64_t tokens) const {
+  const std::lock_guard lock(mutex_);
+  const std::int64_t needed = ceil_div(tokens, kPageTokens);
+  if (needed <= budget_pages_) return;
+  fail(ErrorKind::out_of_memory, "a sequence of ", tokens, " tokens needs ", needed, " cache pages of ", kPageTokens, " tokens (",
+       gib(static_cast<std::uint64_t>(needed) * page_bytes_), "), the budget holds ", budget_pages_, " (",
+       gib(static_cast<std::uint64_t>(budget_pages_) * page_bytes_), "): raise kv_budget=, choose kv_dtype=\"q8_0\", or shorten the prompt");
+}
+
+// ---------------------------------------------------------------- single pages
+void PagePool::hold(std::int32_t page) {
+  Page& p = pages_[page];
+  if (p.holders++ == 0) {  // it was kept
+    --kept_;
+    leaves_.erase({p.used, page});
+  }
+}
+
+void PagePool::drop(std::int32_t page) {
+  Page& p = pages_[page];
+  if (--p.holders > 0) return;
+  ++changes_;
+  if (p.name == 0) {
+    free_.push_back(page);
+    return;
+  }
+  ++kept_;
+  p.used = ++clock_;
+  if (p.children == 0) leaves_.emplace(p.used, page);
+}
+
+// Into the tree. A shorter page that this one makes useless leaves it.
+void PagePool::enter(std::int32_t page, std::int32_t parent, std::span<const std::int32_t> ids) {
+  const auto near = tree_.longest(name_of(parent), ids);
+  if (near.page >= 0 && near.tokens == pages_[near.page].tokens && pages_[near.page].holders == 0) {
+    leave(near.page);
+    --kept_;
+    free_.push_back(near.page);
+  }
+  Page& p = pages_[page];
+  p.entry = tree_.insert(name_of(parent), ids, page);
+  p.name = ++names_;
+  p.parent = parent;
+  p.tokens = static_cast<std::int32_t>(ids.size());
+  if (parent >= 0 && pages_[parent].children++ == 0) leaves_.erase({pages_[parent].used, parent});
+}
+
+void PagePool::leave(std::int32_t page) {
+  Page& p = pages_[page];
+  tree_.erase(p.entry);
+  leaves_.erase({p.used, page});
+  p.name = 0;
+  if (p.parent < 0) return;
+  Page& parent = pages_[p.parent];
+  if (--parent.children == 0 && parent.holders == 0) leaves_.emplace(parent.used, p.parent);
+  p.parent = -1;
+}
+
+// ---------------------------------------------------------------- finding room
+std::int64_t PagePool::room() const {
+  return budget_pages_ - static_cast<std::int64_t>(pages_.size()) + static_cast<std::int64_t>(free_.size()) + kept_;
+}
+
+bool PagePool::grow() {
+  const auto have = static_cast<std::int64_t>(pages_.size());
+  if (have >= budget_pages_) return false;
+  const std::int64_t wanted = std::min(budget_pages_, have + std::max<std::int64_t>(64, have / 2));
+  pages_.reserve(wanted);
+  free_.reserve(wanted);
+  try {
+    const std::lock_guard storage(storage_mutex_);
+    caches_.reserve(static_cast<std::int32_t>(wanted));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
+    if (have == 0) throw;
+    budget_pages_ = have;  // go on with what there is: kept pages make room
+    return false;
+  }
+  pages_.resize(wanted);
+  for (std::int64_t page = wanted; page-- > have;) free_.push_back(static_cast<std::int32_t>(page));
+  return true;
+}
+
+bool PagePool::evict() {
+  if (leaves_.empty()) return false;
+  const std::int32_t page = leaves_.begin()->second;
+  leave(page);
+  --kept_;
+  free_.push_back(page);
+  ++counts_.pages_evicted;
+  return true;
+}
+
+// Takes the pages of the table that has been parked longest: the full ones become kept, and can be evicted.
+bool PagePool::reclaim() {
+  if (parked_.empty()) return false;
+  PageTable& table = *parked_.begin()->second;
+  parked_.erase(parked_.begin());
+  table.parked_ = 0;
+  table.lost_ = true;
+  drop_all(table);
+  return true;
+}
+
+std::int32_t PagePool::take() {
+  while (free_.empty())
+    if (!grow() && !evict() && !reclaim()) return -1;
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  pages_[page] = Page{};
+  pages_[page].holders = 1;
+  return page;
+}
+
+void PagePool::drop_all(PageTable& table) {
+  while (!table.pages_.empty()) {  // last first: beginnings are shared most and shall be kept longest
+    drop(table.pages_.back());
+    table.pages_.pop_back();
+  }
+  table.published_ = 0;
+}
+
+// Brings a table to so many pages; when there is no room it keeps what it had.
+bool PagePool::fill(PageTable& table, std::int64_t pages) {
+  const std::size_t had = table.pages_.size();
+  table.pages_.reserve(static_cast<std::size_t>(std::max<std::int64_t>(pages, 0)));
+  while (static_cast<std::int64_t>(table.pages_.size()) < pages) {
+    const std::int32_t page = take();
+    if (page < 0) {
+      while (table.pages_.size() > had) {
+        drop(table.pages_.back());
+        table.pages_.pop_back();
+      }
+      return false;
+    }
+    table.pages_.push_back(page);
+  }
+  return true;
+}
+
+void PagePool::copy(std::int32_t from, std::int32_t to) {
+  const std::lock_guard storage(storage_mutex_);
+  caches_.copy_page(from, to);
+}
+
+// ---------------------------------------------------------------- tables
+std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse, std::int64_t spare) {
+  std::unique_lock lock(mutex_);
+  require(table.pages_.empty() && !ids.empty(), "PagePool::acquire needs an empty table and at least one id");
+  table.pool_ = this;
+  table.lost_ = false;
+  const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
+  const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
+  std::int32_t tokens = 0, parent = -1, source = -1, partial = 0;
+  while (reuse && tokens < limit) {
+    const auto match = tree_.longest(name_of(parent), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    if (match.tokens < kPageTokens) {
+      if (match.tokens > 0) source = match.page, partial = match.tokens;
+      break;
+    }
+    hold(match.page);
+    table.pages_.push_back(match.page);
+    parent = match.page;
+    tokens += kPageTokens;
+  }
+  table.published_ = static_cast<std::int32_t>(table.pages_.size());
+  if (spare > 0 && room() < needed - table.published_ + spare) {
+    drop_all(table);
+    return std::nullopt;
+  }
+  if (source >= 0) hold(source);  // so that it is not evicted before it is copied
+  bool enough = fill(table, needed);
+  if (!enough && source >= 0) {  // in a tiny budget the page to copy can be the one that is missing
+    drop(source);
+    source = -1;
+    enough = fill(table, needed);
+  }
+  if (!enough) {
+    drop_all(table);
+    changed_.notify_all();
+    return std::nullopt;
+  }
+  if (source < 0) return tokens;
+  const std::int32_t to = table.pages_[table.published_];
+  lock.unlock();
+  try {
+    copy(source, to);
+  } catch (...) {
+    lock.lock();
+    drop(source);
+    drop_all(table);
+    throw;
+  }
+  lock.lock();
+  drop(source);
+  return tokens + partial;
+}
+
+std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids) const {
+  const std::lock_guard lock(mutex_);
+  const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
+  std::int32_t tokens = 0, parent = -1;
+  while (tokens < limit) {
+    const auto match = tree_.longest(name_of(parent), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    tokens += match.tokens;
+    parent = match.page;
+    if (match.tokens < kPageTokens) break;
+  }
+  return tokens;
+}
+
+bool PagePool::extend(PageTable& table, std::int64_t tokens) {
+  const std::int64_t needed = ceil_div(tokens, kPageTokens);
+  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // as nearly always: no lock
+  const std::lock_guard lock(mutex_);
+  table.pool_ = this;
+  return fill(table, needed);
+}
+
+bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
+  std::unique_lock lock(mutex_);
+  const std::int32_t full = tokens / kPageTokens;
+  require(to.pages_.empty() && from.published_ >= full, "PagePool::fork needs an empty table and published pages");
+  to.pool_ = this;
+  to.lost_ = false;
+  for (std::int32_t i = 0; i < full; ++i) {
+    hold(from.pages_[i]);
+    to.pages_.push_back(from.pages_[i]);
+  }
+  to.published_ = full;
+  if (tokens % kPageTokens == 0) return true;
+  if (!fill(to, full + 1)) {
+    drop_all(to);
+    return false;
+  }
+  lock.unlock();
+  try {
+    copy(from.pages_[full], to.pages_[full]);
+  } catch (...) {
+    lock.lock();
+    drop_all(to);
+    throw;
+  }
+  return true;
+}
+
+void PagePool::publish_full(PageTable& table, std::span<const std::int32_t> computed) {
+  const auto full = static_cast<std::int32_t>(std::min(computed.size() / kPageTokens, table.pages_.size()));
+  for (std::int32_t i = table.published_; i < full; ++i) {
+    const std::int32_t parent = i == 0 ? -1 : table.pages_[i - 1];
+    const auto ids = computed.subspan(static_cast<std::size_t>(i) * kPageTokens, kPageTokens);
+    const auto match = tree_.longest(name_of(parent), ids);
+    if (match.tokens == kPageTokens) {
+      hold(match.page);
+      drop(table.pages_[i]);
+      table.pages_[i] = match.page;
+    } else {
+      enter(table.pages_[i], parent, ids);
+    }
+    table.published_ = i + 1;
+  }
+}
+
+void PagePool::publish(PageTable& table, std::span<const std::int32_t> computed) {
+  if (static_cast<std::int64_t>(computed.size()) / kPageTokens <= table.published_) return;
+  const std::lock_guard lock(mutex_);
+  publish_full(table, computed);
+}
+
+void PagePool::release(PageTable& table, std::span<const std::int32_t> computed) {
+  const std::lock_guard lock(mutex_);
+  if (table.parked_) parked_.erase(table.parked_);
+  table.parked_ = 0;
+  if (!table.pages_.empty()) {
+    publish_full(table, computed);
+    const std::size_t full = computed.size() / kPageTokens;
+    const auto rest = computed.subspan(full * kPageTokens);
+    if (!rest.empty() && table.pages_.size() > full) {
+      const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
+      if (tree_.longest(name_of(parent), rest).tokens < static_cast<std::int32_t>(rest.size())) enter(table.pages_[full], parent, rest);
+    }
+    drop_all(table);
+  }
+  table.lost_ = false;
+  changed_.notify_all();
+}
+
+void PagePool::park(PageTable& table) {
+  const std::lock_guard lock(mutex_);
+  if (table.pages_.empty() || table.parked_) return;
+  table.parked_ = ++clock_;
+  parked_.emplace(table.parked_, &table);
+  ++changes_;
+  changed_.notify_all();
+}
+
+bool PagePool::unpark(PageTable& table) {
+  const std::lock_guard lock(mutex_);
+  if (table.parked_) parked_.erase(table.parked_);
+  table.parked_ = 0;
+  return !std::exchange(table.lost_, false);
+}
+
+// ---------------------------------------------------------------- waiting, numbers
+std::uint64_t PagePool::changes() const {
+  const std::lock_guard lock(mutex_);
+  return changes_;
+}
+
+void PagePool::wait(std::uint64_t seen, double milliseconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return changes_ != seen; });
+}
+
+void PagePool::count_prompt(std::int64_t tokens, std::int64_t reused) {
+  const std::lock_guard lock(mutex_);
+  counts_.prompt_tokens += static_cast<std::uint64_t>(tokens);
+  counts_.reused_tokens += static_cast<std::uint64_t>(reused);
+}
+
+PagePool::Stats PagePool::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = counts_;
+  stats.pages_reserved = static_cast<std::int64_t>(pages_.size());
+  stats.pages_cached = kept_;
+  stats.pages_in_use = stats.pages_reserved - static_cast<std::int64_t>(free_.size()) - kept_;
+  stats.pages_budget = budget_pages_;
+  stats.page_bytes = page_bytes_;
+  return stats;
+}
+
+void PagePool::self_check() const {
+  const std::lock_guard lock(mutex_);
+  const auto check = [](bool holds, const char* what) { require(holds, "page pool: ", what); };
+  std::vector<std::int32_t> children(pages_.size(), 0);
+  std::vector<bool> is_free(pages_.size(), false);
+  for (const std::int32_t page : free_) {
+    check(!is_free[page], "a page is free twice");
+    is_free[page] = true;
+  }
+  std::size_t in_tree = 0, leaves = 0;
+  std::int64_t kept = 0;
+  for (const Page& p : pages_)
+    if (p.name != 0 && p.parent >= 0) ++children[p.parent];
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    const Page& p = pages_[i];
+    check(is_free[i] == (p.holders == 0 && p.name == 0), "a page is lost, or free and in use");
+    if (p.name == 0) continue;
+    ++in_tree;
+    check(p.entry->second == static_cast<std::int32_t>(i), "the tree names another page");
+    check(p.children == children[i], "wrong count of children");
+    check(p.parent < 0 || pages_[p.parent].name == p.entry->first.parent, "a page's parent has left the tree");
+    check(p.children == 0 || p.tokens == kPageTokens, "a partly filled page has children");
+    if (p.holders > 0) continue;
+    ++kept;
+    if (p.children == 0) {
+      ++leaves;
+      check(leaves_.count({p.used, static_cast<std::int32_t>(i)}) == 1, "a leaf cannot be evicted");
+    }
+  }
+  check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_, "wrong totals");
+  check(static_cast<std::int64_t>(pages_.size()) <= budget_pages_, "over budget");
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,133 @@
+// Who owns which cache page of a model: sequences that run, and prefixes that are kept because a later prompt may begin with them.
+//
+// A page is free, held by sequences (a count), or kept (in the prefix tree, held by nobody). Full pages that a sequence has computed enter
+// the tree at once, so that others share them; its last, partly filled page enters when the sequence ends, and is copied by whoever
+// continues it. A holder of a page holds all pages before it, so kept pages can always be given up from their leaves, the longest
+// unused first. Storage grows in steps up to the byte budget, then kept pages go.
+//
+// Thread-safe. The lock is held for bookkeeping and growth, never while a device computes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "engine/pipeline.h"
+#include "engine/prefix.h"
+
+namespace pumice::engine {
+
+class PagePool;
+
+// The pages of one sequence, given back at the end of its life. Used by one thread at a time; filled by PagePool.
+class PageTable {
+ public:
+  PageTable() = default;
+  PageTable(const PageTable&) = delete;
+  PageTable& operator=(const PageTable&) = delete;
+  ~PageTable();
+  std::span<const std::int32_t> pages() const { return pages_; }
+
+ private:
+  friend class PagePool;
+  PagePool* pool_ = nullptr;
+  std::vector<std::int32_t> pages_;
+  std::int32_t published_ = 0;  // the first so many are in the tree; the others belong to this table alone
+  std::uint64_t parked_ = 0;    // when it was parked; 0: it is not
+  bool lost_ = false;           // its pages were taken while it was parked
+};
+
+class PagePool {
+ public:
+  struct Stats {
+    std::uint64_t prompt_tokens = 0, reused_tokens = 0, pages_evicted = 0;
+    std::int64_t pages_in_use = 0, pages_cached = 0, pages_reserved = 0, pages_budget = 0;
+    std::uint64_t page_bytes = 0;
+  };
+
+  PagePool(CacheSet caches, std::uint64_t budget_bytes);
+
+  CacheSet& caches() { return caches_; }
+  std::int64_t max_tokens() const;  // that one sequence can have inside the budget
+  // Throws out_of_memory, with the numbers, when a sequence of that many tokens can never fit.
+  void check_fits(std::int64_t tokens) const;
+
+  // Gives an empty table pages for all of `ids` and says how many of its tokens are computed already (fewer than ids.size(), so that the
+  // last one's logits can be had). `spare`: pages that must be left over. nullopt: there is no room now; nothing has changed.
+  std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse = true, std::int64_t spare = 0);
+  // How many tokens acquire() would find.
+  std::int32_t cached_tokens(std::span<const std::int32_t> ids) const;
+  // Pages for `tokens` in all; false: there is no room now.
+  bool extend(PageTable& table, std::int64_t tokens);
+  // Shares the first `tokens` of `from`, all computed, with the empty table `to`: full pages by reference, the last one by copy.
+  bool fork(const PageTable& from, std::int32_t tokens, PageTable& to);
+  // `computed`: ids whose keys and values are in the table. Its new full pages become known to others (or are replaced by the same page
+  // that another sequence has published meanwhile: equal ids give equal bits).
+  void publish(PageTable& table, std::span<const std::int32_t> computed);
+  // Ends a table: all that is computed stays as long as there is room.
+  void release(PageTable& table, std::span<const std::int32_t> computed);
+  void release(PageTable& table) { release(table, {}); }
+
+  // A parked table keeps its pages until somebody else finds no other room (its sequence is then computed again). Whoever does not run
+  // parks, so that nobody waits for him. unpark(): false when the pages are gone; the table is then empty.
+  void park(PageTable& table);
+  bool unpark(PageTable& table);
+
+  // Waits until a page was released or parked after `seen`, at most so long.
+  std::uint64_t changes() const;
+  void wait(std::uint64_t seen, double milliseconds);
+
+  void count_prompt(std::int64_t tokens, std::int64_t reused);
+  Stats stats() const;
+  // Every count recomputed from the pages themselves; throws when they differ. For tests.
+  void self_check() const;
+
+ private:
+  struct Page {
+    std::int32_t holders = 0;
+    std::int32_t children = 0;  // in the tree
+    std::int32_t parent = -1;   // page, -1: none
+    std::int32_t tokens = 0;    // ids in its key
+    std::uint64_t name = 0;     // in the tree; 0: it is not there
+    std::uint64_t used = 0;     // when it was last given back
+    PrefixTree::Entry entry;
+  };
+
+  std::int32_t take();  // a page held once, -1: none to be had. All of these: under mutex_
+  bool grow();
+  bool evict();
+  bool reclaim();
+  void hold(std::int32_t page);
+  void drop(std::int32_t page);
+  void drop_all(PageTable& table);
+  void enter(std::int32_t page, std::int32_t parent, std::span<const std::int32_t> ids);
+  void leave(std::int32_t page);
+  void publish_full(PageTable& table, std::span<const std::int32_t> computed);
+  bool fill(PageTable& table, std::int64_t pages);
+  std::uint64_t name_of(std::int32_t page) const { return page < 0 ? PrefixTree::kRoot : pages_[page].name; }
+  std::int64_t room() const;
+  void copy(std::int32_t from, std::int32_t to);  // without mutex_
+
+  CacheSet caches_;
+  const std::uint64_t page_bytes_;
+  std::int64_t budget_pages_;  // less than the budget's when the device refused to give more
+
+  mutable std::mutex mutex_;
+  std::mutex storage_mutex_;  // copies and growth, after mutex_ where both are held
+  std::condition_variable changed_;
+  PrefixTree tree_;
+  std::vector<Page> pages_;                                    // storage there is
+  std::vector<std::int32_t> free_;
+  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;    // kept pages without children, longest unused first
+  std::map<std::uint64_t, PageTable*> parked_;                 // longest parked first
+  std::uint64_t clock_ = 0, names_ = 0, changes_ = 0;
+  std::int64_t kept_ = 0;
+  Stats counts_;
+};
+
+}  // namespace pumice::engine

@@ -1,0 +1,72 @@
+#include "engine/runtime.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+
+LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
+  Shelf& from = shelf(crew);
+  Set set;
+  {
+    std::unique_lock lock(mutex_);
+    const int me = 0;  // its address is my place in the queue
+    from.queue.push_back(&me);
+    const auto my_turn = [&] { return from.queue.front() == &me && (!from.idle.empty() || from.made < from.limit); };
+    while (!returned_.wait_for(lock, std::chrono::milliseconds(20), my_turn) && !cancel.requested()) {
+    }
+    const bool mine = my_turn() && !cancel.requested();
+    from.queue.erase(std::find(from.queue.begin(), from.queue.end(), &me));
+    returned_.notify_all();
+    if (!mine) cancel.check();
+    if (!from.idle.empty()) {
+      set = std::move(from.idle.back());
+      from.idle.pop_back();
+    } else {
+      ++from.made;
+    }
+  }
+  if (set.empty()) {
+    try {
+      const int lanes = crew == Crew::team ? 1 : std::max(1, pipeline_.first().lanes());
+      for (int i = 0; i < lanes; ++i) set.push_back(pipeline_.lane(crew));
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      --from.made;
+      returned_.notify_all();
+      throw;
+    }
+  }
+  return Lease(*this, crew, std::move(set));
+}
+
+void LanePool::put_back(Crew crew, Set set) {
+  const std::lock_guard lock(mutex_);
+  shelf(crew).idle.push_back(std::move(set));
+  returned_.notify_all();
+}
+
+std::int32_t Pace::rows() const {
+  const float seconds = seconds_per_row_.load(std::memory_order_relaxed);
+  if (seconds <= 0) return 128;
+  return std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, 64, 512);
+}
+
+void Pace::measured(std::int32_t rows, double seconds) {
+  if (rows >= 32) seconds_per_row_.store(static_cast<float>(seconds / rows), std::memory_order_relaxed);
+}
+
+void Runtime::check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail(ErrorKind::invalid_argument, what, " ", index, ": token ", i, " has id ", ids[i], "; ids of this model are 0 to ", vocab - 1);
+  }
+}
+
+std::int32_t Runtime::head_rows() const {
+  return std::clamp((std::int32_t{16} << 20) / 4 / std::max(1, pipeline.vocab_size()), 1, 128);
+}
+
+}  // namespace pumice::engine

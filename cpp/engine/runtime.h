@@ -1,0 +1,87 @@
+// A pipeline with what its calls share: page pool, limits, lanes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "engine/page_pool.h"
+#include "engine/pipeline.h"
+
+namespace pumice::engine {
+
+// Lanes, made when first needed and used again by later calls. There are few: a device runs one team at a time anyway, so a second team
+// lane only lets one caller prepare while another one computes. Whoever comes when all are taken waits its turn, first come, first served.
+class LanePool {
+ public:
+  explicit LanePool(const Pipeline& pipeline) : pipeline_(pipeline) {}
+  LanePool(const LanePool&) = delete;
+  LanePool& operator=(const LanePool&) = delete;
+
+  using Set = std::vector<std::unique_ptr<Lane>>;  // team: one lane; solo: one per lane of the device
+  class Lease {
+   public:
+    Lease(LanePool& pool, Crew crew, Set set) : pool_(pool), crew_(crew), set_(std::move(set)) {}
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    ~Lease() { pool_.put_back(crew_, std::move(set_)); }
+    Lane& operator[](std::size_t lane) const { return *set_[lane]; }
+
+   private:
+    LanePool& pool_;
+    const Crew crew_;
+    Set set_;
+  };
+  Lease take(Crew crew, const Cancel& cancel);
+
+ private:
+  struct Shelf {
+    int limit;
+    int made = 0;
+    std::vector<Set> idle;
+    std::deque<const void*> queue;  // who waits
+  };
+  Shelf& shelf(Crew crew) { return crew == Crew::team ? team_ : solo_; }
+  void put_back(Crew crew, Set set);
+
+  const Pipeline& pipeline_;
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  Shelf team_{.limit = 2}, solo_{.limit = 1};
+};
+
+// Prefill rows of one step: as many as take about 0.4 s, so that callers of a slow model get turns; 64 to 512. Says nothing about
+// results: a row's bits do not depend on its batch.
+class Pace {
+ public:
+  std::int32_t rows() const;
+  void measured(std::int32_t rows, double seconds);
+
+ private:
+  std::atomic<float> seconds_per_row_{0};
+};
+
+struct Runtime {
+  Runtime(const Pipeline& pipeline, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types)
+      : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), lanes(pipeline) {}
+
+  const Pipeline& pipeline;
+  PagePool* const pages;      // null: no caches (encoders)
+  const std::int32_t n_ctx;   // tokens of one sequence
+  const std::int32_t vocab;   // valid ids are below
+  const std::int32_t types;   // valid type ids are below (encoders)
+  LanePool lanes;
+  Pace pace;
+
+  // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
+  void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
+  // Rows of logits that are worked on at once: about 16 MiB.
+  std::int32_t head_rows() const;
+};
+
+}  // namespace pumice::engine

@@ -1,0 +1,365 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+// Rows are read in blocks of 64. The maximum of each block is kept: with it, top_k of 262,144 logits looks at a few blocks only.
+constexpr std::int64_t kBlock = 64;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kBanned = -1e30f;    // what a bias of -inf becomes: far below any logit, and still a number
+constexpr float kUnderflow = -87.f;  // exp of less is 0 here
+
+using F4 = float __attribute__((vector_size(16)));
+using U4 = std::uint32_t __attribute__((vector_size(16)));
+
+F4 load(const float* from) {
+  F4 value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+F4 all(float value) { return F4{value, value, value, value}; }
+F4 larger(F4 a, F4 b) { return a > b ? a : b; }
+float sum(F4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+// exp(x) for x <= 0, relative error below 2e-7: x = n ln 2 + r, Taylor to r^7 / 7! (|r| <= 0.347), n added to the exponent bits.
+F4 exp4(F4 x) {
+  const F4 shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are round(x / ln 2)
+  const U4 n = (U4)shifted - 0x4b400000u;
+  const F4 whole = shifted - 12582912.0f;
+  const F4 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // ln 2 in two parts
+  F4 series = all(1.0f / 5040);
+  for (const float factor : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) series = series * r + factor;
+  const F4 value = (F4)((U4)series + (n << 23));
+  return x < kUnderflow ? all(0.0f) : value;
+}
+
+float exp1(float x) { return exp4(all(x))[0]; }
+
+// Block b of a row; a short last block is filled up in `pad`.
+const float* block(std::span<const float> row, std::int64_t b, float fill, std::array<float, kBlock>& pad) {
+  const std::int64_t first = b * kBlock, count = static_cast<std::int64_t>(row.size()) - first;
+  if (count >= kBlock) return row.data() + first;
+  pad.fill(fill);
+  std::copy_n(row.data() + first, count, pad.begin());
+  return pad.data();
+}
+
+std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64_t>(row.size()) + kBlock - 1) / kBlock; }
+
+void in_range(const char* what, float value, float low, float high) {
+  require(value >= low && value <= high, what, " must be between ", low, " and ", high, ", not ", value);  // false for NaN
+}
+
+}  // namespace
+
+void SamplingParams::validate(std::int32_t vocab) const {
+  require(std::isfinite(temperature) && temperature >= 0, "temperature must be a number of at least 0 (0: greedy), not ", temperature);
+  require(top_k >= 0, "top_k must be at least 0 (0: off), not ", top_k);
+  in_range("top_p", top_p, 0, 1);
+  in_range("typical_p", typical_p, 0, 1);
+  in_range("min_p", min_p, 0, 1);
+  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition_penalty must be above 0 (1: off), not ", repetition_penalty);
+  in_range("presence_penalty", presence_penalty, -100, 100);
+  in_range("frequency_penalty", frequency_penalty, -100, 100);
+  for (const auto& [id, bias] : logit_bias) {
+    require(id >= 0 && id < vocab, "logit_bias: token id ", id, " is not in the vocabulary of ", vocab);
+    require(std::isfinite(bias) || bias == -kInfinity, "logit_bias of token ", id, " must be a number or -inf, not ", bias);
+  }
+  require(logprobs >= -1 && logprobs <= vocab, "logprobs must be between 0 and ", vocab, " (the vocabulary), not ", logprobs);
+}
+
+// ---------------------------------------------------------------- counts
+TokenCounts::Entry& TokenCounts::slot(std::int32_t id) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t at = (static_cast<std::uint32_t>(id) * 2654435769u) & mask;  // Fibonacci hashing
+  while (table_[at].id >= 0 && table_[at].id != id) at = (at + 1) & mask;
+  return table_[at];
+}
+
+void TokenCounts::add(std::int32_t id, bool generated) {
+  if (2 * (used_ + 1) > table_.size()) {
+    std::vector<Entry> old(std::max<std::size_t>(64, 2 * table_.size()));
+    old.swap(table_);
+    for (const Entry& entry : old)
+      if (entry.id >= 0) slot(entry.id) = entry;
+  }
+  Entry& entry = slot(id);
+  if (entry.id < 0) ++used_;
+  entry.id = id;
+  entry.generated += generated;
+}
+
+// ---------------------------------------------------------------- random numbers
+double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
+  std::array<std::uint32_t, 4> c = {static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32),
+                                    static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)};
+  auto k0 = static_cast<std::uint32_t>(seed), k1 = static_cast<std::uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53} * c[0], b = std::uint64_t{0xCD9E8D57} * c[2];
+    c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(b), static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k1,
+         static_cast<std::uint32_t>(a)};
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return static_cast<double>((std::uint64_t{c[0]} << 32 | c[1]) >> 11) * 0x1p-53;
+}
+
+// ---------------------------------------------------------------- passes over the row
+void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
+  patched_.clear();
+  const auto set = [&](std::int32_t id, float value) {
+    patched_.emplace_back(id, logits[id]);
+    logits[id] = value;
+  };
+  if (params_.penalises()) {
+    seen.each([&](std::int32_t id, std::int32_t generated) {
+      float value = logits[id];
+      value = value > 0 ? value / params_.repetition_penalty : value * params_.repetition_penalty;
+      if (generated > 0) value -= params_.presence_penalty + static_cast<float>(generated) * params_.frequency_penalty;
+      set(id, value);
+    });
+  }
+  for (const auto& [id, bias] : params_.logit_bias) set(id, bias == -kInfinity && std::isfinite(logits[id]) ? kBanned : logits[id] + bias);
+}
+
+// Maxima of all blocks and of the row, and the check that every logit is a number (x - x is 0 for those alone).
+void Sampler::scan(std::span<const float> logits) {
+  const std::int64_t count = blocks(logits);
+  block_max_.resize(count);
+  std::array<float, kBlock> pad;
+  F4 check = all(0.0f), check2 = check;
+  for (std::int64_t b = 0; b < count; ++b) {
+    const float* x = block(logits, b, logits.back(), pad);
+    F4 m0 = load(x), m1 = load(x + 4), m2 = load(x + 8), m3 = load(x + 12);
+    check += (m0 - m0) + (m1 - m1);
+    check2 += (m2 - m2) + (m3 - m3);
+    for (std::int64_t i = 16; i < kBlock; i += 16) {
+      const F4 x0 = load(x + i), x1 = load(x + i + 4), x2 = load(x + i + 8), x3 = load(x + i + 12);
+      check += (x0 - x0) + (x1 - x1);
+      check2 += (x2 - x2) + (x3 - x3);
+      m0 = larger(x0, m0), m1 = larger(x1, m1), m2 = larger(x2, m2), m3 = larger(x3, m3);
+    }
+    const F4 m = larger(larger(m0, m1), larger(m2, m3));
+    block_max_[b] = std::max(std::max(m[0], m[1]), std::max(m[2], m[3]));
+  }
+  if (sum(check + check2) != 0.0f) {
+    const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+    fail(ErrorKind::numeric, "the logit of token ", bad - logits.begin(), " is ", *bad,
+         ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+  }
+  max_ = *std::max_element(block_max_.begin(), block_max_.end());
+}
+
+// The sum of exp((x - max) / T) per block, and over all.
+double Sampler::weigh(std::span<const float> logits, float inverse_temperature) {
+  const std::int64_t count = blocks(logits);
+  block_sum_.resize(count);
+  std::array<float, kBlock> pad;
+  double total = 0;
+  for (std::int64_t b = 0; b < count; ++b) {
+    block_sum_[b] = 0;
+    if ((block_max_[b] - max_) * inverse_temperature < kUnderflow) continue;
+    const float* x = block(logits, b, -kInfinity, pad);
+    F4 s0 = all(0.0f), s1 = s0;
+    for (std::int64_t i = 0; i < kBlock; i += 8) {
+      s0 += exp4((load(x + i) - max_) * inverse_temperature);
+      s1 += exp4((load(x + i + 4) - max_) * inverse_temperature);
+    }
+    block_sum_[b] = sum(s0 + s1);
+    total += block_sum_[b];
+  }
+  return total;
+}
+
+// All tokens with a logit of at least `at_least`, in the order of ids.
+void Sampler::collect(std::span<const float> logits, float at_least, float inverse_temperature) {
+  candidates_.clear();
+  const std::int64_t count = blocks(logits), size = static_cast<std::int64_t>(logits.size());
+  for (std::int64_t b = 0; b < count; ++b) {
+    if (!(block_max_[b] >= at_least)) continue;
+    for (std::int64_t i = b * kBlock, end = std::min(size, i + kBlock); i < end; ++i) {
+      if (logits[i] >= at_least)
+        candidates_.push_back({logits[i], exp1((logits[i] - max_) * inverse_temperature), static_cast<std::int32_t>(i)});
+    }
+  }
+}
+
+// The `count` largest. As many blocks have a maximum of at least the count-th largest maximum, so nothing below that can be among them.
+void Sampler::collect_top(std::span<const float> logits, std::size_t count, float inverse_temperature) {
+  float at_least = -kInfinity;
+  if (count <= block_max_.size()) {
+    order_ = block_max_;
+    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
+    at_least = order_[count - 1];
+  }
+  collect(logits, at_least, inverse_temperature);
+  if (candidates_.size() <= count) return;
+  ranked_ = candidates_;
+  std::nth_element(ranked_.begin(), ranked_.begin() + static_cast<std::ptrdiff_t>(count) - 1, ranked_.end(), better);
+  const Candidate last = ranked_[count - 1];
+  std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
+}
+
+// Keeps the best-ranked candidates until their weights reach `mass`, the one that reaches it included. Halving: O(n), no sort.
+void Sampler::keep_mass(double mass) {
+  ranked_ = candidates_;
+  auto low = ranked_.begin(), high = ranked_.end();
+  double above = 0;  // weight of all before `low`
+  while (high - low > 1) {
+    const auto middle = low + (high - low) / 2;
+    std::nth_element(low, middle, high, better);
+    double half = 0;
+    for (auto c = low; c != middle; ++c) half += c->weight;
+    if (above + half >= mass) {
+      high = middle;
+    } else {
+      above += half;
+      low = middle;
+    }
+  }
+  const Candidate last = *low;
+  std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
+}
+
+// Ranks by how near a token's surprise is to the entropy, keeps `typical_p` of the mass, and ranks by logit again.
+void Sampler::keep_typical(float typical_p, float inverse_temperature) {
+  double total = 0, weighted = 0;
+  for (const Candidate& c : candidates_) {
+    total += c.weight;
+    weighted += static_cast<double>(c.weight) * ((c.rank - max_) * inverse_temperature);
+  }
+  const double mean = weighted / total;  // entropy = log(total) - mean, surprise = log(total) - z: their difference is z - mean
+  for (Candidate& c : candidates_) c.rank = -static_cast<float>(std::fabs((c.rank - max_) * inverse_temperature - mean));
+  keep_mass(typical_p * total);
+}
+
+double Sampler::mass() const {
+  double total = 0;
+  for (const Candidate& c : candidates_) total += c.weight;
+  return total;
+}
+
+// ---------------------------------------------------------------- the choice
+std::int32_t Sampler::largest(std::span<const float> logits) const {
+  const auto b = std::find(block_max_.begin(), block_max_.end(), max_) - block_max_.begin();
+  return static_cast<std::int32_t>(std::find(logits.begin() + b * kBlock, logits.end(), max_) - logits.begin());
+}
+
+std::int32_t Sampler::draw_all(std::span<const float> logits, float inverse_temperature, double u) {
+  const double target = u * weigh(logits, inverse_temperature);
+  double below = 0;
+  std::int64_t chosen = -1;
+  for (std::int64_t b = 0; b < static_cast<std::int64_t>(block_sum_.size()); ++b) {
+    if (block_sum_[b] == 0) continue;
+    chosen = b;
+    if (below + block_sum_[b] > target) break;
+    below += block_sum_[b];
+  }
+  const std::int64_t size = static_cast<std::int64_t>(logits.size());
+  std::int64_t id = -1;
+  for (std::int64_t i = chosen * kBlock, end = std::min(size, i + kBlock); i < end; ++i) {
+    const float weight = exp1((logits[i] - max_) * inverse_temperature);
+    if (weight == 0) continue;
+    id = i;  // the block's last token with any weight, should rounding leave the target above the sum
+    below += weight;
+    if (below > target) break;
+  }
+  return static_cast<std::int32_t>(id);
+}
+
+std::int32_t Sampler::draw(double u) const {
+  const double target = u * mass();
+  double below = 0;
+  std::int32_t id = -1;
+  for (const Candidate& c : candidates_) {
+    if (c.weight == 0) continue;
+    id = c.id;
+    below += c.weight;
+    if (below > target) break;
+  }
+  return id;
+}
+
+std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step) {
+  scan(logits);
+  if (params_.greedy() || params_.top_k == 1) return largest(logits);
+  const float inverse_temperature = std::min(1.0f / params_.temperature, FLT_MAX);
+  const double u = uniform(seed_, stream, step);
+  const bool top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
+  const bool typical = params_.typical_p < 1.0f, top_p = params_.top_p < 1.0f;
+  if (!top_k && !typical && !top_p && params_.min_p == 0.0f) return draw_all(logits, inverse_temperature, u);
+
+  const auto logit_at = [&](float z) { return max_ + z * params_.temperature; };
+  bool nucleus_done = false;
+  if (top_k) {
+    collect_top(logits, static_cast<std::size_t>(params_.top_k), inverse_temperature);
+  } else if (typical) {
+    collect(logits, logit_at(kUnderflow), inverse_temperature);
+  } else if (top_p) {  // nearly always the mass lies within a few units of the maximum: look there first
+    const double wanted = params_.top_p * weigh(logits, inverse_temperature);
+    for (float z = -4.0f;; z *= 2.0f) {
+      collect(logits, logit_at(std::max(z, kUnderflow)), inverse_temperature);
+      if (z <= kUnderflow || mass() >= wanted) break;
+    }
+    keep_mass(wanted);
+    nucleus_done = true;
+  } else {
+    collect(logits, logit_at(std::max(std::log(params_.min_p) - 1e-3f, kUnderflow)), inverse_temperature);
+  }
+  if (typical) {
+    keep_typical(params_.typical_p, inverse_temperature);
+    for (Candidate& c : candidates_) c.rank = logits[c.id];
+  }
+  if (top_p && !nucleus_done) keep_mass(params_.top_p * mass());
+  if (params_.min_p > 0.0f) {
+    float heaviest = 0;
+    for (const Candidate& c : candidates_) heaviest = std::max(heaviest, c.weight);
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < params_.min_p * heaviest; });
+  }
+  return draw(u);
+}
+
+void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
+  scan(logits);
+  const double log_total = std::log(weigh(logits, 1.0f));
+  const auto log_prob = [&](float logit) { return static_cast<float>(static_cast<double>(logit) - max_ - log_total); };
+  choice.logprob = log_prob(logits[choice.id]);
+  choice.top_ids.clear();
+  choice.top_logprobs.clear();
+  if (params_.logprobs == 0) return;
+  collect_top(logits, static_cast<std::size_t>(params_.logprobs), 1.0f);
+  std::sort(candidates_.begin(), candidates_.end(), better);
+  for (const Candidate& c : candidates_) {
+    choice.top_ids.push_back(c.id);
+    choice.top_logprobs.push_back(log_prob(c.rank));
+  }
+}
+
+void Sampler::choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice) {
+  require(!logits.empty(), "there are no logits to choose from");
+  struct Restore {
+    Sampler& sampler;
+    std::span<float> logits;
+    ~Restore() {
+      for (auto p = sampler.patched_.rbegin(); p != sampler.patched_.rend(); ++p) logits[p->first] = p->second;
+    }
+  };
+  {
+    const Restore restore{*this, logits};
+    patch(logits, seen);
+    choice.id = pick(logits, stream, step);
+  }
+  if (params_.logprobs >= 0) log_probs(logits, choice);
+}
+
+}  // namespace pumice::engine

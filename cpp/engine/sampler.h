@@ -1,0 +1,101 @@
+// From one row of logits to one token id.
+//
+// The order is fixed, for one set of parameters has one meaning:
+//   repetition, presence and frequency penalties -> logit_bias -> temperature -> top_k -> typical_p -> top_p -> min_p -> draw.
+// Each filter sees the distribution that the one before left, renormalised. Temperature 0 takes the largest logit after penalties and
+// bias; ties go to the lowest id, here and in every filter. Log-probabilities are those of the raw logits: log_softmax(row).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace pumice::engine {
+
+struct SamplingParams {
+  float temperature = 0.0f;         // 0: greedy
+  std::int32_t top_k = 0;           // 0: off. Fan, Lewis and Dauphin 2018
+  float typical_p = 1.0f;           // 1: off. Meister et al. 2023: tokens nearest the entropy, until this much mass
+  float top_p = 1.0f;               // 1: off. Holtzman et al. 2020: the likeliest tokens, until this much mass
+  float min_p = 0.0f;               // 0: off. Nguyen et al. 2024: at least this share of the likeliest token's probability
+  float repetition_penalty = 1.0f;  // 1: off. CTRL, Keskar et al. 2019: over prompt and generated ids, once per id, x / p or x * p
+  float presence_penalty = 0.0f;    // subtracted once from every generated id
+  float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // added; -inf bans an id
+  std::optional<std::uint64_t> seed;                       // none: one is drawn from the system
+  std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
+
+  bool greedy() const { return temperature == 0.0f; }
+  bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
+  void validate(std::int32_t vocab) const;  // throws invalid_argument
+};
+
+// Ids that a sequence has seen, and how often it generated each. Open addressing: a step allocates nothing unless the table doubles.
+class TokenCounts {
+ public:
+  void add(std::int32_t id, bool generated);
+  template <class Visit>
+  void each(Visit&& visit) const {
+    for (const Entry& entry : table_)
+      if (entry.id >= 0) visit(entry.id, entry.generated);
+  }
+
+ private:
+  struct Entry {
+    std::int32_t id = -1, generated = 0;
+  };
+  Entry& slot(std::int32_t id);
+  std::vector<Entry> table_;  // a power of two, at most half full
+  std::size_t used_ = 0;
+};
+
+struct Choice {
+  std::int32_t id = -1;
+  float logprob = 0;                // when asked for
+  std::vector<std::int32_t> top_ids;  // likeliest first
+  std::vector<float> top_logprobs;
+};
+
+// A uniform number in [0, 1) from Philox4x32-10 (Salmon et al. 2011): a function of its arguments alone, so that a draw does not depend
+// on which other sequences run, or on a step being done twice.
+double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
+
+// One thread's sampler: the parameters and reused scratch. The row is changed while choose() works and left as it was.
+class Sampler {
+ public:
+  Sampler(const SamplingParams& params, std::uint64_t seed) : params_(params), seed_(seed) {}
+  // Throws numeric when the row holds a NaN or an infinity.
+  void choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice);
+
+ private:
+  struct Candidate {
+    float rank, weight;  // rank: the logit, or how typical; weight: exp((logit - max) / temperature)
+    std::int32_t id;
+  };
+  static bool better(const Candidate& a, const Candidate& b) { return a.rank > b.rank || (a.rank == b.rank && a.id < b.id); }
+
+  void patch(std::span<float> logits, const TokenCounts& seen);
+  void scan(std::span<const float> logits);
+  double weigh(std::span<const float> logits, float inverse_temperature);
+  void collect(std::span<const float> logits, float at_least, float inverse_temperature);
+  void collect_top(std::span<const float> logits, std::size_t count, float inverse_temperature);
+  void keep_mass(double mass);
+  void keep_typical(float typical_p, float inverse_temperature);
+  double mass() const;
+  std::int32_t largest(std::span<const float> logits) const;
+  std::int32_t draw_all(std::span<const float> logits, float inverse_temperature, double u);
+  std::int32_t draw(double u) const;
+  std::int32_t pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step);
+  void log_probs(std::span<const float> logits, Choice& choice);
+
+  const SamplingParams params_;
+  const std::uint64_t seed_;
+  float max_ = 0;
+  std::vector<float> block_max_, block_sum_, order_;
+  std::vector<Candidate> candidates_, ranked_;          // candidates stay in the order of ids
+  std::vector<std::pair<std::int32_t, float>> patched_;  // id, value before
+};
+
+}  // namespace pumice::engine

@@ -1,0 +1,107 @@
+#include "engine/scorer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+void check_finite(std::span<const float> values, std::int64_t first_token, std::size_t per_token, const char* what) {
+  const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  if (bad == values.end()) return;
+  fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token), " is ",
+       *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+}
+
+// Runs all of `ids` in chunks. each(lane, first, hidden): the hidden rows of tokens first, first + 1, ...; of the last token alone
+// unless `all`.
+using Each = std::function<void(Lane& lane, std::int64_t first, std::span<const float> hidden)>;
+
+void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, const Each& each, const Cancel& cancel) {
+  require(!ids.empty(), "there are no tokens");
+  require(runtime.pages, "this model keeps no key-value cache: it cannot continue a text");
+  runtime.check_ids(ids, "text", 0);
+  const auto count = static_cast<std::int64_t>(ids.size());
+  if (count > runtime.n_ctx)
+    fail(ErrorKind::context_length, "the text has ", count, " tokens, the context holds ", runtime.n_ctx, ": shorten it, or load with a larger n_ctx=");
+  PagePool& pool = *runtime.pages;
+  pool.check_fits(count);
+
+  PageTable table;
+  std::int64_t done = 0;
+  for (;;) {
+    cancel.check();
+    const std::uint64_t seen = pool.changes();
+    if (const auto reused = pool.acquire(table, ids, !all)) {
+      done = *reused;
+      break;
+    }
+    pool.check_fits(count);  // the device may have refused to grow
+    pool.wait(seen, 20);
+  }
+
+  const std::size_t width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  std::vector<float> hidden;
+  std::vector<std::int32_t> selected;
+  while (done < count) {
+    cancel.check();
+    const auto start = std::chrono::steady_clock::now();
+    const auto rows = static_cast<std::int32_t>(std::min<std::int64_t>(runtime.pace.rows(), count - done));
+    selected.clear();
+    for (std::int32_t row = all ? 0 : rows - 1; row < rows; ++row) selected.push_back(row);
+    hidden.resize(selected.size() * width);
+    const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages()};
+    const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
+    const auto lanes = runtime.lanes.take(Crew::team, cancel);
+    runtime.pipeline.body(lanes[0], &pool.caches(), batch, hidden, cancel);
+    runtime.pace.measured(rows, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (all || done + rows == count) each(lanes[0], all ? done : count - 1, hidden);
+    done += rows;
+    pool.publish(table, ids.first(done));
+  }
+  pool.release(table, ids);
+}
+
+}  // namespace
+
+void logits(Runtime& runtime, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel) {
+  const auto vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size()), width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  require(out.size() == vocab * (all ? ids.size() : 1), "logits: the result has room for ", out.size(), " values, needed: ",
+          vocab * (all ? ids.size() : 1));
+  prefill(
+      runtime, ids, all,
+      [&](Lane& lane, std::int64_t first, std::span<const float> hidden) {
+        const std::size_t rows = hidden.size() / width, step = static_cast<std::size_t>(runtime.head_rows());
+        for (std::size_t row = 0; row < rows; row += step) {
+          const std::size_t count = std::min(step, rows - row), at = all ? static_cast<std::size_t>(first) + row : 0;
+          const auto to = out.subspan(at * vocab, count * vocab);
+          runtime.pipeline.head(lane, hidden.subspan(row * width, count * width), to, cancel);
+          check_finite(to, first + static_cast<std::int64_t>(row), vocab, "logit");
+        }
+      },
+      cancel);
+}
+
+void score(Runtime& runtime, std::span<const std::int32_t> ids, std::span<float> out, const Cancel& cancel) {
+  require(out.size() + 1 == ids.size(), "score: the result has room for ", out.size(), " values, needed: one less than the ", ids.size(), " tokens");
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  prefill(
+      runtime, ids, true,
+      [&](Lane& lane, std::int64_t first, std::span<const float> hidden) {
+        const std::size_t step = static_cast<std::size_t>(runtime.head_rows());
+        const std::size_t rows = std::min(hidden.size() / width, out.size() - static_cast<std::size_t>(first));  // nothing follows the last
+        for (std::size_t row = 0; row < rows; row += step) {
+          const std::size_t count = std::min(step, rows - row), at = static_cast<std::size_t>(first) + row;
+          runtime.pipeline.log_probs(lane, hidden.subspan(row * width, count * width), ids.subspan(at + 1, count), out.subspan(at, count), cancel);
+          check_finite(out.subspan(at, count), static_cast<std::int64_t>(at), 1, "log-probability");
+        }
+      },
+      cancel);
+}
+
+}  // namespace pumice::engine
