@@ -1,0 +1,171 @@
+// AVX2: float32 products of every format, and the formats that are floats themselves.
+#include <immintrin.h>
+
+#include "cpu/matrix/panel_f32_avx2.h"
+#include "cpu/matrix/plain.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+constexpr std::int64_t kColumns = 256;     // of a panel: 16 KiB, half of L1
+constexpr std::int64_t kFewColumns = 64;   // of four panels at once, for few tokens
+constexpr int kTile = 6;                   // tokens of a register tile: 12 accumulators, 2 weights, 1 activation
+constexpr int kTokens = 72;                // tokens of a local tile of sums
+constexpr int kGroups = 4;                 // groups of a local tile of sums: 18 KiB
+
+// Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back.
+template <int G, int N>
+void tile(const float* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums, std::int64_t group_stride) {
+  __m256 acc[G][N][2];
+  for (int g = 0; g < G; ++g) {
+    for (int n = 0; n < N; ++n) {
+      acc[g][n][0] = _mm256_loadu_ps(sums + g * group_stride + 16 * n);
+      acc[g][n][1] = _mm256_loadu_ps(sums + g * group_stride + 16 * n + 8);
+    }
+  }
+  for (std::int64_t k = 0; k < count; ++k) {
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const __m256 w0 = _mm256_loadu_ps(panels[g] + 16 * k), w1 = _mm256_loadu_ps(panels[g] + 16 * k + 8);
+#pragma GCC unroll 6
+      for (int n = 0; n < N; ++n) {
+        const __m256 xn = _mm256_broadcast_ss(x + n * x_stride + k);
+        acc[g][n][0] = _mm256_fmadd_ps(w0, xn, acc[g][n][0]);
+        acc[g][n][1] = _mm256_fmadd_ps(w1, xn, acc[g][n][1]);
+      }
+    }
+  }
+  for (int g = 0; g < G; ++g) {
+    for (int n = 0; n < N; ++n) {
+      _mm256_storeu_ps(sums + g * group_stride + 16 * n, acc[g][n][0]);
+      _mm256_storeu_ps(sums + g * group_stride + 16 * n + 8, acc[g][n][1]);
+    }
+  }
+}
+
+using Tile = void (*)(const float* const*, std::int64_t, const float*, std::int64_t, float*, std::int64_t);
+constexpr Tile kTiles[kTile + 1] = {nullptr, tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>, tile<1, 5>, tile<1, 6>};
+// Few tokens: more groups at once, so that 8 to 12 chains hide the latency of a multiply-add.
+constexpr Tile kFew[4][kGroups + 1] = {{},
+                                       {nullptr, tile<1, 1>, tile<2, 1>, tile<3, 1>, tile<4, 1>},
+                                       {nullptr, tile<1, 2>, tile<2, 2>, tile<3, 2>},
+                                       {nullptr, tile<1, 3>, tile<2, 3>}};
+constexpr int kFewGroups[4] = {0, 4, 3, 2};
+
+void store(const float* sums, std::int64_t lanes, float* out) {
+  if (lanes == 16) {
+    _mm256_storeu_ps(out, _mm256_loadu_ps(sums));
+    _mm256_storeu_ps(out + 8, _mm256_loadu_ps(sums + 8));
+  } else {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] = sums[lane];
+  }
+}
+
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+}  // namespace
+
+void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
+                         const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
+  alignas(64) float sums[kGroups][kTokens][16];
+  alignas(64) float buffer[kGroups * kFewColumns * 16];
+  static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float));
+  const std::int64_t all_groups = (rows + 15) / 16;
+  const bool few = count <= 3;
+  const std::int64_t columns = few ? kFewColumns : kColumns, together = few && count > 0 ? kFewGroups[count] : kGroups;
+  const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // of equal size
+  for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
+    const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
+    for (std::int64_t g0 = 0; g0 < all_groups; g0 += together) {
+      const std::int64_t gs = least(together, all_groups - g0);
+      for (std::int64_t g = 0; g < gs; ++g) __builtin_memset(sums[g], 0, static_cast<std::size_t>(tokens) * sizeof(sums[0][0]));
+      for (std::int64_t k = 0; k < cols; k += columns) {
+        const std::int64_t ks = least(columns, cols - k);
+        const float* xk = x + t0 * x_stride + k;
+        if (few) {
+          const float* panels[kGroups];
+          for (std::int64_t g = 0; g < gs; ++g)
+            panels[g] = panel(groups + (g0 + g) * group_bytes, k, ks, buffer + g * kFewColumns * 16);
+          kFew[count][gs](panels, ks, xk, x_stride, sums[0][0], kTokens * 16);
+          continue;
+        }
+        for (std::int64_t g = 0; g < gs; ++g) {
+          const float* weights = panel(groups + (g0 + g) * group_bytes, k, ks, buffer);
+          const std::int64_t tiles = (tokens + kTile - 1) / kTile;  // of equal size, so that none is much slower
+          for (std::int64_t i = 0, t = 0; i < tiles; ++i) {
+            const std::int64_t n = (tokens - t + tiles - i - 1) / (tiles - i);
+            kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
+            t += n;
+          }
+        }
+      }
+      for (std::int64_t g = 0; g < gs; ++g) {
+        const std::int64_t row = (g0 + g) * 16;
+        for (std::int64_t t = 0; t < tokens; ++t) store(sums[g][t], least(16, rows - row), out + (t0 + t) * out_stride + row);
+      }
+    }
+    t0 += tokens;
+  }
+}
+
+namespace {
+
+template <Format F>
+__m256 widen(const std::uint8_t* words) {
+  if constexpr (F == Format::F32) return _mm256_loadu_ps(reinterpret_cast<const float*>(words));
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
+  if constexpr (F == Format::F16) return _mm256_cvtph_ps(half);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+template <Format F>
+const float* float_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
+  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+  const std::uint8_t* words = group + first * 16 * kWord;
+  if constexpr (F == Format::F32) return reinterpret_cast<const float*>(words);
+  for (std::int64_t i = 0; i < 16 * count; i += 16) {
+    _mm_prefetch(reinterpret_cast<const char*>(words + i * kWord + 2048), _MM_HINT_T0);
+    _mm256_storeu_ps(buffer + i, widen<F>(words + i * kWord));
+    _mm256_storeu_ps(buffer + i + 8, widen<F>(words + (i + 8) * kWord));
+  }
+  return buffer;
+}
+
+}  // namespace
+
+template <Format F>
+std::int64_t Avx2<F>::group_bytes(std::int64_t cols) {
+  return group_bytes_of<F>(cols);
+}
+
+template <Format F>
+void Avx2<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  pack_words<typename Traits<F>::Word>({source, row_stride, rows}, cols, group);
+}
+
+template <Format F>
+void Avx2<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
+  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+  for (std::int64_t k = 0; k < cols; ++k) {
+    const std::uint8_t* word = group + (16 * k + lane) * kWord;
+    if constexpr (F == Format::F32) {
+      __builtin_memcpy(out + k, word, 4);
+    } else if constexpr (F == Format::F16) {
+      out[k] = _cvtsh_ss(load16(word));
+    } else {
+      out[k] = __builtin_bit_cast(float, static_cast<std::uint32_t>(load16(word)) << 16);
+    }
+  }
+}
+
+template <Format F>
+void Avx2<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                          std::int64_t count, float* out, std::int64_t out_stride) {
+  product_panels_avx2(float_panel<F>, group_bytes_of<F>(cols), groups, rows, cols, x, x_stride, count, out, out_stride);
+}
+
+template struct Avx2<Format::F32>;
+template struct Avx2<Format::F16>;
+template struct Avx2<Format::BF16>;
+
+}  // namespace pumice::cpu::matrix

@@ -1,0 +1,10 @@
+// AVX2: the K formats (scales in two levels).
+#include "cpu/matrix/quantised_avx2.inc"
+
+namespace pumice::cpu::matrix {
+template struct Avx2<Format::Q2_K>;
+template struct Avx2<Format::Q3_K>;
+template struct Avx2<Format::Q4_K>;
+template struct Avx2<Format::Q5_K>;
+template struct Avx2<Format::Q6_K>;
+}  // namespace pumice::cpu::matrix

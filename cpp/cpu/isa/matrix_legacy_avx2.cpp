@@ -1,0 +1,10 @@
+// AVX2: one scale per 32 columns.
+#include "cpu/matrix/quantised_avx2.inc"
+
+namespace pumice::cpu::matrix {
+template struct Avx2<Format::Q4_0>;
+template struct Avx2<Format::Q4_1>;
+template struct Avx2<Format::Q5_0>;
+template struct Avx2<Format::Q5_1>;
+template struct Avx2<Format::Q8_0>;
+}  // namespace pumice::cpu::matrix

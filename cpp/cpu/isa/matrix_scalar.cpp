@@ -1,0 +1,161 @@
+// The matrix kernels as plain loops, for machines without a vector unit that we know. Bits as everywhere (matrix/layout.h).
+#include <cmath>
+
+#include "cpu/matrix/plain.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+template <Format F>
+void pack_codes(const std::uint8_t* const (&blocks)[16], int b, std::uint8_t* stream) {
+  constexpr Layout l = Traits<F>::layout;
+  __builtin_memset(stream + l.low_at(), 0, static_cast<std::size_t>(l.block_bytes() - l.low_at()));
+  for (int lane = 0; lane < 16; ++lane) {
+    for (int k = 0; k < 32; ++k) {
+      const int code = file_code<F>(blocks[lane], b, k);
+      const auto put = [&](const std::uint8_t* byte, int bits, int shift) {
+        std::uint8_t& target = stream[byte - stream];
+        target = static_cast<std::uint8_t>(target | bits << shift);
+      };
+      put(plane_byte<l.low>(stream + l.low_at(), lane, k), code & ((1 << l.low) - 1), plane_shift<l.low>(k));
+      if constexpr (l.high > 0) put(plane_byte<l.high>(stream + l.high_at(), lane, k), code >> l.low, plane_shift<l.high>(k));
+    }
+  }
+}
+
+template <Format F>
+float weight_bits(const std::uint8_t* word) {
+  if constexpr (F == Format::F32) {
+    float value;
+    __builtin_memcpy(&value, word, 4);
+    return value;
+  } else if constexpr (F == Format::F16) {
+    return f16_to_f32(load16(word));
+  } else {
+    return bf16_to_f32(load16(word));
+  }
+}
+
+// 16 rows of columns [first, first + count) as [k][16]; quantised formats take whole blocks of 32.
+template <Format F>
+void unpack_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float (*panel)[16]) {
+  if constexpr (info(F).quantised) {
+    for (int lane = 0; lane < 16; ++lane) {
+      float row[32];
+      unpack_block<F>(group, first / 32, lane, row);
+      for (int k = 0; k < 32; ++k) panel[k][lane] = row[k];
+    }
+  } else {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    for (std::int64_t k = 0; k < count; ++k)
+      for (int lane = 0; lane < 16; ++lane) panel[k][lane] = weight_bits<F>(group + ((first + k) * 16 + lane) * kWord);
+  }
+}
+
+}  // namespace
+
+template <Format F>
+std::int64_t Scalar<F>::group_bytes(std::int64_t cols) {
+  return group_bytes_of<F>(cols);
+}
+
+template <Format F>
+void Scalar<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  if constexpr (info(F).quantised)
+    pack_group_with<F>({source, row_stride, rows}, cols, group, pack_codes<F>);
+  else
+    pack_words<typename Traits<F>::Word>({source, row_stride, rows}, cols, group);
+}
+
+template <Format F>
+void Scalar<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
+  if constexpr (info(F).quantised) {
+    unpack_row_plain<F>(group, lane, cols, out);
+  } else {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    for (std::int64_t k = 0; k < cols; ++k) out[k] = weight_bits<F>(group + (16 * k + lane) * kWord);
+  }
+}
+
+template <Format F>
+void Scalar<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                            std::int64_t count, float* out, std::int64_t out_stride) {
+  for (std::int64_t row = 0; row < rows; row += 16) {
+    const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);
+    const std::int64_t lanes = rows - row < 16 ? rows - row : 16;
+    for (std::int64_t t = 0; t < count; ++t)
+      for (std::int64_t lane = 0; lane < lanes; ++lane) out[t * out_stride + row + lane] = 0.0f;
+    for (std::int64_t k0 = 0; k0 < cols; k0 += 32) {
+      const std::int64_t ks = cols - k0 < 32 ? cols - k0 : 32;
+      float panel[32][16];
+      unpack_panel<F>(group, k0, ks, panel);
+      for (std::int64_t t = 0; t < count; ++t) {
+        for (std::int64_t lane = 0; lane < lanes; ++lane) {
+          float& acc = out[t * out_stride + row + lane];
+          for (std::int64_t k = 0; k < ks; ++k) acc = std::fma(panel[k][lane], x[t * x_stride + k0 + k], acc);
+        }
+      }
+    }
+  }
+}
+
+template <Format F>
+void Scalar<F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride) {
+  if constexpr (info(F).quantised) {
+    constexpr Layout l = Traits<F>::layout;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);
+      const int lane = static_cast<int>(row % 16);
+      for (std::int64_t t = 0; t < count; ++t) out[t * out_stride + row] = 0.0f;
+      for (std::int64_t super = 0; super < cols / l.super; ++super) {
+        const std::uint8_t* head = group + super * l.super_bytes();
+        LaneScales scales[8];
+        int values[8][32];
+        for (int b = 0; b < l.blocks(); ++b) {
+          const std::uint8_t* block = head + block_at<F>(b);
+          scales[b] = lane_scales<F>(head, block, lane);
+          for (int k = 0; k < 32; ++k) values[b][k] = stream_value<F>(block, lane, k);
+        }
+        for (std::int64_t t = 0; t < count; ++t) {
+          float& acc = out[t * out_stride + row];
+          float inner = 0.0f, minima = 0.0f;
+          for (int b = 0; b < l.blocks(); ++b) {
+            const std::int64_t at = (super * l.blocks() + b) * x.rows + first + t;
+            const std::int8_t* codes = x.codes + 32 * at;
+            const float xs = x.scales[at];
+            const std::int32_t* sums = x.sums + 2 * at;
+            const LaneScales& s = scales[b];
+            int isum[2] = {0, 0};
+            for (int k = 0; k < 32; ++k) isum[k / 16] += values[b][k] * codes[k];
+            if constexpr (!l.two_levels()) {
+              acc = std::fma(s.d, static_cast<float>(isum[0] + isum[1]) * xs, acc);
+              if constexpr (l.minima) acc = std::fma(s.min, xs * static_cast<float>(sums[0] + sums[1]), acc);
+            } else {
+              const int scaled = l.subs == 2 ? s.scale[0] * isum[0] + s.scale[1] * isum[1] : s.scale[0] * (isum[0] + isum[1]);
+              inner = std::fma(static_cast<float>(scaled), xs, inner);
+              if constexpr (l.minima && l.subs == 2) {
+                minima = std::fma(static_cast<float>(s.minimum[0]), xs * static_cast<float>(sums[0]), minima);
+                minima = std::fma(static_cast<float>(s.minimum[1]), xs * static_cast<float>(sums[1]), minima);
+              } else if constexpr (l.minima) {
+                minima = std::fma(static_cast<float>(s.minimum[0]), xs * static_cast<float>(sums[0] + sums[1]), minima);
+              }
+            }
+          }
+          if constexpr (l.two_levels()) acc = std::fma(scales[0].d, inner, acc);
+          if constexpr (l.two_levels() && l.minima) acc = std::fma(-scales[0].min, minima, acc);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace pumice::cpu::matrix
+
+namespace pumice::cpu {
+constinit const MatrixKernels kMatrixScalar = {{
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, Format::name>(),
+#include "core/formats.def"
+#undef PUMICE_FORMAT
+}};
+}  // namespace pumice::cpu

@@ -1,0 +1,15 @@
+// Float panels, [k][16] of one group, times rows of floats. Every output is one chain of fused multiply-adds over k.
+#pragma once
+
+#include <cstdint>
+
+namespace pumice::cpu::matrix {
+
+// Writes columns [first, first + count) of a group to `buffer` as [k][16], or returns where they lie already.
+using PanelF32 = const float* (*)(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer);
+
+// Rows x cols of weights in groups of `group_bytes`; see ProductF32.
+void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
+                         const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride);
+
+}  // namespace pumice::cpu::matrix

@@ -1,0 +1,187 @@
+// Plain loops over one group: the scalar kernels, and those parts of the others whose speed does not matter.
+#pragma once
+
+#include "cpu/matrix/layout.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+inline std::uint16_t load16(const std::uint8_t* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
+
+// 2^(e - 128): half of the OCP scale, since kE2m1 is doubled. e < 2 gives subnormals.
+inline float half_exponent(std::uint8_t e) {
+  const std::uint32_t bits = e < 2 ? 0x00200000u << e : static_cast<std::uint32_t>(e - 1) << 23;
+  return __builtin_bit_cast(float, bits);
+}
+
+// ---------------------------------------------------------------- the file's block
+template <Format F>
+int file_code(const std::uint8_t* block, int b, int i) {
+  using T = Traits<F>;
+  constexpr Layout l = T::layout;
+  int code;
+  if constexpr (T::halves)
+    code = block[T::low_at(b) + i % 16] >> (i / 16 * 4);
+  else
+    code = block[T::low_at(b) + i] >> T::low_shift(b);
+  code &= (1 << l.low) - 1;
+  if constexpr (l.high > 0) {
+    int high;
+    if constexpr (T::high_word)
+      high = block[T::high_at(b) + i / 8] >> (i % 8);
+    else
+      high = block[T::high_at(b) + i] >> T::high_shift(b);
+    code |= (high & ((1 << l.high) - 1)) << l.low;
+  }
+  return code;
+}
+
+// ---------------------------------------------------------------- the group's stream
+// Bits of weight (lane, k) in a plane: the byte, and the shift in it.
+template <int kBits>
+const std::uint8_t* plane_byte(const std::uint8_t* plane, int lane, int k) {
+  return plane + 64 * (k / 4 * kBits / 8) + 4 * lane + k % 4;
+}
+template <int kBits>
+constexpr int plane_shift(int k) {
+  return k / 4 * kBits % 8;
+}
+
+// The integer that a weight stands for, before scales.
+template <Format F>
+int stream_value(const std::uint8_t* block, int lane, int k) {
+  constexpr Layout l = Traits<F>::layout;
+  int code = *plane_byte<l.low>(block + l.low_at(), lane, k) >> plane_shift<l.low>(k) & ((1 << l.low) - 1);
+  if constexpr (l.high > 0)
+    code |= (*plane_byte<l.high>(block + l.high_at(), lane, k) >> plane_shift<l.high>(k) & ((1 << l.high) - 1)) << l.low;
+  if constexpr (l.low == 8) return static_cast<std::int8_t>(code);
+  if constexpr (l.table == Table::iq4) return kIq4[code];
+  if constexpr (l.table == Table::mxfp4) return kE2m1[code];
+  return code - l.offset;
+}
+
+struct LaneScales {
+  float d = 0, min = 0;       // one level: d and m; two levels: d and dmin
+  int scale[2] = {1, 1};      // two levels: of the sub-blocks
+  int minimum[2] = {0, 0};
+};
+
+template <Format F>
+LaneScales lane_scales(const std::uint8_t* head, const std::uint8_t* block, int lane) {
+  constexpr Layout l = Traits<F>::layout;
+  LaneScales s;
+  if constexpr (l.field_bytes == 2) {
+    s.d = f16_to_f32(load16(block + 2 * lane));
+    if constexpr (l.minima) s.min = f16_to_f32(load16(block + 32 + 2 * lane));
+  } else if constexpr (!l.two_levels()) {
+    s.d = half_exponent(block[lane]);
+  } else {
+    s.d = f16_to_f32(load16(head + 2 * lane));
+    if constexpr (l.minima) s.min = f16_to_f32(load16(head + 32 + 2 * lane));
+    for (int sub = 0; sub < l.subs; ++sub) {
+      if constexpr (l.minima && l.subs == 2) {
+        s.scale[sub] = block[16 * sub + lane] & 15;
+        s.minimum[sub] = block[16 * sub + lane] >> 4;
+      } else if constexpr (l.minima) {
+        s.scale[sub] = block[lane];
+        s.minimum[sub] = block[16 + lane];
+      } else {
+        s.scale[sub] = static_cast<std::int8_t>(block[16 * sub + lane]);
+      }
+    }
+  }
+  return s;
+}
+
+// A row's 32 weights of block b as floats.
+template <Format F>
+void unpack_block(const std::uint8_t* group, std::int64_t b, int lane, float* out) {
+  constexpr Layout l = Traits<F>::layout;
+  const std::uint8_t* block = group + block_at<F>(b);
+  const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
+  const LaneScales s = lane_scales<F>(head, block, lane);
+  for (int k = 0; k < 32; ++k) {
+    const int sub = l.subs == 2 ? k / 16 : 0;
+    const float value = static_cast<float>(stream_value<F>(block, lane, k));
+    if constexpr (!l.two_levels() && l.minima)
+      out[k] = s.d * value + s.min;
+    else if constexpr (!l.two_levels())
+      out[k] = s.d * value;
+    else if constexpr (l.minima)
+      out[k] = s.d * static_cast<float>(s.scale[sub]) * value - s.min * static_cast<float>(s.minimum[sub]);
+    else
+      out[k] = s.d * static_cast<float>(s.scale[sub]) * value;
+  }
+}
+
+template <Format F>
+void unpack_row_plain(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
+  for (std::int64_t b = 0; b < cols / 32; ++b) unpack_block<F>(group, b, lane, out + 32 * b);
+}
+
+template <Format F>
+constexpr std::int64_t group_bytes_of(std::int64_t cols) {
+  if constexpr (info(F).quantised)
+    return align64(cols / Traits<F>::layout.super * Traits<F>::layout.super_bytes());
+  else
+    return align64(cols * 16 * static_cast<std::int64_t>(sizeof(typename Traits<F>::Word)));
+}
+
+// ---------------------------------------------------------------- packing
+inline constexpr std::uint8_t kZeroBlock[kMaxFileBlock] = {};
+
+// The file's blocks of 16 rows; rows that are missing read zeros.
+struct SourceRows {
+  const std::uint8_t* source;
+  std::int64_t row_stride, rows;
+  const std::uint8_t* block(int lane, std::int64_t at) const { return lane < rows ? source + lane * row_stride + at : kZeroBlock; }
+};
+
+// Head and scale fields of one super-block.
+template <Format F>
+void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) {
+  using T = Traits<F>;
+  constexpr Layout l = T::layout;
+  for (int lane = 0; lane < 16; ++lane) {
+    const std::uint8_t* block = blocks[lane];
+    if constexpr (l.two_levels()) {
+      for (int f = 0; f < (l.minima ? 2 : 1); ++f) __builtin_memcpy(stream + 32 * f + 2 * lane, block + T::head_at[f], 2);
+      std::uint8_t fields[8][2];
+      T::fields(block, fields);
+      for (int b = 0; b < 8; ++b)
+        for (int f = 0; f < l.fields; ++f) stream[block_at<F>(b) + 16 * f + lane] = fields[b][f];
+    } else {
+      for (int f = 0; f < l.fields; ++f)
+        __builtin_memcpy(stream + (16 * f + lane) * l.field_bytes, block + T::field_at + f * l.field_bytes, l.field_bytes);
+    }
+  }
+}
+
+// `pack_codes(blocks, b, stream)` writes the planes of block b of the 16 file blocks.
+template <Format F, class PackCodes>
+void pack_group_with(const SourceRows& rows, std::int64_t cols, std::uint8_t* group, PackCodes pack_codes) {
+  constexpr Layout l = Traits<F>::layout;
+  const std::int64_t supers = cols / l.super;
+  for (std::int64_t s = 0; s < supers; ++s) {
+    const std::uint8_t* blocks[16];
+    for (int lane = 0; lane < 16; ++lane) blocks[lane] = rows.block(lane, s * info(F).block_bytes);
+    std::uint8_t* stream = group + s * l.super_bytes();
+    pack_scales<F>(blocks, stream);
+    for (int b = 0; b < l.blocks(); ++b) pack_codes(blocks, b, stream + block_at<F>(b));
+  }
+  const std::int64_t end = supers * l.super_bytes();
+  __builtin_memset(group + end, 0, static_cast<std::size_t>(align64(end) - end));
+}
+
+template <class Word>
+void pack_words(const SourceRows& rows, std::int64_t cols, std::uint8_t* group) {
+  constexpr std::int64_t kWord = sizeof(Word);
+  for (int lane = 0; lane < 16; ++lane)
+    for (std::int64_t k = 0; k < cols; ++k)
+      __builtin_memcpy(group + (16 * k + lane) * kWord, rows.block(lane, 0) + (lane < rows.rows ? k * kWord : 0), kWord);
+  const std::int64_t end = cols * 16 * kWord;
+  __builtin_memset(group + end, 0, static_cast<std::size_t>(align64(end) - end));
+}
+
+}  // namespace
+}  // namespace pumice::cpu::matrix

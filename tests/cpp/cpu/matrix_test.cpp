@@ -1,0 +1,327 @@
+// The matrix kernels of every instruction set and format: packed groups against unpack(), products against double precision, and the
+// promise that bits depend neither on the instruction set nor on how many rows of activations go along.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/kernels.h"
+
+namespace pumice::cpu {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+enum class Fill { random, lowest, highest };
+
+// Where a block keeps its f16 scales.
+std::vector<int> half_offsets(Format format) {
+  switch (format) {
+    case Format::Q4_0:
+    case Format::Q5_0:
+    case Format::Q8_0:
+    case Format::IQ4_NL:
+    case Format::IQ4_XS: return {0};
+    case Format::Q4_1:
+    case Format::Q5_1:
+    case Format::Q4_K:
+    case Format::Q5_K: return {0, 2};
+    case Format::Q2_K: return {80, 82};
+    case Format::Q3_K: return {108};
+    case Format::Q6_K: return {208};
+    default: return {};
+  }
+}
+
+// Rows as a file holds them: any bits for codes and integer scales, ordinary values for scales in floating point.
+Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> value(-0.1f, 0.1f);
+  const FormatInfo& f = info(format);
+  Bytes out(static_cast<std::size_t>(rows * row_bytes(format, cols)));
+  for (auto& byte : out) byte = fill == Fill::random ? static_cast<std::uint8_t>(random()) : fill == Fill::lowest ? 0 : 0xff;
+  for (std::size_t at = 0; at < out.size(); at += static_cast<std::size_t>(f.block_bytes)) {
+    if (!f.quantised) {
+      const float v = value(random);
+      const std::uint16_t half = format == Format::F16 ? f32_to_f16(v) : f32_to_bf16(v);
+      std::memcpy(&out[at], format == Format::F32 ? static_cast<const void*>(&v) : &half, static_cast<std::size_t>(f.block_bytes));
+    }
+    for (int offset : half_offsets(format)) {
+      const std::uint16_t half = f32_to_f16(value(random));
+      std::memcpy(&out[at + static_cast<std::size_t>(offset)], &half, 2);
+    }
+    if (format == Format::MXFP4) out[at] = static_cast<std::uint8_t>(fill == Fill::random ? 118 + random() % 12 : random() % 4);
+    if (format == Format::Q8_0 && fill == Fill::lowest) std::memset(&out[at + 2], 0x80, 32);
+    if (format == Format::Q8_0 && fill == Fill::highest) std::memset(&out[at + 2], 0x7f, 32);
+    if (format == Format::Q6_K && fill == Fill::lowest) std::memset(&out[at + 192], 0x80, 16);
+    if (format == Format::Q6_K && fill == Fill::highest) std::memset(&out[at + 192], 0x7f, 16);
+  }
+  return out;
+}
+
+std::vector<float> unpacked(Format format, const Bytes& rows, std::int64_t cols) {
+  std::vector<float> out(rows.size() / static_cast<std::size_t>(info(format).block_bytes) * static_cast<std::size_t>(info(format).block));
+  const std::int64_t bytes = row_bytes(format, cols);
+  for (std::size_t r = 0; r * static_cast<std::size_t>(bytes) < rows.size(); ++r)
+    unpack(format, rows.data() + r * static_cast<std::size_t>(bytes), cols, out.data() + r * static_cast<std::size_t>(cols));
+  return out;
+}
+
+// Followed by guard bytes.
+Bytes pack_all(const FormatKernels& kernels, Format format, const Bytes& rows, std::int64_t n, std::int64_t cols) {
+  const std::int64_t group = kernels.group_bytes(cols), stride = row_bytes(format, cols);
+  Bytes out(static_cast<std::size_t>((n + 15) / 16 * group) + 64, 0xcd);
+  for (std::int64_t row = 0; row < n; row += 16)
+    kernels.pack_group(rows.data() + row * stride, stride, std::min<std::int64_t>(16, n - row), cols, out.data() + row / 16 * group);
+  for (std::size_t i = out.size() - 64; i < out.size(); ++i) EXPECT_EQ(out[i], 0xcd);
+  return out;
+}
+
+struct Activations {
+  std::int64_t rows, cols;
+  std::vector<std::int8_t> codes;
+  std::vector<float> scales;
+  std::vector<std::int32_t> sums;
+  QuantRows view() { return {codes.data(), scales.data(), sums.data(), rows, cols}; }
+  double value(std::int64_t t, std::int64_t k) const {
+    const auto at = static_cast<std::size_t>(k / 32 * rows + t);
+    return static_cast<double>(scales[at]) * codes[at * 32 + static_cast<std::size_t>(k % 32)];
+  }
+};
+
+Activations activations(std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Activations a{rows, cols, {}, {}, {}};
+  const auto blocks = static_cast<std::size_t>(rows * cols / 32);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::int32_t sums[2] = {0, 0};
+    for (int i = 0; i < 32; ++i) {
+      const int code = fill == Fill::random ? static_cast<int>(random() % 255) - 127 : fill == Fill::lowest ? -127 : 127;
+      a.codes.push_back(static_cast<std::int8_t>(code));
+      sums[i / 16] += code;
+    }
+    a.sums.insert(a.sums.end(), sums, sums + 2);
+    a.scales.push_back(std::uniform_real_distribution<float>(0.001f, 0.02f)(random));
+  }
+  return a;
+}
+
+constexpr float kUntouched = -12345.0f;
+
+std::vector<float> run_int8(const FormatKernels& kernels, const Bytes& groups, std::int64_t rows, std::int64_t cols, Activations& x,
+                            std::int64_t first, std::int64_t count) {
+  const std::int64_t stride = rows + 5;
+  std::vector<float> out(static_cast<std::size_t>(count * stride + 8), kUntouched), dense;
+  kernels.product_int8(groups.data(), rows, cols, x.view(), first, count, out.data(), stride);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i) % stride;
+    if (column < rows && static_cast<std::int64_t>(i) < count * stride)
+      dense.push_back(out[i]);
+    else
+      EXPECT_EQ(out[i], kUntouched) << "wrote outside at " << i;
+  }
+  return dense;
+}
+
+std::vector<float> run_f32(const FormatKernels& kernels, const Bytes& groups, std::int64_t rows, std::int64_t cols,
+                           const std::vector<float>& x, std::int64_t first, std::int64_t count) {
+  const std::int64_t stride = rows + 5;
+  std::vector<float> out(static_cast<std::size_t>(count * stride + 8), kUntouched), dense;
+  kernels.product_f32(groups.data(), rows, cols, x.data() + first * cols, cols, count, out.data(), stride);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i) % stride;
+    if (column < rows && static_cast<std::int64_t>(i) < count * stride)
+      dense.push_back(out[i]);
+    else
+      EXPECT_EQ(out[i], kUntouched) << "wrote outside at " << i;
+  }
+  return dense;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Scalar, and AVX2 where the machine has it.
+std::vector<const MatrixKernels*> all_kernels() {
+  std::vector<const MatrixKernels*> all = {&kMatrixScalar};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) all.push_back(&kMatrixAvx2);
+  return all;
+}
+
+class Matrix : public ::testing::TestWithParam<Format> {
+ protected:
+  Format format = GetParam();
+  bool quantised = info(format).quantised;
+  std::vector<std::int64_t> widths() const {
+    if (!quantised) return {1, 7, 64, 300};
+    return info(format).block == 256 ? std::vector<std::int64_t>{256, 768} : std::vector<std::int64_t>{32, 96, 256, 576};
+  }
+};
+
+TEST_P(Matrix, GroupsHoldTheFilesWeights) {
+  for (const std::int64_t cols : widths()) {
+    for (const std::int64_t rows : {1, 15, 16, 33}) {
+      for (const Fill fill : {Fill::random, Fill::lowest, Fill::highest}) {
+        const Bytes file = file_rows(format, rows, cols, fill, static_cast<std::uint32_t>(rows + cols));
+        const std::vector<float> truth = unpacked(format, file, cols);
+        Bytes first;
+        for (const MatrixKernels* kernels : all_kernels()) {
+          const FormatKernels& k = (*kernels)[format];
+          ASSERT_EQ(k.group_bytes(cols) % 64, 0);
+          ASSERT_LE(k.group_bytes(cols), static_cast<double>(16 * row_bytes(format, cols)) * 1.037 + 64);
+          const Bytes groups = pack_all(k, format, file, rows, cols);
+          if (first.empty()) first = groups;
+          ASSERT_EQ(groups, first) << "instruction sets pack differently";
+          for (std::int64_t r = 0; r < (rows + 15) / 16 * 16; ++r) {
+            std::vector<float> row(static_cast<std::size_t>(cols) + 1, kUntouched);
+            k.unpack_row(groups.data() + r / 16 * k.group_bytes(cols), static_cast<int>(r % 16), cols, row.data());
+            ASSERT_EQ(row.back(), kUntouched);
+            row.pop_back();
+            if (r < rows)
+              ASSERT_EQ(std::memcmp(row.data(), truth.data() + r * cols, row.size() * sizeof(float)), 0) << "row " << r << " of " << rows;
+            else
+              for (const float w : row) ASSERT_EQ(w, 0.0f) << "missing row " << r;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Largest |w| of a row times the sum of |x|: what a rounding error is measured against.
+struct Reference {
+  double sum = 0, scale = 0;
+};
+template <class X>
+Reference reference(const float* w, std::int64_t cols, X x) {
+  Reference r;
+  double most = 0, total = 0;
+  for (std::int64_t k = 0; k < cols; ++k) {
+    const double xk = x(k);
+    r.sum += static_cast<double>(w[k]) * xk;
+    most = std::max(most, std::abs(static_cast<double>(w[k])));
+    total += std::abs(xk);
+  }
+  r.scale = most * total;
+  return r;
+}
+
+constexpr std::int64_t kCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 65, 73, 128, 129};
+
+TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
+  for (const MatrixKernels* kernels : all_kernels()) ASSERT_EQ((*kernels)[format].product_int8 != nullptr, quantised);
+  if (!quantised) return;
+  const std::int64_t cols = info(format).block == 256 ? 512 : 288;
+  for (std::int64_t rows = 1; rows <= 33; rows += rows < 15 ? 7 : 1) {
+    const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
+    const std::vector<float> w = unpacked(format, file, cols);
+    Activations x = activations(9, cols, Fill::random, 5);
+    for (const MatrixKernels* kernels : all_kernels()) {
+      const FormatKernels& k = (*kernels)[format];
+      const std::vector<float> out = run_int8(k, pack_all(k, format, file, rows, cols), rows, cols, x, 2, 7);
+      for (std::int64_t t = 0; t < 7; ++t) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) { return x.value(2 + t, i); });
+          ASSERT_NEAR(out[static_cast<std::size_t>(t * rows + r)], truth.sum, 1e-6 * truth.scale) << "row " << r << " token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matrix, Int8SurvivesExtremeCodes) {
+  if (!quantised) return;
+  const std::int64_t cols = info(format).block == 256 ? 512 : 288, rows = 17;
+  for (const Fill weights : {Fill::lowest, Fill::highest, Fill::random}) {
+    for (const Fill values : {Fill::lowest, Fill::highest}) {
+      const Bytes file = file_rows(format, rows, cols, weights, 3);
+      const std::vector<float> w = unpacked(format, file, cols);
+      Activations x = activations(8, cols, values, 7);
+      for (const MatrixKernels* kernels : all_kernels()) {
+        const FormatKernels& k = (*kernels)[format];
+        const Bytes groups = pack_all(k, format, file, rows, cols);
+        for (const std::int64_t count : {1, 4, 8}) {
+          const std::vector<float> out = run_int8(k, groups, rows, cols, x, 0, count);
+          for (std::int64_t t = 0; t < count; ++t) {
+            for (std::int64_t r = 0; r < rows; ++r) {
+              const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) { return x.value(t, i); });
+              ASSERT_NEAR(out[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale) << "row " << r << " token " << t;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Matrix, Int8BitsDependOnNothingElse) {
+  if (!quantised) return;
+  const std::int64_t most = 129;
+  for (const std::int64_t rows : {1, 16, 33, 70, 100}) {
+    const std::int64_t cols = info(format).block == 256 ? 768 : rows == 33 ? 352 : 576;
+    const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
+    Activations x = activations(most + 2, cols, Fill::random, 11);
+    const FormatKernels& scalar = kMatrixScalar[format];
+    const Bytes groups = pack_all(scalar, format, file, rows, cols);
+    const std::vector<float> truth = run_int8(scalar, groups, rows, cols, x, 1, most);
+    for (const MatrixKernels* kernels : all_kernels()) {
+      const FormatKernels& k = (*kernels)[format];
+      for (const std::int64_t count : kCounts) {
+        if (kernels == &kMatrixScalar && count > 8) continue;
+        const std::int64_t skip = std::min<std::int64_t>(3, most - count);
+        const std::vector<float> some(truth.begin() + skip * rows, truth.begin() + (skip + count) * rows);
+        ASSERT_TRUE(same_bits(run_int8(k, groups, rows, cols, x, 1 + skip, count), some)) << rows << " rows, " << count << " tokens";
+      }
+      run_int8(k, groups, rows, cols, x, 0, 0);
+    }
+  }
+}
+
+TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
+  std::mt19937 random(17);
+  std::normal_distribution<float> normal;
+  const std::int64_t most = 129;
+  for (const std::int64_t rows : {1, 15, 16, 33, 70}) {
+    for (const std::int64_t cols : quantised ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
+      const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
+      const std::vector<float> w = unpacked(format, file, cols);
+      std::vector<float> x(static_cast<std::size_t>(most * cols));
+      for (float& v : x) v = normal(random);
+      const FormatKernels& scalar = kMatrixScalar[format];
+      const Bytes groups = pack_all(scalar, format, file, rows, cols);
+      const std::vector<float> all = run_f32(scalar, groups, rows, cols, x, 0, most);
+      for (std::int64_t t = 0; t < most; t += 16) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) { return x[static_cast<std::size_t>(t * cols + i)]; });
+          ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale);
+        }
+      }
+      for (const MatrixKernels* kernels : all_kernels()) {
+        for (const std::int64_t count : kCounts) {
+          if (kernels == &kMatrixScalar && count > 4) continue;
+          const std::int64_t skip = std::min<std::int64_t>(3, most - count);
+          const std::vector<float> some(all.begin() + skip * rows, all.begin() + (skip + count) * rows);
+          ASSERT_TRUE(same_bits(run_f32((*kernels)[format], groups, rows, cols, x, skip, count), some))
+              << rows << " x " << cols << ", " << count << " tokens";
+        }
+        run_f32((*kernels)[format], groups, rows, cols, x, 0, 0);
+      }
+    }
+  }
+}
+
+std::vector<Format> all_formats() {
+  std::vector<Format> all;
+  for (const FormatInfo& f : kFormats) all.push_back(f.format);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllFormats, Matrix, ::testing::ValuesIn(all_formats()),
+                         [](const auto& test) { return std::string(name(test.param)); });
+
+}  // namespace
+}  // namespace pumice::cpu
