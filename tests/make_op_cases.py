@@ -1,0 +1,301 @@
+"""Writes tests/op_cases.json: shapes, formats and tolerances of every operation, one flat case a line.
+
+Values that need not meet every other value cycle at different lengths instead of being multiplied out.
+"""
+
+import json
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+Case = dict[str, Any]
+
+ABOUT = """
+Cases of every operation of cpp/core/program.h: read by GoogleTest, pytest and bench. Written by tests/make_op_cases.py.
+Numbers: splitmix64 (state += 0x9e3779b97f4a7c15 before each draw). uniform = (bits >> 40) / 2^24. normal = float32((u + u + u + u - 2) *
+1.7320508075688772) from four uniforms, in double. Stream s of case number i (from 0) starts from state 1000 i + s.
+Stream 0: the input slot, row-major, all its columns: pad, in, pad, and, with residual or add other than 'none', a second view as wide as
+out. Values are normal * spread + offset in float32 (spread 1, offset 0 where not given). out is a slot of its own: pad, out, pad; or, with
+residual or add 'out', the second view; with in_place, in. With add 'in', add is in.
+q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
+Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
+Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
+rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols), and
+each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes 125 - floor(log2(cols) / 2) +
+(that byte & 1). So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
+Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, a bias 0.5 * normal, in float32.
+embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
+segments: [past, rows]. Pages are numbered from the last page of the last segment backwards. rope: inv_freq[j] = float32(base^(-2 j / dims)).
+nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
+""".strip().splitlines()
+
+# Half floats of a block: [offset, factor], such that weights have variance s^2 when codes are uniform. Minima centre the codes.
+HALVES: dict[str, list[list[float]]] = {
+    "Q4_0": [[0, 0.217]],
+    "Q4_1": [[0, 0.217], [2, -1.6275]],
+    "Q5_0": [[0, 0.108]],
+    "Q5_1": [[0, 0.108], [2, -1.674]],
+    "Q8_0": [[0, 0.0135]],
+    "Q2_K": [[80, 0.072], [82, 0.108]],
+    "Q3_K": [[108, 0.0235]],
+    "Q4_K": [[0, 0.0039], [2, 0.0292]],
+    "Q5_K": [[0, 0.0019], [2, 0.0295]],
+    "Q6_K": [[208, 0.00073]],
+    "IQ4_NL": [[0, 0.0143]],
+    "IQ4_XS": [[0, 0.00077]],
+    "MXFP4": [],
+}
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1} | {name: 256 if name.endswith(("_K", "_XS")) else 32 for name in HALVES}
+COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 256: [256, 512, 768, 1024]}
+TOKENS = [1, 2, 3, 4, 5, 7, 16, 33, 129]
+ROWS = [1, 15, 16, 17, 48, 129, 33, 64]
+ACTIVATIONS = ["none", "gelu", "gelu_tanh", "silu", "relu", "tanh"]
+PADS = [0, 8, 3]
+PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
+EXACT = 1e-10  # float32 arithmetic
+ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # f32: angles of rope are float32 numbers
+
+
+def product_limits(*formats: str) -> dict[str, float]:
+    return PRODUCT if any(BLOCKS[f] > 1 for f in formats) else PRODUCT | {"automatic": EXACT}
+
+
+def linear(
+    parts: list[tuple[str, int, bool]], cols: int, tokens: int, activation: str = "none", residual: str = "none", pad: int = 0
+) -> Case:
+    return {
+        "op": "linear",
+        "parts": [{"format": f, "rows": rows, "bias": bias} for f, rows, bias in parts],
+        "cols": cols,
+        "tokens": tokens,
+        "activation": activation,
+        "residual": residual,
+        "pad": pad,
+        "nmse": product_limits(*(f for f, _, _ in parts)),
+        "floor": 0.1,
+    }
+
+
+def linears() -> list[Case]:
+    cases, n = [], 0
+    for name, block in BLOCKS.items():
+        for tokens in TOKENS:
+            cols = COLS[block][(5 * n + n // 9) % 4]
+            cases.append(
+                linear(
+                    [(name, ROWS[n % 8], n % 3 != 0)],
+                    cols,
+                    tokens,
+                    ACTIVATIONS[n // 2 % 6],
+                    ["none", "other", "out"][n // 3 % 3],
+                    PADS[n // 5 % 3],
+                )
+            )
+            n += 1
+    for tokens in (1, 4, 33):
+        cases += [
+            linear([("Q4_K", 64, False), ("Q4_K", 16, False), ("Q6_K", 16, False)], 256, tokens),
+            linear([("Q8_0", 17, True), ("Q8_0", 3, False), ("Q8_0", 1, True)], 96, tokens, pad=3),
+            linear([("F16", 20, True), ("Q8_0", 33, True), ("BF16", 5, False)], 64, tokens, "gelu", "other"),
+            linear([("F32", 15, False), ("F32", 17, True)], 300, tokens, "none", "out", 8),
+            linear([("Q4_K", 40, False)], 4096, tokens),
+            linear([("F32", 40, False)], 8192, tokens),
+            linear([("MXFP4", 33, False), ("IQ4_XS", 31, True), ("Q2_K", 7, True)], 512, tokens, "silu"),
+        ]
+    cases += [linear([(name, 3, True)], 32, 65537) for name in ("F32", "Q8_0")]
+    cases += [linear([(name, 65537, False)], BLOCKS[name] * (1 if BLOCKS[name] > 1 else 16), 2) for name in ("F16", "Q8_0", "Q4_K")]
+    return cases
+
+
+def gated_linears() -> list[Case]:
+    cases = []
+    for n, (gate, block) in enumerate(BLOCKS.items()):
+        for t in range(3):
+            up = gate if (n + t) % 4 else {1: "Q8_0", 32: "F16", 256: "Q6_K"}[block]
+            widest = max(block, BLOCKS[up])
+            cases.append(
+                {
+                    "op": "gated_linear",
+                    "gate": gate,
+                    "up": up,
+                    "rows": ROWS[(n + 3 * t) % 8],
+                    "cols": COLS[widest][(n + t) % 4],
+                    "tokens": TOKENS[(n + 3 * t) % 9],
+                    "activation": ACTIVATIONS[1 + (n + t) % 5],
+                    "pad": PADS[(n + t) % 3],
+                    "nmse": product_limits(gate, up),
+                    "floor": 0.1,
+                }
+            )
+    return cases
+
+
+def embeds() -> list[Case]:
+    cases = []
+    for n, (name, block) in enumerate(BLOCKS.items()):
+        for t in range(4):
+            kind = (n + t) % 4
+            tokens = TOKENS[(2 * n + 3 * t) % 9]
+            cases.append(
+                {
+                    "op": "embed",
+                    "format": name,
+                    "rows": [1, 17, 129, 1000][(n + 3 * t) % 4],
+                    "cols": COLS[block][(n + t) % 4],
+                    "segments": [[0, tokens]] if kind % 2 else [[5, tokens], [0, 2]],
+                    "positions": ["none", "F32", "F16", "F32"][kind],
+                    "types": ["none", "none", "F32", "F32"][kind],
+                    "scale": [1.0, 27.7, 0.5][(n + t) % 3],
+                    "pad": PADS[(n + t) % 3],
+                    "nmse": 1e-12,
+                }
+            )
+    return cases
+
+
+def norms() -> list[Case]:
+    cases, n = [], 0
+    widths = [(w, 0) for w in (1, 2, 3, 7, 15, 16, 17, 31, 64, 100, 384, 768, 1025, 4096)] + [
+        (256, 64),
+        (96, 32),
+        (240, 80),
+        (15, 5),
+        (128, 128),
+    ]
+    for kind in ("rms", "layer"):
+        for width, group in widths:
+            for add in ("none", "other", "in", "out"):
+                cases.append(
+                    {
+                        "op": "norm",
+                        "kind": kind,
+                        "width": width,
+                        "group": group,
+                        "tokens": [1, 2, 5, 33][n // 2 % 4],
+                        "bias": kind == "layer" and n % 5 != 0,
+                        "add": add,
+                        "in_place": n % 3 == 0 and add != "out",
+                        "eps": [1e-5, 1e-6, 1e-12][n % 3],
+                        "spread": [1.0, 0.01, 100.0][n // 4 % 3],
+                        "offset": [0.0, 3.0][n % 2],
+                        "pad": PADS[n % 3],
+                        "nmse": 1e-8 if kind == "layer" else EXACT,
+                        "floor": 0.1,
+                    }
+                )
+                n += 1
+    for kind in ("rms", "layer"):
+        cases.append(
+            cases[0] | {"kind": kind, "width": 4, "tokens": 65537, "add": "none", "spread": 1.0, "offset": 0.0, "bias": False, "eps": 1e-5}
+        )
+    return cases
+
+
+def rope(kind: int, head_dim: int) -> Case:
+    return [
+        {"dims": head_dim, "base": 10000.0, "interleaved": False, "magnitude": 1.0},
+        {"dims": head_dim, "base": 10000.0, "interleaved": True, "magnitude": 1.0},
+        {"dims": head_dim // 2, "base": 500000.0, "interleaved": False, "magnitude": 1.2},
+        {"dims": 0, "base": 1.0, "interleaved": False, "magnitude": 1.0},
+        {"dims": head_dim // 4, "base": 10000.0, "interleaved": True, "magnitude": 1.0},
+    ][kind]
+
+
+def attends() -> list[Case]:
+    cases: list[Case] = []
+    kv, groups, kv_heads = cycle(ATTEND), cycle([1, 3, 4, 8]), cycle([2, 1, 3, 1, 2])
+    windows, softcaps = cycle([0, 32, 0, 5, 100, 0, 1, 300, 0, 33, 256]), cycle([0.0, 0.0, 30.0, 0.0, 2.0])
+    rows, ropes = cycle([1, 2, 5, 17, 1, 33, 3]), cycle(range(5))
+
+    def attend(head_dim: int, segments: list[list[int]], cached: bool = True) -> Case:
+        group, heads, limit = next(groups), next(kv_heads), next(kv)
+        case = {
+            "op": "attend",
+            "cached": cached,
+            "head_dim": head_dim,
+            "kv_heads": heads,
+            "heads": heads * group,
+            "window": next(windows),
+            "softcap": next(softcaps),
+            "scale": head_dim**-0.5 * (4 if len(cases) % 7 == 6 else 1),
+            "segments": segments,
+        }
+        if not cached:
+            return case | {"nmse": ATTEND["f32"]}
+        return case | {"kv": limit, "rope": rope(next(ropes), head_dim), "nmse": ATTEND[limit]}
+
+    for past in (0, 1, 31, 32, 33, 255, 256, 257, 1000):
+        for head_dim in (32, 64, 80, 96, 128, 256):
+            cases += [attend(head_dim, [[past, n]]) for n in islice(rows, 2)]
+    for head_dim in (32, 64, 128, 80):
+        cases.append(attend(head_dim, [[0, 5], [33, 1], [256, 17], [1000, 1], [0, 1], [31, 2]]))
+        cases.append(attend(head_dim, [[n * 29, 1] for n in range(16)]))
+        cases.append(attend(head_dim, [[0, 300], [7, 40]]))
+    for head_dim in (32, 64, 80, 96, 128, 256):
+        cases += [attend(head_dim, s, cached=False) for s in ([[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]])]
+    return cases
+
+
+def rope_stores() -> list[Case]:
+    return [
+        {
+            "op": "rope_store",
+            "head_dim": head_dim,
+            "kv_heads": 2,
+            "heads": 6,
+            "kv": "f32",
+            "rope": rope(kind, head_dim),
+            "segments": [[0, 3], [257, 2], [4000, 1]],
+            "nmse": 1e-7,  # float32 angles up to 4000 radians
+        }
+        for head_dim in (32, 64, 80, 96, 128, 256)
+        for kind in range(5)
+    ]
+
+
+def selects() -> list[Case]:
+    picks = [(1, [0]), (5, [4]), (33, [0, 1, 7, 32]), (129, list(range(129))), (4, [])]
+    return [
+        {"op": "select", "width": width, "tokens": tokens, "selected": selected, "pad": PADS[n % 3], "nmse": 0.0}
+        for n, width in enumerate([1, 15, 384])
+        for tokens, selected in picks
+    ]
+
+
+def pools() -> list[Case]:
+    kinds = ["mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"]
+    lengths = [[1], [5], [1, 2, 3, 33], [257, 1, 16], [1000, 512]]
+    return [
+        {
+            "op": "pool",
+            "kind": kind,
+            "width": [1, 15, 17, 384, 1025][(n + s) % 5],
+            "segments": [[0, rows] for rows in segments],
+            "pad": PADS[(n + s) % 3],
+            "nmse": EXACT,
+        }
+        for n, kind in enumerate(kinds)
+        for s, segments in enumerate(lengths)
+    ]
+
+
+def log_probs() -> list[Case]:
+    return [
+        {"op": "log_prob", "width": width, "tokens": tokens, "spread": spread, "pad": 0, "nmse": EXACT, "floor": 0.1}
+        for width in (1, 2, 33, 1000, 65537)
+        for tokens, spread in ((1, 1.0), (5, 10.0), (34, 3.0))
+    ]
+
+
+def main() -> None:
+    cases = linears() + gated_linears() + embeds() + norms() + attends() + rope_stores() + selects() + pools() + log_probs()
+    lines = ",\n".join("  " + json.dumps(case) for case in cases)
+    text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'
+    json.loads(text)
+    path = Path(__file__).parent / "op_cases.json"
+    path.write_text(text)
+    print(f"{path}: {len(cases)} cases, {len(text)} bytes")
+
+
+if __name__ == "__main__":
+    main()
