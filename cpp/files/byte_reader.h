@@ -19,8 +19,9 @@ namespace pumice::files {
 // The number that little-endian bytes stand for.
 template <class T>
 T from_little_endian(const std::uint8_t* bytes) {
-  using Bits = std::conditional_t<sizeof(T) == 1, std::uint8_t,
-               std::conditional_t<sizeof(T) == 2, std::uint16_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+  using Bits = std::conditional_t<
+      sizeof(T) == 1, std::uint8_t,
+      std::conditional_t<sizeof(T) == 2, std::uint16_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
   static_assert(sizeof(T) == sizeof(Bits));
   Bits bits = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i) bits = static_cast<Bits>(bits | static_cast<Bits>(bytes[i]) << (8 * i));

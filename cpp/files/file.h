@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace pumice::files {
 
@@ -60,6 +61,7 @@ class Folder {
 
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;
+  std::vector<std::string> names() const;  // sorted, the first 1,000: for messages
   // A link may lead to a file of the same folder, or of the "blobs" folder beside "snapshots" (the layout of the Hugging Face
   // cache); any other is refused, so that a downloaded folder cannot name files outside of it.
   File open(const std::string& name) const;
@@ -70,6 +72,9 @@ class Folder {
   Descriptor descriptor_;
   std::string path_;
 };
+
+// Whether the path leads to a folder; false for what cannot be looked at.
+bool is_folder(const std::string& path);
 
 // A name without any path: not empty, not "." or "..", no slash, no NUL.
 bool is_bare_name(std::string_view name);

@@ -21,6 +21,7 @@ inline constexpr std::uint64_t kMaxSafetensorsNameBytes = 1024;
 inline constexpr std::uint64_t kMaxSafetensorsDims = 8;
 inline constexpr std::uint64_t kMaxIndexBytes = 100'000'000;  // model.safetensors.index.json; seen: 16 MiB
 inline constexpr std::uint64_t kMaxConfigBytes = 16u << 20;   // config.json; seen: 1.2 MiB (21,841 class names)
+inline constexpr std::uint64_t kMaxConfigKeyBytes = 1024;     // a dotted name
 inline constexpr std::uint64_t kMaxConfigValues = 1u << 20;
 // both
 inline constexpr std::uint64_t kMaxTensors = 1u << 20;  // seen: about 100,000 (experts stored one by one)

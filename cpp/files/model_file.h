@@ -28,7 +28,7 @@ class ModelFile {
 
   const std::string& path() const { return path_; }  // as given
   Kind kind() const { return kind_; }
-  std::uint64_t size_bytes() const;  // of all weight files
+  std::uint64_t size_bytes() const;                             // of all weight files
   std::uint32_t gguf_version() const { return gguf_version_; }  // 0 for safetensors
 
   // Tensors in the order of the files; find() by name, or null.

@@ -16,8 +16,8 @@ struct TensorInfo {
   std::string format_name;          // as the file has it: "Q4_K", "IQ2_XXS", "I64"
   std::vector<std::int64_t> shape;  // rows first, as in numpy (GGUF lists its dimensions the other way round)
   std::uint64_t bytes = 0;
-  std::uint32_t file = 0;     // of a model in several files
-  std::uint64_t offset = 0;   // from the start of that file
+  std::uint32_t file = 0;    // of a model in several files
+  std::uint64_t offset = 0;  // from the start of that file
   bool operator==(const TensorInfo&) const = default;
 };
 

@@ -23,8 +23,8 @@ template <class... Parts>
                           const Parts&... parts) {
   const std::string what = str(printable(file), ": ", printable(field, 200), field.empty() ? "" : ": ", parts...);
   Error error(kind, offset ? str(what, " (at byte ", *offset, ")") : what);
-  error = std::move(error).in_file(printable(file)).at_field(printable(field));
-  if (offset) error = std::move(error).at_offset(*offset);
+  std::move(error).in_file(printable(file)).at_field(printable(field));
+  if (offset) std::move(error).at_offset(*offset);
   throw error;
 }
 

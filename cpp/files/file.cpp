@@ -1,0 +1,168 @@
+#include "files/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <system_error>
+
+#include "core/checked.h"
+#include "core/error.h"
+#include "files/text.h"
+
+namespace pumice::files {
+namespace {
+
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // O_NONBLOCK: opening a pipe must not wait for a writer
+
+[[noreturn]] void fail_io(const std::string& path, const std::string& what, int error) {
+  const char* advice = error == EMFILE || error == ENFILE ? "; raise the limit on open files (ulimit -n)" : "";
+  fail_at(ErrorKind::io, path, "", std::nullopt, what, ": ", std::generic_category().message(error), advice);
+}
+
+const char* kind_of(mode_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFDIR:
+      return "a folder";
+    case S_IFIFO:
+      return "a pipe";
+    case S_IFSOCK:
+      return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+      return "a device";
+    default:
+      return "something else";
+  }
+}
+
+Descriptor open_at(int folder, const std::string& name, int flags) {
+  int fd;
+  do fd = ::openat(folder, name.c_str(), flags);
+  while (fd < 0 && errno == EINTR);
+  return Descriptor(fd);
+}
+
+bool same_folder(int a, int b) {
+  struct stat of_a, of_b;
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+}  // namespace
+
+Pread pread_call = ::pread;
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+File::File(Descriptor descriptor, std::string path) : descriptor_(std::move(descriptor)), path_(std::move(path)) {
+  struct stat status;
+  if (::fstat(descriptor_.get(), &status) != 0) fail_io(path_, "cannot be read", errno);
+  if (!S_ISREG(status.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(status.st_mode));
+  size_ = static_cast<std::uint64_t>(status.st_size);
+  ::fcntl(descriptor_.get(), F_SETFL, 0);  // reads may wait again (network file systems)
+}
+
+File File::open(const std::string& path) {
+  if (path.find('\0') != std::string::npos) fail_at(ErrorKind::io, path, "", std::nullopt, "a path cannot hold a NUL character");
+  Descriptor descriptor = open_at(AT_FDCWD, path, kOpenFlags);
+  if (!descriptor) fail_io(path, "cannot be opened", errno);
+  return File(std::move(descriptor), path);
+}
+
+void File::read(std::uint64_t offset, std::span<std::uint8_t> out) const {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const auto at = checked_add<std::uint64_t>(offset, done);
+    const auto position = at ? checked_narrow<off_t>(*at) : std::nullopt;
+    if (!position) fail_at(ErrorKind::io, path_, "", offset, "is read at an offset that no file has");
+    const ssize_t got = pread_call(descriptor_.get(), out.data() + done, out.size() - done, *position);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_io(path_, str("cannot be read at byte ", *at), errno);
+    if (got == 0) {
+      fail_at(ErrorKind::io, path_, "", *at, "ends here now, but had ", size_, " bytes when it was opened; it was changed meanwhile");
+    }
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+std::string File::read_all(std::uint64_t limit) const {
+  if (size_ > limit) fail_at(ErrorKind::model_format, path_, "", std::nullopt, "has ", size_, " bytes; at most ", limit, " are allowed");
+  std::vector<std::uint8_t> bytes(size_);
+  read(0, bytes);
+  return {bytes.begin(), bytes.end()};
+}
+
+Folder::Folder(const std::string& path) : path_(path.empty() ? "." : path) {
+  if (path.find('\0') != std::string::npos) fail_at(ErrorKind::io, path, "", std::nullopt, "a path cannot hold a NUL character");
+  descriptor_ = open_at(AT_FDCWD, path_, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (!descriptor_) fail_io(path_, "cannot be opened", errno);
+}
+
+bool Folder::has(const std::string& name) const { return ::faccessat(descriptor_.get(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0; }
+
+std::vector<std::string> Folder::names() const {
+  std::vector<std::string> names;
+  const auto close = [](DIR* folder) { ::closedir(folder); };
+  const std::unique_ptr<DIR, decltype(close)> listing(::opendir(path_.c_str()), close);
+  while (listing && names.size() < 1000) {
+    const dirent* entry = ::readdir(listing.get());
+    if (!entry) break;
+    names.emplace_back(entry->d_name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+File Folder::open(const std::string& name) const {
+  const std::string shown = path_ + (path_.ends_with('/') ? "" : "/") + name;
+  if (!is_bare_name(name))
+    fail_at(ErrorKind::model_format, path_, "", std::nullopt, quoted(name), " is not the name of a file in this folder");
+  Descriptor descriptor = open_at(descriptor_.get(), name, kOpenFlags | O_NOFOLLOW);
+  if (!descriptor && errno == ELOOP) descriptor = open_link_target(name);
+  if (!descriptor) fail_io(shown, "cannot be opened", errno);
+  return File(std::move(descriptor), shown);
+}
+
+Descriptor Folder::open_link_target(const std::string& name) const {
+  std::array<char, 4096> buffer;
+  const ssize_t length = ::readlinkat(descriptor_.get(), name.c_str(), buffer.data(), buffer.size());
+  if (length < 0) return {};
+  const std::string target(buffer.data(), static_cast<std::size_t>(length));
+  const std::size_t slash = target.rfind('/');
+  const std::string target_name = slash == std::string::npos ? target : target.substr(slash + 1);
+  const std::string target_folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
+
+  const Descriptor leads_to = open_at(descriptor_.get(), target_folder, O_PATH | O_CLOEXEC | O_DIRECTORY);
+  if (!leads_to) return {};
+  // snapshots/<commit>/<file> -> ../../blobs/<hash>; one more step up for files in a folder of the snapshot.
+  bool allowed = same_folder(leads_to.get(), descriptor_.get());
+  for (const char* blobs : {"../../blobs", "../../../blobs"}) {
+    if (allowed) break;
+    const Descriptor cache = open_at(descriptor_.get(), blobs, O_PATH | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    allowed = cache && same_folder(leads_to.get(), cache.get());
+  }
+  if (!allowed || !is_bare_name(target_name) || static_cast<std::size_t>(length) == buffer.size()) {
+    fail_at(ErrorKind::io, path_ + "/" + name, "", std::nullopt, "is a link to ", quoted(target),
+            "; links may only lead into the same folder or the cache's own blobs folder. Copy the file here");
+  }
+  return open_at(leads_to.get(), target_name, kOpenFlags | O_NOFOLLOW);
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status;
+  return path.find('\0') == std::string::npos && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool is_bare_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.size() <= 255 && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+}  // namespace pumice::files

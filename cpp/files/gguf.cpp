@@ -1,0 +1,331 @@
+#include "files/gguf.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/checked.h"
+#include "files/byte_reader.h"
+#include "files/limits.h"
+
+namespace pumice::files {
+namespace {
+
+enum class Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+
+// Formats that ggml has and that are not computed with: known, so that a file that holds one can be looked at and the error names
+// it. Ids and sizes: gguf-py constants.py and ggml-common.h; 31 to 33 and 36 to 38 are the repacked forms of older files.
+struct ForeignFormat {
+  std::uint32_t id;
+  std::string_view name;
+  std::int64_t block, block_bytes;
+};
+constexpr ForeignFormat kForeignFormats[] = {
+    {9, "Q8_1", 32, 36},        {15, "Q8_K", 256, 292},     {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74}, {18, "IQ3_XXS", 256, 98},
+    {19, "IQ1_S", 256, 50},     {21, "IQ3_S", 256, 110},    {22, "IQ2_S", 256, 82},   {24, "I8", 1, 1},        {25, "I16", 1, 2},
+    {26, "I32", 1, 4},          {27, "I64", 1, 8},          {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},  {31, "Q4_0_4_4", 32, 18},
+    {32, "Q4_0_4_8", 32, 18},   {33, "Q4_0_8_8", 32, 18},   {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},  {36, "IQ4_NL_4_4", 32, 18},
+    {37, "IQ4_NL_4_8", 32, 18}, {38, "IQ4_NL_8_8", 32, 18}, {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
+};
+
+constexpr std::uint64_t kLeastKey = 8 + 1 + 4 + 1;             // length, one character, type, one byte
+constexpr std::uint64_t kLeastTensor = 8 + 1 + 4 + 8 + 4 + 8;  // length, one character, dims, one of them, format, offset
+constexpr std::uint64_t kNumbersAtOnce = 16'384;
+constexpr std::string_view kAlignmentKey = "general.alignment";
+
+class Parser {
+ public:
+  Parser(const File& file, std::uint32_t file_index) : file_(file), read_(file, kMaxGgufHeaderBytes), file_index_(file_index) {}
+
+  GgufHeader run() {
+    read_version();
+    read_.enter("tensor_count");
+    const auto tensors = count(kMaxTensors);
+    read_.enter("metadata_kv_count");
+    const auto keys = count(kMaxKeys);
+    read_.expect(keys, kLeastKey, "metadata entries");
+    for (std::uint64_t i = 0; i < keys; ++i) read_entry(i);
+    read_alignment();
+    read_.enter("tensor_count");
+    read_.expect(tensors, kLeastTensor, "tensors");
+    header_.tensors.reserve(tensors);
+    for (std::uint64_t i = 0; i < tensors; ++i) read_tensor(i);
+    place_tensors();
+    return std::move(header_);
+  }
+
+ private:
+  void read_version() {
+    read_.enter("magic");
+    const auto magic = read_.bytes(4);
+    if (!std::ranges::equal(magic, std::string_view("GGUF"))) read_.fail(0, "is not 'GGUF'");
+    read_.enter("version");
+    header_.version = read_.take<std::uint32_t>();
+    if (header_.version == 2 || header_.version == 3) return;
+    const auto refuse = [&](const auto&... why) { fail_at(ErrorKind::unsupported_model, file_.path(), "version", 4, why...); };
+    if (header_.version == 1) refuse("GGUF version 1 (of August 2023) is not read; convert the model again, to version 3");
+    if (header_.version << 16 == 0 && header_.version != 0) {
+      refuse("the file is big-endian; convert it with gguf_convert_endian.py of the gguf package");
+    }
+    read_.fail(4, "is ", header_.version, "; versions 2 and 3 are read");
+  }
+
+  std::uint64_t count(std::uint64_t most) {
+    const std::uint64_t at = read_.position();
+    const auto n = read_.take<std::uint64_t>();
+    if (n > most) read_.fail(at, "is ", n, "; at most ", most, " are allowed");
+    return n;
+  }
+
+  std::string_view string(std::uint64_t most) {
+    const std::uint64_t at = read_.position();
+    const auto length = read_.take<std::uint64_t>();
+    if (length > most) read_.fail(at, "has a string of ", length, " bytes; at most ", most, " are allowed");
+    const auto bytes = read_.bytes(length);
+    text_.assign(bytes.begin(), bytes.end());
+    return text_;
+  }
+
+  // Keys and names of tensors: never empty, always UTF-8.
+  std::string identifier(std::uint64_t most, const char* what) {
+    const std::uint64_t at = read_.position();
+    const std::string_view text = string(most);
+    if (text.empty()) read_.fail(at, "has an empty ", what);
+    if (!valid_utf8(text)) read_.fail(at, "has a ", what, " that is not UTF-8: ", quoted(text));
+    return std::string(text);
+  }
+
+  void read_entry(std::uint64_t i) {
+    read_.enter(str("metadata entry ", i));
+    const std::uint64_t at = read_.position();
+    std::string key = identifier(kMaxKeyBytes, "key");
+    read_.enter(key);
+    const Type type = read_type();
+    if (key == kAlignmentKey) alignment_at_ = read_.position();
+    Value value = read_value(type);
+    if (!header_.entries.try_emplace(std::move(key), std::move(value)).second) read_.fail(at, "this key comes twice");
+  }
+
+  Type read_type() {
+    const std::uint64_t at = read_.position();
+    const auto type = read_.take<std::uint32_t>();
+    if (type > static_cast<std::uint32_t>(Type::f64)) read_.fail(at, "has the unknown value type ", type);
+    return static_cast<Type>(type);
+  }
+
+  Value read_value(Type type) {
+    switch (type) {
+      case Type::u8:
+        return std::int64_t{read_.take<std::uint8_t>()};
+      case Type::i8:
+        return std::int64_t{read_.take<std::int8_t>()};
+      case Type::u16:
+        return std::int64_t{read_.take<std::uint16_t>()};
+      case Type::i16:
+        return std::int64_t{read_.take<std::int16_t>()};
+      case Type::u32:
+        return std::int64_t{read_.take<std::uint32_t>()};
+      case Type::i32:
+        return std::int64_t{read_.take<std::int32_t>()};
+      case Type::i64:
+        return read_.take<std::int64_t>();
+      case Type::f32:
+        return double{read_.take<float>()};
+      case Type::f64:
+        return read_.take<double>();
+      case Type::boolean:
+        return read_boolean();
+      case Type::string:
+        return std::string(string(kMaxStringBytes));
+      case Type::array:
+        return read_array();
+      case Type::u64: {
+        const auto number = read_.take<std::uint64_t>();
+        if (const auto fits = checked_narrow<std::int64_t>(number)) return *fits;
+        return number;
+      }
+    }
+    return {};  // every type has its case above
+  }
+
+  bool read_boolean() {
+    const std::uint64_t at = read_.position();
+    const auto byte = read_.take<std::uint8_t>();
+    if (byte > 1) read_.fail(at, "is a boolean of value ", int{byte}, "; 0 or 1 is needed");
+    return byte == 1;
+  }
+
+  Value read_array() {
+    const std::uint64_t at = read_.position();
+    const Type type = read_type();
+    if (type == Type::array) read_.fail(at, "is an array of arrays, which no model needs and GGUF readers refuse");
+    const std::uint64_t n = count(kMaxArrayElements);
+    switch (type) {
+      case Type::u8:
+        return numbers<std::uint8_t, std::int32_t>(n);
+      case Type::i8:
+        return numbers<std::int8_t, std::int32_t>(n);
+      case Type::u16:
+        return numbers<std::uint16_t, std::int32_t>(n);
+      case Type::i16:
+        return numbers<std::int16_t, std::int32_t>(n);
+      case Type::i32:
+        return numbers<std::int32_t, std::int32_t>(n);
+      case Type::u32:
+        return numbers<std::uint32_t, std::int64_t>(n);
+      case Type::i64:
+        return numbers<std::int64_t, std::int64_t>(n);
+      case Type::u64:
+        return numbers<std::uint64_t, std::int64_t>(n);
+      case Type::f32:
+        return numbers<float, float>(n);
+      case Type::f64:
+        return numbers<double, double>(n);
+      case Type::boolean: {
+        read_.expect(n, 1, "array elements");
+        std::vector<bool> values(n);
+        for (std::uint64_t i = 0; i < n; ++i) values[i] = read_boolean();
+        return values;
+      }
+      case Type::string: {
+        read_.expect(n, 8, "strings");
+        StringList strings;
+        strings.reserve(n);
+        for (std::uint64_t i = 0; i < n; ++i) strings.push_back(string(kMaxStringBytes));
+        return strings;
+      }
+      case Type::array:
+        break;
+    }
+    return {};  // every type has its case above
+  }
+
+  template <class Stored, class Kept>
+  std::vector<Kept> numbers(std::uint64_t n) {
+    read_.expect(n, sizeof(Stored), "array elements");
+    std::vector<Kept> values;
+    values.reserve(n);
+    while (values.size() < n) {
+      const std::uint64_t at = read_.position();
+      const std::uint64_t now = std::min(n - values.size(), kNumbersAtOnce);
+      const auto bytes = read_.bytes(now * sizeof(Stored));
+      for (std::uint64_t i = 0; i < now; ++i) {
+        const auto number = from_little_endian<Stored>(&bytes[i * sizeof(Stored)]);
+        if constexpr (std::is_same_v<Stored, std::uint64_t>) {
+          if (!checked_narrow<Kept>(number)) read_.fail(at + i * sizeof(Stored), "has an element of ", number, "; it must be below 2^63");
+        }
+        values.push_back(static_cast<Kept>(number));
+      }
+    }
+    return values;
+  }
+
+  void read_alignment() {
+    const auto found = header_.entries.find(kAlignmentKey);
+    if (found == header_.entries.end()) return;
+    read_.enter(std::string(kAlignmentKey));
+    const auto* value = std::get_if<std::int64_t>(&found->second);
+    if (!value) read_.fail(alignment_at_, "is ", type_name(found->second), "; an integer is needed");
+    if (*value < 1 || *value > static_cast<std::int64_t>(kMaxAlignment) || !std::has_single_bit(static_cast<std::uint64_t>(*value))) {
+      read_.fail(alignment_at_, "is ", *value, "; a power of two from 1 to ", kMaxAlignment, " is needed");
+    }
+    alignment_ = static_cast<std::uint64_t>(*value);
+  }
+
+  void read_tensor(std::uint64_t i) {
+    read_.enter(str("tensor ", i));
+    TensorInfo tensor;
+    tensor.file = file_index_;
+    tensor.name = identifier(kMaxGgufNameBytes, "name");
+    read_.enter("tensor " + tensor.name);
+
+    const std::uint64_t dims_at = read_.position();
+    const auto dims = read_.take<std::uint32_t>();
+    if (dims < 1 || dims > kMaxGgufDims) read_.fail(dims_at, "has ", dims, " dimensions; 1 to ", kMaxGgufDims, " are allowed");
+    std::optional<std::int64_t> values = 1;
+    for (std::uint32_t d = 0; d < dims; ++d) {
+      const std::uint64_t at = read_.position();
+      const auto extent = checked_narrow<std::int64_t>(read_.take<std::uint64_t>());
+      if (!extent || *extent == 0) read_.fail(at, "dimension ", d, " is ", extent ? "0" : "above 2^63 - 1");
+      values = checked_mul(*values, *extent);
+      if (!values) read_.fail(at, "has more than 2^63 - 1 values");
+      tensor.shape.insert(tensor.shape.begin(), *extent);
+    }
+
+    const std::uint64_t format_at = read_.position();
+    const auto [block, block_bytes] = read_format(tensor);
+    if (tensor.shape.back() % block != 0) {
+      read_.fail(format_at, "has rows of ", tensor.shape.back(), " values; ", tensor.format_name, " needs a multiple of ", block);
+    }
+    const auto bytes = checked_mul<std::uint64_t>(static_cast<std::uint64_t>(*values / block), static_cast<std::uint64_t>(block_bytes));
+    if (!bytes) read_.fail(dims_at, "has more than 2^64 - 1 bytes");
+    tensor.bytes = *bytes;
+
+    const std::uint64_t at = read_.position();
+    tensor.offset = read_.take<std::uint64_t>();  // from the start of the data, which is known after the last tensor
+    if (tensor.offset % alignment_ != 0) read_.fail(at, "its offset ", tensor.offset, " is not a multiple of the alignment ", alignment_);
+    header_.tensors.push_back(std::move(tensor));
+    offset_at_.push_back(at);
+  }
+
+  std::pair<std::int64_t, std::int64_t> read_format(TensorInfo& tensor) {
+    const std::uint64_t at = read_.position();
+    const auto id = read_.take<std::uint32_t>();
+    if (const auto format = format_from_gguf(id)) {
+      tensor.format = format;
+      tensor.format_name = name(*format);
+      return {info(*format).block, info(*format).block_bytes};
+    }
+    const auto foreign = std::ranges::find(kForeignFormats, id, &ForeignFormat::id);
+    if (foreign == std::end(kForeignFormats)) {
+      read_.fail(at, "has the unknown format number ", id, "; the file is damaged, or newer than this version");
+    }
+    tensor.format_name = foreign->name;
+    return {foreign->block, foreign->block_bytes};
+  }
+
+  // Holes between tensors are tolerated: writers align to more than general.alignment says, and tools that drop a tensor leave its
+  // place. Bytes that two tensors share are not: some published quantisations reserved too little, and each tensor read its
+  // last rows from its neighbour.
+  void place_tensors() {
+    const auto data = checked_align(read_.position(), alignment_);
+    for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
+      TensorInfo& tensor = header_.tensors[i];
+      read_.enter("tensor " + tensor.name);
+      const auto begin = data ? checked_add(*data, tensor.offset) : std::nullopt;
+      const auto end = begin ? checked_add(*begin, tensor.bytes) : std::nullopt;
+      if (!end || *end > file_.size()) {
+        read_.fail(offset_at_[i], "its ", tensor.bytes, " bytes at offset ", tensor.offset, " of the data end behind the end of the file (",
+                   file_.size(), " bytes); the file is truncated or damaged");
+      }
+      tensor.offset = *begin;
+    }
+    std::vector<std::uint32_t> order(header_.tensors.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::ranges::sort(order, {}, [&](std::uint32_t i) { return header_.tensors[i].offset; });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      const TensorInfo& before = header_.tensors[order[i - 1]];
+      const TensorInfo& after = header_.tensors[order[i]];
+      if (before.bytes > after.offset - before.offset) {
+        read_.enter("tensor " + after.name);
+        read_.fail(after.offset, "shares bytes with tensor ", quoted(before.name), ", which ends at byte ", before.offset + before.bytes);
+      }
+    }
+  }
+
+  const File& file_;
+  ByteReader read_;
+  std::uint32_t file_index_;
+  std::uint64_t alignment_ = 32, alignment_at_ = 0;
+  std::vector<std::uint64_t> offset_at_;  // where each tensor's offset is written: for errors
+  GgufHeader header_;
+  std::string text_;
+};
+
+}  // namespace
+
+GgufHeader read_gguf_header(const File& file, std::uint32_t file_index) { return Parser(file, file_index).run(); }
+
+}  // namespace pumice::files

@@ -1,0 +1,25 @@
+// GGUF, versions 2 and 3: ggml-org/ggml, docs/gguf.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "files/file.h"
+#include "files/metadata.h"
+#include "files/tensor_info.h"
+
+namespace pumice::files {
+
+struct GgufHeader {
+  std::uint32_t version = 0;
+  Metadata::Entries entries;
+  std::vector<TensorInfo> tensors;  // offsets from the start of the file
+};
+
+// Everything before the weights, checked: types, ranges, and that each tensor lies aligned inside of the file and shares no byte
+// with another. `file_index` is put into the tensors.
+GgufHeader read_gguf_header(const File& file, std::uint32_t file_index);
+
+}  // namespace pumice::files
