@@ -63,19 +63,25 @@ std::shared_ptr<Model> Model::load_on(std::vector<std::shared_ptr<Backend>> back
     done += weights.back()->bytes();
   }
 
-  const auto pipeline = [&](Output output) { return std::make_unique<Pipeline>(m->build_pipeline(output, weights, options)); };
-  if (m->description_.config.architecture->task == model::Task::generate) {
-    m->decoder_ = pipeline(Output::selected);
+  const model::Description& d = m->description_;
+  const auto types = d.global(Role::type_embedding);
+  const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
+  const auto runner = [&](Output output) {
+    return std::make_unique<Runner>(m->build_pipeline(output, weights, options), m->pages_.get(), static_cast<std::int32_t>(m->placement_.n_ctx),
+                                    d.vocab_size, type_count);
+  };
+  if (d.config.architecture->task == model::Task::generate) {
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : m->placement_.stages) {
-      const std::vector<CacheShape> shapes(stage.last - stage.first, {m->description_.config.kv_heads, m->description_.config.head_dim});
+      const std::vector<CacheShape> shapes(stage.last - stage.first, {d.config.kv_heads, d.config.head_dim});
       stores.push_back(m->backends_[stage.device]->caches(shapes, options.kv_format));
     }
-    m->pages_ = std::make_unique<PagePool>(std::make_unique<CacheSet>(std::move(stores)), m->placement_.kv_budget, m->placement_.n_ctx);
+    m->pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), m->placement_.kv_budget);
+    m->decoder_ = runner(Output::selected);
   } else {
-    m->pooled_ = pipeline(Output::pooled);
-    m->tokens_ = pipeline(Output::tokens);
-    if (m->description_.labels > 0) m->classes_ = pipeline(Output::classes);
+    m->pooled_ = runner(Output::pooled);
+    m->tokens_ = runner(Output::tokens);
+    if (d.labels > 0) m->classes_ = runner(Output::classes);
   }
   return m;
 }
@@ -105,25 +111,21 @@ void Model::wrong_task(const char* call, const char* needs, const char* instead)
   fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name, "\". Use ", instead);
 }
 
-const Pipeline& Model::decoder() const {
+Runtime& Model::decoder() const {
   if (!decoder_) wrong_task("generate()", "a decoder with an output head", "encode()");
-  return *decoder_;
+  return decoder_->runtime;
 }
-PagePool& Model::pages() const {
-  if (!pages_) wrong_task("generate()", "a decoder with an output head", "encode()");
-  return *pages_;
-}
-const Pipeline& Model::pooled() const {
+Runtime& Model::pooled() const {
   if (!pooled_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
-  return *pooled_;
+  return pooled_->runtime;
 }
-const Pipeline& Model::tokens() const {
+Runtime& Model::tokens() const {
   if (!tokens_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
-  return *tokens_;
+  return tokens_->runtime;
 }
-const Pipeline& Model::classes() const {
+Runtime& Model::classes() const {
   if (!classes_) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
-  return *classes_;
+  return classes_->runtime;
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {

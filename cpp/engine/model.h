@@ -7,14 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/embedder.h"
-#include "engine/generator.h"
-#include "engine/page_pool.h"
-#include "engine/pipeline.h"
 #include "engine/placement.h"
-#include "engine/scorer.h"
+#include "engine/runtime.h"
 #include "files/model_file.h"
 #include "model/description.h"
+#include "model/programs.h"
 
 namespace pumice::engine {
 
@@ -34,14 +31,21 @@ class Model {
   PoolKind pooling() const { return pooling_; }
   bool generates() const { return decoder_ != nullptr; }
 
-  // Throw unsupported_task when the model is of the other kind.
-  const Pipeline& decoder() const;
-  PagePool& pages() const;
-  const Pipeline& pooled() const;
-  const Pipeline& tokens() const;
-  const Pipeline& classes() const;
+  // What runs it: generation, logits and scores; pooled vectors; token vectors; classes. Throw unsupported_task when it cannot.
+  Runtime& decoder() const;
+  Runtime& pooled() const;
+  Runtime& tokens() const;
+  Runtime& classes() const;
 
  private:
+  // A pipeline and the runtime over it.
+  struct Runner {
+    Runner(Pipeline built, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types)
+        : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types) {}
+    Pipeline pipeline;
+    Runtime runtime;
+  };
+
   Model() = default;
   Pipeline build_pipeline(model::Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights, const LoadOptions& options) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
@@ -51,8 +55,8 @@ class Model {
   Placement placement_;
   std::vector<std::shared_ptr<Backend>> backends_;
   PoolKind pooling_ = PoolKind::mean;
-  std::unique_ptr<Pipeline> decoder_, pooled_, tokens_, classes_;
   std::unique_ptr<PagePool> pages_;
+  std::unique_ptr<Runner> decoder_, pooled_, tokens_, classes_;
 };
 
 // Placement without loading.

@@ -1,0 +1,421 @@
+#include "model.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+
+#include "core/checked.h"
+#include "cpu/kernels.h"
+#include "engine/embedder.h"
+#include "engine/generator.h"
+#include "engine/model.h"
+#include "engine/scorer.h"
+#include "interruptible.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pumice::bindings {
+namespace {
+
+using engine::LoadOptions;
+
+// ---------------------------------------------------------------- arrays
+// Arguments are contiguous arrays of the exact type (Python converts before); what is not, is a TypeError with what was found.
+template <class T>
+std::span<const T> values(const py::array& array, int dims, const char* name) {
+  if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {
+    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", std::string(py::str(py::dtype::of<T>())), ", found ",
+         array.ndim(), " dimensions of ", std::string(py::str(array.dtype())));
+  }
+  return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
+}
+
+std::span<const std::int32_t> ids_of(const py::array& array) { return values<std::int32_t>(array, 1, "ids"); }
+
+engine::Texts texts_of(const py::array& ids, const py::array& offsets, const std::optional<py::array>& types) {
+  engine::Texts texts{.ids = ids_of(ids), .offsets = values<std::int64_t>(offsets, 1, "offsets"), .types = {}};
+  require(!texts.offsets.empty(), "offsets must have one value more than there are texts");
+  if (types) texts.types = values<std::int32_t>(*types, 1, "types");
+  return texts;
+}
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& from) { return py::array_t<T>(static_cast<py::ssize_t>(from.size()), from.data()); }
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& from, py::ssize_t columns) {
+  const py::ssize_t rows = columns == 0 ? 0 : static_cast<py::ssize_t>(from.size()) / columns;
+  return py::array_t<T>({rows, columns}, from.data());
+}
+
+std::span<float> writable(py::array_t<float>& array) { return {array.mutable_data(), static_cast<std::size_t>(array.size())}; }
+
+// ---------------------------------------------------------------- options
+Format weight_format(const std::string& name) {
+  const auto format = format_from_name(name);
+  if (!format || !can_pack(*format) || !info(*format).quantised) {
+    fail(ErrorKind::invalid_argument, "quantize=\"", name, "\" is not known; there are \"q8_0\", \"q4_0\" and \"q4_k\"");
+  }
+  return *format;
+}
+
+KvFormat kv_format(const std::string& name) {
+  if (name == "f16") return KvFormat::f16;
+  if (name == "f32") return KvFormat::f32;
+  if (name == "q8_0") return KvFormat::q8_0;
+  fail(ErrorKind::invalid_argument, "kv_dtype=\"", name, "\" is not known; there are \"f16\", \"f32\" and \"q8_0\"");
+}
+
+Compute compute_mode(const std::string& name) {
+  if (name == "auto") return Compute::automatic;
+  if (name == "float32") return Compute::float32;
+  fail(ErrorKind::invalid_argument, "compute=\"", name, "\" is not known; there are \"auto\" and \"float32\"");
+}
+
+LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
+                         std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
+                         const std::string& compute, std::optional<std::int64_t> threads, const std::optional<std::string>& pooling) {
+  LoadOptions options;
+  options.device = device;
+  options.gpu_layers = gpu_layers;
+  if (quantize) options.quantize = weight_format(*quantize);
+  options.n_ctx = n_ctx;
+  options.kv_format = kv_format(kv_dtype);
+  if (kv_budget) {
+    require(*kv_budget > 0, "kv_budget is ", *kv_budget, "; it must be a positive number of bytes");
+    options.kv_budget = static_cast<std::uint64_t>(*kv_budget);
+  }
+  options.compute = compute_mode(compute);
+  if (threads) {
+    require(*threads >= 1 && *threads <= 1024, "threads is ", *threads, "; it must lie between 1 and 1024");
+    options.threads = static_cast<int>(*threads);
+  }
+  if (pooling) options.pooling = model::pooling_from_name(*pooling);
+  return options;
+}
+
+// ---------------------------------------------------------------- what a model tells
+py::dict placement_dict(const engine::Placement& p) {
+  py::list rows;
+  for (const auto& row : p.rows) {
+    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv, "formats"_a = row.formats));
+  }
+  return py::dict("rows"_a = rows, "devices"_a = p.devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
+                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes);
+}
+
+// A model that close() can empty. Running calls hold the inner pointer for themselves.
+class Handle {
+ public:
+  explicit Handle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
+
+  std::shared_ptr<engine::Model> get() const {
+    if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
+    return model_;
+  }
+  // The weights go when the last running call and the last generator are done. Without the GIL: giving back gigabytes takes time.
+  void close() {
+    auto last = std::move(model_);
+    model_.reset();
+    const py::gil_scoped_release release;
+    last.reset();
+  }
+
+ private:
+  std::shared_ptr<engine::Model> model_;  // changed under the GIL
+};
+
+py::dict model_info(const Handle& handle) {
+  const auto m = handle.get();
+  const auto& d = m->description();
+  const auto& c = d.config;
+  std::vector<std::string> tasks;
+  if (m->generates()) tasks.push_back("generate");
+  if (!m->generates()) tasks.push_back("encode");
+  if (d.labels > 0) tasks.push_back("classify");
+  std::map<std::string, std::uint64_t> formats;
+  for (const Matrix& matrix : d.weights.matrices) {
+    formats[std::string(name(matrix.format))] += static_cast<std::uint64_t>(matrix.rows * row_bytes(matrix.format, matrix.cols));
+  }
+  const DeviceInfo device = m->backends().front()->info();
+  return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters, "layers"_a = c.layers.size(),
+                  "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads, "kv_heads"_a = c.kv_heads,
+                  "head_dim"_a = c.head_dim, "n_ctx"_a = m->placement().n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
+                  "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = std::string(model::name(m->pooling())),
+                  "threads"_a = m->backends().front()->lanes(), "isa"_a = cpu::kernels().isa, "device"_a = device.id);
+}
+
+py::dict memory(const Handle& handle) {
+  const auto m = handle.get();
+  const auto& p = m->placement();
+  engine::PagePool::Stats stats;
+  if (m->generates()) stats = m->decoder().pages->stats();
+  return py::dict("weights"_a = p.weights, "kv_budget"_a = p.kv_budget,
+                  "kv_reserved"_a = static_cast<std::uint64_t>(stats.pages_reserved) * stats.page_bytes,
+                  "kv_used"_a = static_cast<std::uint64_t>(stats.pages_in_use + stats.pages_cached) * stats.page_bytes, "scratch"_a = p.scratch);
+}
+
+py::dict cache_stats(const Handle& handle) {
+  const auto stats = handle.get()->decoder().pages->stats();
+  return py::dict("prompt_tokens"_a = stats.prompt_tokens, "reused_tokens"_a = stats.reused_tokens, "pages_in_use"_a = stats.pages_in_use,
+                  "pages_cached"_a = stats.pages_cached, "pages_evicted"_a = stats.pages_evicted);
+}
+
+// ---------------------------------------------------------------- load
+// A count that workers raise and the calling thread shows: poll() calls `callback` when it has moved, ten times a second at most.
+class Counter {
+ public:
+  explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}
+  void set(std::uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  std::function<void()> poll(std::function<py::tuple(std::uint64_t)> arguments) {
+    if (!callback_) return {};
+    return [this, arguments = std::move(arguments)] {
+      const auto now = std::chrono::steady_clock::now();
+      const std::uint64_t value = value_.load(std::memory_order_relaxed);
+      if (value == shown_ || now - last_ < std::chrono::milliseconds(100)) return;
+      shown_ = value;
+      last_ = now;
+      (*callback_)(*arguments(value));
+    };
+  }
+  void finish(std::uint64_t value, const std::function<py::tuple(std::uint64_t)>& arguments) {
+    if (callback_ && shown_ != value) (*callback_)(*arguments(value));
+  }
+
+ private:
+  std::optional<py::function> callback_;
+  std::atomic<std::uint64_t> value_{0};
+  std::uint64_t shown_ = 0;
+  std::chrono::steady_clock::time_point last_;
+};
+
+std::unique_ptr<Handle> load(std::shared_ptr<files::ModelFile> file, const LoadOptions& options, std::optional<py::function> progress) {
+  Counter counter(std::move(progress));
+  std::atomic<std::uint64_t> total{0};
+  const auto arguments = [&](std::uint64_t done) { return py::make_tuple(done, std::max(done, total.load())); };
+  std::shared_ptr<engine::Model> model;
+  interruptible(
+      [&](const Cancel& cancel) {
+        total = file->size_bytes();
+        model = engine::Model::load(file, options, [&](std::uint64_t bytes) { counter.set(bytes); }, cancel);
+      },
+      counter.poll(arguments));
+  counter.finish(total, [](std::uint64_t bytes) { return py::make_tuple(bytes, bytes); });
+  return std::make_unique<Handle>(std::move(model));
+}
+
+py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options) {
+  engine::Placement placement;
+  interruptible([&](const Cancel&) { placement = engine::plan(file, options); });
+  return placement_dict(placement);
+}
+
+// ---------------------------------------------------------------- encoders
+void encode(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types, py::array& out,
+            bool normalize, std::int64_t token_budget, std::optional<py::function> progress) {
+  const auto m = handle.get();
+  const engine::Texts texts = texts_of(ids, offsets, types);
+  const auto rows = values<float>(out, 2, "out");
+  require(out.writeable(), "out is not writable");
+  require(out.shape(0) == static_cast<py::ssize_t>(texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ", texts.offsets.size() - 1, " texts");
+  const auto d = checked_narrow<std::int32_t>(out.shape(1)).value_or(0);
+  const std::span<float> target{const_cast<float*>(rows.data()), rows.size()};
+  Counter counter(std::move(progress));
+  const auto arguments = [](std::uint64_t done) { return py::make_tuple(done); };
+  engine::Runtime& runtime = m->pooled();
+  interruptible(
+      [&](const Cancel& cancel) {
+        engine::encode(runtime, texts, target, d, normalize, token_budget, [&](std::int64_t done) { counter.set(static_cast<std::uint64_t>(done)); },
+                       cancel);
+      },
+      counter.poll(arguments));
+  counter.finish(texts.offsets.size() - 1, arguments);
+}
+
+py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types) {
+  const auto m = handle.get();
+  const engine::Texts texts = texts_of(ids, offsets, types);
+  engine::Runtime& runtime = m->tokens();
+  py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { engine::encode_tokens(runtime, texts, target, {}, cancel); });
+  return out;
+}
+
+py::array_t<float> classify(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types) {
+  const auto m = handle.get();
+  const engine::Texts texts = texts_of(ids, offsets, types);
+  engine::Runtime& runtime = m->classes();
+  const std::int32_t labels = runtime.pipeline.hidden_size();
+  py::array_t<float> out({static_cast<py::ssize_t>(texts.offsets.size()) - 1, static_cast<py::ssize_t>(labels)});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { engine::encode(runtime, texts, target, labels, false, 0, {}, cancel); });
+  return out;
+}
+
+// ---------------------------------------------------------------- decoders
+py::array_t<float> logits(const Handle& handle, const py::array& ids, bool all_positions) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids);
+  engine::Runtime& runtime = m->decoder();
+  const auto vocab = static_cast<py::ssize_t>(runtime.pipeline.vocab_size());
+  const auto rows = static_cast<py::ssize_t>(tokens.size());
+  runtime.check_ids(tokens, "prompt", 0);
+  require(rows >= 1, "ids is empty; logits need at least one token");
+  if (rows > runtime.n_ctx) fail(ErrorKind::context_length, rows, " tokens do not fit into the context of ", runtime.n_ctx);
+  py::array_t<float> out(all_positions ? std::vector<py::ssize_t>{rows, vocab} : std::vector<py::ssize_t>{vocab});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { engine::logits(runtime, tokens, all_positions, target, cancel); });
+  return out;
+}
+
+py::array_t<float> score(const Handle& handle, const py::array& ids) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids);
+  engine::Runtime& runtime = m->decoder();
+  require(!tokens.empty(), "ids is empty; a score needs at least one token");
+  py::array_t<float> out(static_cast<py::ssize_t>(tokens.size()) - 1);
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { engine::score(runtime, tokens, target, cancel); });
+  return out;
+}
+
+// params[key] as T, or `otherwise`; a wrong type is a TypeError that names the key.
+template <class T>
+T param(const py::dict& params, const char* key, T otherwise) {
+  if (!params.contains(key)) return otherwise;
+  try {
+    return params[key].cast<T>();
+  } catch (const py::cast_error&) {
+    fail(ErrorKind::wrong_type, key, " is ", std::string(py::repr(params[key])), ", which is no number of the right kind or size");
+  }
+}
+
+engine::GenerateParams generate_params(const py::dict& params) {
+  static const auto& known = *new std::vector<std::string>{
+      "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+      "logit_bias", "seed", "n", "eos_ids", "logprobs"};
+  for (const auto& [key, value] : params) {
+    if (std::ranges::find(known, std::string(py::str(key))) == known.end()) fail(ErrorKind::wrong_type, "unknown parameter ", std::string(py::str(key)));
+  }
+  engine::GenerateParams p;
+  p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
+  p.n = param(params, "n", p.n);
+  p.eos_ids = param(params, "eos_ids", p.eos_ids);
+  engine::SamplingParams& s = p.sampling;
+  s.temperature = param(params, "temperature", s.temperature);
+  s.top_k = param(params, "top_k", s.top_k);
+  s.top_p = param(params, "top_p", s.top_p);
+  s.min_p = param(params, "min_p", s.min_p);
+  s.typical_p = param(params, "typical_p", s.typical_p);
+  s.repetition_penalty = param(params, "repetition_penalty", s.repetition_penalty);
+  s.presence_penalty = param(params, "presence_penalty", s.presence_penalty);
+  s.frequency_penalty = param(params, "frequency_penalty", s.frequency_penalty);
+  s.logprobs = param(params, "logprobs", s.logprobs);
+  if (params.contains("seed")) s.seed = param<std::uint64_t>(params, "seed", 0);
+  for (const auto& [id, bias] : param(params, "logit_bias", std::map<std::int32_t, float>{})) s.logit_bias.emplace_back(id, bias);
+  return p;
+}
+
+class GeneratorHandle {
+ public:
+  GeneratorHandle(const Handle& handle, const py::sequence& prompts, const py::dict& params) : model_(handle.get()) {
+    std::vector<std::vector<std::int32_t>> ids;
+    for (const auto& prompt : prompts) {
+      if (!py::isinstance<py::array>(prompt)) fail(ErrorKind::wrong_type, "prompts must be arrays of int32");
+      const auto tokens = ids_of(py::reinterpret_borrow<py::array>(prompt));
+      ids.emplace_back(tokens.begin(), tokens.end());
+    }
+    engine::GenerateParams p = generate_params(params);
+    logprobs_ = p.sampling.logprobs >= 0;
+    const py::gil_scoped_release release;
+    generator_ = std::make_unique<engine::Generator>(std::shared_ptr<engine::Runtime>(model_, &model_->decoder()), ids, std::move(p));
+  }
+  ~GeneratorHandle() {
+    const py::gil_scoped_release release;
+    generator_.reset();
+    model_.reset();
+  }
+  GeneratorHandle(const GeneratorHandle&) = delete;
+  GeneratorHandle& operator=(const GeneratorHandle&) = delete;
+
+  engine::Generator& get() const { return *generator_; }
+
+  py::list advance(std::int32_t max_steps, double max_ms) {
+    std::vector<engine::News> news;
+    interruptible([&](const Cancel& cancel) { news = generator_->advance(max_steps, max_ms, cancel); });
+    py::list out;
+    for (const engine::News& n : news) {
+      py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
+      if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
+      if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
+      if (logprobs_) {
+        item["logprobs"] = to_array(n.logprobs);
+        item["top_ids"] = to_array(n.top_ids, n.top_count);
+        item["top_logprobs"] = to_array(n.top_logprobs, n.top_count);
+      }
+      out.append(std::move(item));
+    }
+    return out;
+  }
+
+  py::dict timings() const {
+    const auto t = generator_->timings();
+    return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
+                    "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds);
+  }
+
+ private:
+  std::shared_ptr<engine::Model> model_;
+  std::unique_ptr<engine::Generator> generator_;
+  bool logprobs_ = false;
+};
+
+}  // namespace
+
+void bind_models(py::module_& module) {
+  py::class_<LoadOptions>(module, "LoadOptions")
+      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(), "n_ctx"_a = py::none(),
+           "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = py::none());
+  module.def("plan", &plan, "file"_a, "options"_a);
+  module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none());
+
+  py::class_<Handle>(module, "Model")
+      .def_property_readonly("info", &model_info)
+      .def("placement", [](const Handle& handle) { return placement_dict(handle.get()->placement()); })
+      .def("memory", &memory)
+      .def("cache_stats", &cache_stats)
+      .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a, "progress"_a = py::none())
+      .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
+      .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
+      .def("logits", &logits, "ids"_a, "all_positions"_a)
+      .def("score", &score, "ids"_a)
+      .def("generator", [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {
+        return std::make_unique<GeneratorHandle>(handle, prompts, params);
+      }, "prompts"_a, "params"_a)
+      .def("close", &Handle::close);
+
+  py::class_<GeneratorHandle>(module, "Generator")
+      .def_property_readonly("sequences", [](const GeneratorHandle& g) { return g.get().sequences(); })
+      .def_property_readonly("prompt_tokens", [](const GeneratorHandle& g) { return g.get().prompt_tokens(); })
+      .def_property_readonly("reused_tokens", [](const GeneratorHandle& g) { return g.get().reused_tokens(); })
+      .def_property_readonly("seed", [](const GeneratorHandle& g) { return g.get().seed(); })
+      .def_property_readonly("done", [](const GeneratorHandle& g) { return g.get().done(); })
+      .def("advance", &GeneratorHandle::advance, "max_steps"_a, "max_ms"_a)
+      .def("finish", [](const GeneratorHandle& g, std::int32_t sequence) {
+        const py::gil_scoped_release release;
+        g.get().finish(sequence);
+      }, "sequence"_a)
+      .def("timings", &GeneratorHandle::timings)
+      .def("close", [](const GeneratorHandle& g) {
+        const py::gil_scoped_release release;
+        g.get().close();
+      });
+}
+
+}  // namespace pumice::bindings

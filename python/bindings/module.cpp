@@ -1,0 +1,57 @@
+// pumice._core: the engine's surface for Python. Thin on purpose; python/pumice/_core.pyi says what everything means.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "cpu/blas.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/kernels.h"
+#include "engine/devices.h"
+#include "engine/spm_merges.h"
+#include "errors.h"
+#include "file.h"
+#include "model.h"
+#include "model/architecture.h"
+#include "ops.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pumice::bindings {
+namespace {
+
+py::list devices() {
+  py::list out;
+  for (const DeviceInfo& d : engine::devices()) {
+    out.append(py::dict("id"_a = d.id, "name"_a = d.name, "type"_a = d.type, "driver"_a = d.driver, "memory_total"_a = d.memory_total,
+                        "memory_free"_a = d.memory_free, "features"_a = d.features, "usable"_a = d.usable, "why_not"_a = d.why_not));
+  }
+  return out;
+}
+
+py::dict build_info() {
+  std::vector<std::string> isas, formats, families;
+  for (const char* isa : {"scalar", "avx2"}) {
+    if (cpu::kernels_for(isa)) isas.emplace_back(isa);
+  }
+  for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
+  for (const model::Architecture& row : model::architectures()) families.emplace_back(row.name);
+  const cpu::Blas* blas = cpu::blas();
+  return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
+                  "blas"_a = blas ? blas->name : "none: " + cpu::blas_why_not(), "threads"_a = cpu::default_threads(), "formats"_a = formats,
+                  "architectures"_a = families);
+}
+
+}  // namespace
+}  // namespace pumice::bindings
+
+PYBIND11_MODULE(_core, module) {
+  using namespace pumice::bindings;
+  module.attr("__version__") = PUMICE_VERSION;
+  bind_errors(module);
+  bind_files(module);
+  bind_models(module);
+  bind_ops(module);
+  module.def("devices", &devices);
+  module.def("build_info", &build_info);
+}

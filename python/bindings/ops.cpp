@@ -1,0 +1,207 @@
+#include "ops.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "core/program.h"
+#include "cpu/cpu_backend.h"
+#include "interruptible.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pumice::bindings {
+namespace {
+
+// ---------------------------------------------------------------- operations from dicts
+template <class T>
+T field(const py::dict& d, const char* key, T otherwise) {
+  return d.contains(key) ? d[key].cast<T>() : otherwise;
+}
+template <class T>
+T field(const py::dict& d, const char* key) {
+  if (!d.contains(key)) fail(ErrorKind::invalid_argument, "an operation lacks its field ", key);
+  return d[key].cast<T>();
+}
+
+View view(const py::dict& d, const char* key, bool required = true) {
+  if (!d.contains(key) || d[key].is_none()) {
+    if (required) fail(ErrorKind::invalid_argument, "an operation lacks its view ", key);
+    return {};
+  }
+  const auto [slot, col, width] = d[key].cast<std::tuple<std::int32_t, std::int32_t, std::int32_t>>();
+  return {slot, col, width};
+}
+
+template <class Id>
+Id id(const py::dict& d, const char* key) { return static_cast<Id>(field<std::int32_t>(d, key, -1)); }
+
+template <class Enum, std::size_t n>
+Enum one_of(const py::dict& d, const char* key, const std::pair<const char*, Enum> (&names)[n], Enum otherwise) {
+  const auto name = field<std::string>(d, key, "");
+  if (name.empty()) return otherwise;
+  for (const auto& [known, value] : names) {
+    if (name == known) return value;
+  }
+  fail(ErrorKind::invalid_argument, key, "=\"", name, "\" is not known");
+}
+
+Activation activation(const py::dict& d) {
+  return one_of(d, "activation", {std::pair{"none", Activation::none}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh},
+                                  {"silu", Activation::silu}, {"relu", Activation::relu}, {"tanh", Activation::tanh}}, Activation::none);
+}
+
+// One name and one reader per operation: an operation without them does not compile (see read_op).
+constexpr const char* op_name(const Embed*) { return "embed"; }
+constexpr const char* op_name(const Norm*) { return "norm"; }
+constexpr const char* op_name(const Linear*) { return "linear"; }
+constexpr const char* op_name(const GatedLinear*) { return "gated_linear"; }
+constexpr const char* op_name(const RopeStore*) { return "rope_store"; }
+constexpr const char* op_name(const Attend*) { return "attend"; }
+constexpr const char* op_name(const Select*) { return "select"; }
+constexpr const char* op_name(const Pool*) { return "pool"; }
+constexpr const char* op_name(const LogProb*) { return "log_prob"; }
+
+void read(Embed& op, const py::dict& d) {
+  op = {.out = view(d, "out"), .tokens = id<MatrixId>(d, "tokens"), .positions = id<MatrixId>(d, "positions"), .types = id<MatrixId>(d, "types"),
+        .scale = field<float>(d, "scale", 1)};
+}
+void read(Norm& op, const py::dict& d) {
+  op = {.in = view(d, "in"), .out = view(d, "out"), .add = view(d, "add", false), .weight = id<VectorId>(d, "weight"), .bias = id<VectorId>(d, "bias"),
+        .kind = one_of(d, "kind", {std::pair{"rms", NormKind::rms}, {"layer", NormKind::layer}}, NormKind::rms),
+        .group = field<std::int32_t>(d, "group", 0), .eps = field<float>(d, "eps", 1e-5f)};
+}
+void read(Linear& op, const py::dict& d) {
+  op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false)};
+  for (const auto& part : field<std::vector<py::dict>>(d, "parts")) op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
+}
+void read(GatedLinear& op, const py::dict& d) {
+  op = {.in = view(d, "in"), .out = view(d, "out"), .gate = id<MatrixId>(d, "gate"), .up = id<MatrixId>(d, "up"), .activation = activation(d)};
+}
+void read(RopeStore& op, const py::dict& d) {
+  op = {.q = view(d, "q"), .k = view(d, "k"), .v = view(d, "v"), .cache = id<CacheId>(d, "cache"), .head_dim = field<std::int32_t>(d, "head_dim"),
+        .rope = {.inv_freq = field<std::vector<float>>(d, "inv_freq"), .interleaved = field<bool>(d, "interleaved", false),
+                 .magnitude = field<float>(d, "magnitude", 1)}};
+}
+void read(Attend& op, const py::dict& d) {
+  op = {.q = view(d, "q"), .out = view(d, "out"), .cache = id<CacheId>(d, "cache"), .k = view(d, "k", false), .v = view(d, "v", false),
+        .head_dim = field<std::int32_t>(d, "head_dim"), .kv_heads = field<std::int32_t>(d, "kv_heads"), .window = field<std::int32_t>(d, "window", 0),
+        .scale = field<float>(d, "scale", 1), .softcap = field<float>(d, "softcap", 0)};
+}
+void read(Select& op, const py::dict& d) { op = {.in = view(d, "in"), .out = view(d, "out")}; }
+void read(Pool& op, const py::dict& d) {
+  op = {.in = view(d, "in"), .out = view(d, "out"),
+        .kind = one_of(d, "kind", {std::pair{"mean", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}, {"max", PoolKind::max},
+                                   {"mean_sqrt_len", PoolKind::mean_sqrt_len}, {"weighted_mean", PoolKind::weighted_mean}}, PoolKind::mean)};
+}
+void read(LogProb& op, const py::dict& d) { op = {.logits = view(d, "logits"), .out = view(d, "out")}; }
+
+template <std::size_t i = 0>
+Op read_op(const std::string& name, const py::dict& d) {
+  if constexpr (i == std::variant_size_v<Op>) {
+    fail(ErrorKind::invalid_argument, "there is no operation \"", name, "\"");
+  } else {
+    std::variant_alternative_t<i, Op> op{};
+    if (name != op_name(&op)) return read_op<i + 1>(name, d);
+    read(op, d);
+    return op;
+  }
+}
+
+// ---------------------------------------------------------------- runner
+class Runner {
+ public:
+  Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
+         const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype, std::int32_t pages) {
+    Program p{.name = "test"};
+    for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
+    for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
+      p.slots.push_back({rows == "tokens" ? Rows::tokens : rows == "segments" ? Rows::segments : Rows::selected, width});
+    }
+    for (const auto& [kv_heads, head_dim] : field<std::vector<std::pair<std::int32_t, std::int32_t>>>(program, "caches", {})) {
+      p.caches.push_back({kv_heads, head_dim});
+    }
+    p.input = field<std::int32_t>(program, "input", -1);
+    p.output = field<std::int32_t>(program, "output");
+    if (p.output < 0 || p.output >= static_cast<std::int32_t>(p.slots.size())) fail(ErrorKind::invalid_argument, "output is no slot");
+    output_ = p.slots[static_cast<std::size_t>(p.output)];
+    Weights weights;
+    for (const auto& [format, rows, cols, bytes] : matrices) {
+      const auto known = format_from_name(format);
+      require(known.has_value(), "format ", format, " is not known");
+      const auto data = std::make_shared<std::string>(bytes);
+      const std::int64_t row = row_bytes(*known, cols);
+      require(rows > 0 && cols > 0 && static_cast<std::int64_t>(data->size()) == rows * row, format, ": ", data->size(), " bytes for ", rows, " x ", cols);
+      weights.matrices.push_back({.name = str("matrix ", weights.matrices.size()), .format = *known, .rows = rows, .cols = cols,
+                                  .read = [data, row](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+                                    std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row));
+                                  }});
+    }
+    for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
+    backend_ = cpu::make_backend(threads);
+    const KvFormat kv = kv_dtype == "f32" ? KvFormat::f32 : kv_dtype == "q8_0" ? KvFormat::q8_0 : KvFormat::f16;
+    caches_ = backend_->caches(p.caches, kv);
+    if (pages > 0) caches_->reserve(pages);
+    executable_ = backend_->prepare(std::move(p), backend_->weights(weights, {}, {}, Cancel()), compute == "float32" ? Compute::float32 : Compute::automatic);
+    workspace_ = backend_->workspace(Crew::team);
+  }
+
+  // segments: (first, rows, past, pages).
+  py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
+                         const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>>>& segments,
+                         const std::vector<std::int32_t>& selected, const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in) {
+    std::vector<Segment> parts;
+    for (const auto& [first, count, past, pages] : segments) parts.push_back({first, count, past, pages});
+    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected};
+    const std::size_t out_rows = output_.rows == Rows::tokens ? static_cast<std::size_t>(rows) : output_.rows == Rows::segments ? parts.size() : selected.size();
+    py::array_t<float> out({static_cast<py::ssize_t>(out_rows), static_cast<py::ssize_t>(output_.width)});
+    Io io{.in = {}, .out = {out.mutable_data(), static_cast<std::size_t>(out.size())}};
+    if (in) io.in = {in->data(), static_cast<std::size_t>(in->size())};
+    interruptible([&](const Cancel& cancel) { executable_->run(*workspace_, caches_.get(), batch, io, cancel); });
+    return out;
+  }
+
+ private:
+  SlotShape output_;
+  std::shared_ptr<Backend> backend_;
+  std::unique_ptr<CacheStore> caches_;
+  std::shared_ptr<const Executable> executable_;
+  std::unique_ptr<Workspace> workspace_;
+};
+
+py::array_t<float> unpack_bytes(const std::string& format, const py::bytes& packed) {
+  const auto known = format_from_name(format);
+  require(known.has_value(), "format ", format, " is not known");
+  const std::string_view bytes = packed;
+  const auto blocks = static_cast<std::int64_t>(bytes.size()) / info(*known).block_bytes;
+  py::array_t<float> out(blocks * info(*known).block);
+  unpack(*known, reinterpret_cast<const std::uint8_t*>(bytes.data()), out.size(), out.mutable_data());
+  return out;
+}
+
+py::bytes pack_floats(const std::string& format, const py::array_t<float, py::array::c_style | py::array::forcecast>& weights) {
+  const auto known = format_from_name(format);
+  require(known.has_value(), "format ", format, " is not known");
+  require(weights.size() % info(*known).block == 0, weights.size(), " weights are no whole number of blocks of ", info(*known).block);
+  std::string packed(static_cast<std::size_t>(row_bytes(*known, weights.size())), '\0');
+  pack(*known, weights.data(), weights.size(), reinterpret_cast<std::uint8_t*>(packed.data()));
+  return packed;
+}
+
+}  // namespace
+
+void bind_ops(py::module_& module) {
+  auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
+  py::class_<Runner>(ops, "Runner")
+      .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
+                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t>(),
+           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0)
+      .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{}, "segments"_a = py::list(),
+           "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none());
+  ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
+  ops.def("pack", &pack_floats, "format"_a, "weights"_a);
+}
+
+}  // namespace pumice::bindings
