@@ -1,0 +1,41 @@
+// Owned memory, aligned to 64 bytes; large pieces are mapped, untouched until used, and ask for huge pages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace pumice::cpu {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  // Throws out_of_memory, naming `what` and the bytes.
+  Buffer(std::uint64_t bytes, const std::string& what);
+  ~Buffer() { release(); }
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+
+  std::uint8_t* data() const { return data_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  void release() noexcept;
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(mapped_, other.mapped_);
+  }
+  std::uint8_t* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t mapped_ = 0;  // bytes to unmap, 0: from the heap
+};
+
+// Fails (out_of_memory, with the numbers) when the system has not `bytes` left: Linux hands out memory that it does not have and
+// kills the process later.
+void check_memory(std::uint64_t bytes, const std::string& what);
+
+}  // namespace pumice::cpu

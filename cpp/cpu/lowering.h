@@ -1,0 +1,110 @@
+// From a program to what the CPU does: checked steps over areas of scratch memory. Nothing here touches weights' data or a batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/program.h"
+
+namespace pumice::cpu {
+
+// ---------------------------------------------------------------- weights, as far as a program's shapes go
+struct MatrixShape {
+  std::string_view name;
+  Format format = Format::F32;
+  std::int64_t rows = 0, cols = 0;
+  bool present = true;  // false: not among the used matrices of these weights
+};
+struct VectorShape {
+  std::string_view name;
+  std::int64_t size = 0;
+};
+struct WeightShapes {
+  std::vector<MatrixShape> matrices;
+  std::vector<VectorShape> vectors;
+};
+
+// ---------------------------------------------------------------- steps
+struct InputStep { std::int32_t slot; };
+struct EmbedStep { Embed op; };
+struct NormStep { Norm op; std::int32_t quantised = -1; };  // quantised: also leaves `out` as int8 there
+struct QuantizeStep { View in; std::int32_t quantised; };
+struct Part {
+  MatrixId weight;
+  VectorId bias;
+  std::int64_t rows, cols;
+  std::int32_t col;  // of `out`
+  Format format;
+  bool int8;
+};
+struct LinearStep { View in, out, residual; Activation activation; std::vector<Part> parts; std::int32_t quantised = -1; };
+struct GatedStep { View in, out; Activation activation; Part gate, up; std::int32_t quantised = -1; };
+struct TurnsStep { std::int32_t turns; };  // cos and sin of every row
+struct RopeStoreStep { View q, k, v; CacheId cache; std::int32_t head_dim; std::int32_t turns; };
+struct KeepStep { Attend op; std::int32_t shape; };   // an encoder's k and v to scratch pages
+struct AttendStep { Attend op; std::int32_t shape; };
+struct MergeStep { Attend op; std::int32_t shape; };  // of chunks that several tasks made
+struct SelectStep { View in, out; };
+struct PoolStep { View in, out; PoolKind kind; };
+struct LogProbStep { View logits, out; };
+using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, TurnsStep, RopeStoreStep, KeepStep,
+                          AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep>;
+
+// ---------------------------------------------------------------- memory
+// Rows of scratch that several slots or quantised inputs use one after another.
+struct Area {
+  Rows rows = Rows::tokens;
+  bool in_blocks = false;  // holds the rows of one tail block only
+  std::int64_t row_bytes = 0;
+};
+struct SlotPlace {
+  Rows rows = Rows::tokens;
+  std::int32_t width = 0;
+  std::int64_t stride = 0;  // floats from row to row
+  std::int32_t area = -1;   // -1: the output slot, which lies at the caller's, or a slot that nothing uses
+};
+struct QuantisedPlace {
+  Rows rows = Rows::tokens;
+  std::int64_t cols = 0;
+  std::int32_t area = -1;
+};
+constexpr std::int64_t quantised_row_bytes(std::int64_t cols) { return cols + cols / 32 * 12; }  // codes, a scale, two sums a block
+
+// What attention's work depends on besides the batch: layers share it.
+struct AttendShape {
+  std::int32_t group = 1, kv_heads = 1, head_dim = 0, window = 0;  // group: query heads of one kv head
+  bool cached = false;
+  bool operator==(const AttendShape&) const = default;
+};
+
+// Rows of one block of a program's tail. The tail follows the last step that looks beyond one row; in programs with LogProb it runs
+// block by block, so that no rows x vocabulary array is ever there (32 x 262,144 floats are 32 MiB).
+inline constexpr std::int64_t kTailRows = 32;
+
+struct Plan {
+  std::string name;
+  std::vector<Step> steps;
+  std::size_t tail = 0;  // steps from here on run in blocks; steps.size() when there is no tail
+  std::vector<SlotPlace> slots;
+  std::vector<QuantisedPlace> quantised;
+  std::vector<Area> areas;
+  std::vector<Rope> turns;  // distinct
+  std::vector<AttendShape> attends;
+  std::vector<CacheShape> caches;
+  std::int32_t input = -1, output = -1;
+  bool takes_ids = false, takes_segments = false, takes_selected = false;
+  std::int64_t widest_embedding = 0;
+  bool gated = false;
+  std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
+  std::vector<bool> used;                    // matrices
+};
+
+// Throws unsupported_model naming program, operation, weights and numbers when anything does not fit.
+Plan lower(const Program& program, const WeightShapes& weights, Compute compute);
+
+}  // namespace pumice::cpu

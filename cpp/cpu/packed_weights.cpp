@@ -1,0 +1,197 @@
+#include "cpu/packed_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include "core/checked.h"
+
+namespace pumice::cpu {
+namespace {
+
+// Source bytes that one thread reads and packs at a time: source and groups together stay in a 512 KiB L2.
+constexpr std::int64_t kPanelBytes = 192 * 1024;
+// Source bytes of one turn on the team: about 10 ms at 10 GB/s.
+constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
+
+template <class Word, Word kExponent>
+bool all_finite_words(const std::uint8_t* data, std::int64_t n) {
+  bool finite = true;  // no early exit: the loop runs in vectors
+  for (std::int64_t i = 0; i < n; ++i) {
+    Word word;
+    std::memcpy(&word, data + i * static_cast<std::int64_t>(sizeof word), sizeof word);
+    finite &= (word & kExponent) != kExponent;
+  }
+  return finite;
+}
+
+// Where the float16 scales lie in a block (ggml-common.h, gguf-py quants.py); -1: none.
+struct ScaleOffsets { int first, second; };
+constexpr ScaleOffsets scale_offsets(Format format) {
+  switch (format) {
+    case Format::F32: case Format::F16: case Format::BF16: case Format::MXFP4: return {-1, -1};
+    case Format::Q4_0: case Format::Q5_0: case Format::Q8_0: case Format::IQ4_NL: case Format::IQ4_XS: return {0, -1};
+    case Format::Q4_1: case Format::Q5_1: case Format::Q4_K: case Format::Q5_K: return {0, 2};
+    case Format::Q2_K: return {80, 82};
+    case Format::Q3_K: return {108, -1};
+    case Format::Q6_K: return {208, -1};
+  }
+  return {-1, -1};
+}
+
+bool finite_row(Format format, std::int64_t cols, const std::uint8_t* row) {
+  if (format == Format::F32) return all_finite_words<std::uint32_t, 0x7F800000u>(row, cols);
+  if (format == Format::F16) return all_finite_words<std::uint16_t, 0x7C00u>(row, cols);
+  if (format == Format::BF16) return all_finite_words<std::uint16_t, 0x7F80u>(row, cols);
+  const std::int64_t blocks = cols / info(format).block, bytes = info(format).block_bytes;
+  bool finite = true;
+  if (format == Format::MXFP4) {
+    // The scale is a power of two, 2^(e - 128) on codes up to 12: past 252 the product leaves float32 (255 is the format's NaN).
+    for (std::int64_t b = 0; b < blocks; ++b) finite &= row[b * bytes] <= 252;
+    return finite;
+  }
+  const ScaleOffsets at = scale_offsets(format);
+  const auto finite_half = [&](const std::uint8_t* half) { return (half[1] & 0x7C) != 0x7C; };
+  for (std::int64_t b = 0; b < blocks; ++b) finite &= finite_half(row + b * bytes + at.first);
+  if (at.second >= 0) {
+    for (std::int64_t b = 0; b < blocks; ++b) finite &= finite_half(row + b * bytes + at.second);
+  }
+  return finite;
+}
+
+std::int64_t checked_group_bytes(const Matrix& matrix) {
+  const FormatInfo& format = info(matrix.format);
+  // 2^31 either way is beyond any model and keeps all later sums inside 64 bits.
+  if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > INT32_MAX || matrix.cols > INT32_MAX || matrix.cols % format.block != 0) {
+    fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
+         " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
+  }
+  return kernels().matrix[matrix.format].group_bytes(matrix.cols);
+}
+
+}  // namespace
+
+bool sgemm_by_openblas() {
+  static const bool chosen = [] {
+    const char* name = std::getenv("PUMICE_SGEMM");
+    return name && std::string_view(name) == "openblas";
+  }();
+  return chosen;
+}
+
+bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
+
+std::uint64_t packed_bytes(const Matrix& matrix) {
+  const std::int64_t group = checked_group_bytes(matrix);
+  if (stays_row_major(matrix.format)) {
+    return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
+  }
+  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor"));
+}
+
+std::int64_t first_non_finite_row(Format format, std::int64_t rows, std::int64_t cols, const std::uint8_t* packed) {
+  const std::int64_t stride = row_bytes(format, cols);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    if (!finite_row(format, cols, packed + row * stride)) return row;
+  }
+  return -1;
+}
+
+void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
+  if (row_major) {
+    std::memcpy(out, data.data() + row * row_bytes(format, cols), static_cast<std::size_t>(row_bytes(format, cols)));
+  } else {
+    kernels->unpack_row(group(row / kGroupRows), static_cast<int>(row % kGroupRows), cols, out);
+  }
+}
+
+PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& used, Team& team, const Progress& progress,
+                             const Cancel& cancel) {
+  require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ",
+          weights.matrices.size());
+  for (const Vector& vector : weights.vectors) {
+    for (const float value : vector.values) {
+      if (!std::isfinite(value)) {
+        fail(ErrorKind::numeric, "tensor '", vector.name, "' holds a NaN or an infinity: the file is damaged or was converted wrongly");
+      }
+    }
+    bytes_ += vector.values.size() * sizeof(float);
+  }
+  vectors_ = weights.vectors;
+
+  // All sizes are known and checked before the first byte is allocated.
+  struct Panel { std::size_t matrix; std::int64_t first_group, groups; };
+  std::vector<Panel> panels;
+  std::uint64_t needed = 0;
+  matrices_.resize(weights.matrices.size());
+  for (std::size_t m = 0; m < matrices_.size(); ++m) {
+    const Matrix& source = weights.matrices[m];
+    PackedMatrix& packed = matrices_[m];
+    packed.name = source.name;
+    packed.format = source.format;
+    packed.rows = source.rows;
+    packed.cols = source.cols;
+    if (!used.empty() && !used[m]) continue;
+    const auto sum = checked_add(needed, packed_bytes(source));
+    if (!sum) fail(ErrorKind::out_of_memory, "weights: more bytes than can be addressed");
+    needed = *sum;
+    packed.group_bytes = checked_group_bytes(source);
+    packed.kernels = &kernels().matrix[source.format];
+    packed.row_major = stays_row_major(source.format);
+    const std::int64_t groups = ceil_div(source.rows, kGroupRows);
+    const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / (kGroupRows * row_bytes(source.format, source.cols)));
+    for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
+  }
+  check_memory(needed, "the model's weights");
+  for (std::size_t m = 0; m < matrices_.size(); ++m) {
+    if (used.empty() || used[m]) matrices_[m].data = Buffer(packed_bytes(weights.matrices[m]), "tensor '" + matrices_[m].name + "'");
+  }
+  bytes_ += needed;
+
+  std::vector<std::vector<std::uint8_t>> sources(static_cast<std::size_t>(team.threads()));
+  std::mutex progress_lock;
+  std::uint64_t done = 0;
+  const auto pack_panel = [&](const Panel& panel, int thread) {
+    const Matrix& source = weights.matrices[panel.matrix];
+    const PackedMatrix& packed = matrices_[panel.matrix];
+    const std::int64_t stride = row_bytes(source.format, source.cols);
+    const std::int64_t first = panel.first_group * kGroupRows;
+    const std::int64_t rows = std::min(panel.groups * kGroupRows, source.rows - first);
+    std::vector<std::uint8_t>& rows_read = sources[static_cast<std::size_t>(thread)];
+    std::uint8_t* from;
+    if (packed.row_major) {
+      from = packed.data.data() + first * stride;
+    } else {
+      rows_read.resize(std::max(rows_read.size(), static_cast<std::size_t>(rows * stride)));
+      from = rows_read.data();
+    }
+    source.read(first, rows, from);
+    if (const std::int64_t bad = first_non_finite_row(source.format, rows, source.cols, from); bad >= 0) {
+      fail(ErrorKind::numeric, "tensor '", source.name, "' (", name(source.format), ") holds a NaN or an infinity in row ", first + bad,
+           ": the file is damaged or was converted wrongly; get it again");
+    }
+    for (std::int64_t g = 0; !packed.row_major && g < panel.groups; ++g) {
+      packed.kernels->pack_group(from + g * kGroupRows * stride, stride, std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows),
+                                 source.cols, packed.data.data() + (panel.first_group + g) * packed.group_bytes);
+    }
+    const std::lock_guard lock(progress_lock);
+    done += static_cast<std::uint64_t>(rows * stride);
+    if (progress) progress(done);
+  };
+  for (std::size_t begin = 0; begin < panels.size();) {
+    std::size_t end = begin;
+    for (std::int64_t bytes = 0; end < panels.size() && bytes < kTurnBytes; ++end) {
+      const Matrix& source = weights.matrices[panels[end].matrix];
+      bytes += panels[end].groups * kGroupRows * row_bytes(source.format, source.cols);
+    }
+    team.parallel(
+        static_cast<std::int64_t>(end - begin),
+        [&](std::int64_t i, int thread) { pack_panel(panels[begin + static_cast<std::size_t>(i)], thread); }, cancel);
+    begin = end;
+  }
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,55 @@
+// Weights as the CPU keeps them: groups of 16 rows (kernels.h), packed once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "cpu/buffer.h"
+#include "cpu/kernels.h"
+#include "cpu/team.h"
+
+namespace pumice::cpu {
+
+struct PackedMatrix {
+  std::string name;
+  Format format = Format::F32;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t group_bytes = 0;
+  const FormatKernels* kernels = nullptr;
+  bool row_major = false;  // float32 rows as in the file, for sgemm
+  Buffer data;             // empty: not among the used matrices
+
+  const std::uint8_t* group(std::int64_t g) const { return data.data() + g * group_bytes; }
+  void unpack_row(std::int64_t row, float* out) const;
+};
+
+// PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
+bool sgemm_by_openblas();
+bool stays_row_major(Format format);
+
+// Bytes of a matrix as packed here; fails (unsupported_model) on a shape that no file should have brought this far.
+std::uint64_t packed_bytes(const Matrix& matrix);
+
+class PackedWeights final : public DeviceWeights {
+ public:
+  // Packs on the whole team, in short turns, so that other callers get theirs.
+  PackedWeights(const Weights& weights, const std::vector<bool>& used, Team& team, const Progress& progress, const Cancel& cancel);
+  std::uint64_t bytes() const override { return bytes_; }
+
+  const std::vector<PackedMatrix>& matrices() const { return matrices_; }
+  const std::vector<Vector>& vectors() const { return vectors_; }
+  const PackedMatrix& matrix(MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
+  const float* vector(VectorId id) const { return id == VectorId::none ? nullptr : vectors_[static_cast<std::size_t>(id)].values.data(); }
+
+ private:
+  std::vector<PackedMatrix> matrices_;
+  std::vector<Vector> vectors_;
+  std::uint64_t bytes_ = 0;
+};
+
+// The first of `rows` packed rows that holds a NaN or an infinity (in its floats, or in the scales of its blocks), or -1.
+std::int64_t first_non_finite_row(Format format, std::int64_t rows, std::int64_t cols, const std::uint8_t* packed);
+
+}  // namespace pumice::cpu

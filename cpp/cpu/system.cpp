@@ -1,0 +1,191 @@
+#include "cpu/system.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#include <unistd.h>
+
+namespace pumice::cpu {
+namespace {
+
+std::optional<std::string> text_of(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+std::optional<std::uint64_t> number(const std::string& text) {
+  std::istringstream in(text);
+  std::uint64_t value = 0;
+  if (text.find('-') != std::string::npos || !(in >> value)) return std::nullopt;
+  return value;
+}
+
+// The value of the line "key 123" or "key: 123 kB".
+std::optional<std::uint64_t> field(const std::string& text, const std::string& key) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.compare(0, key.size(), key) == 0 && line.size() > key.size() && (line[key.size()] == ' ' || line[key.size()] == ':')) {
+      return number(line.substr(key.size() + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+// The folders of a controller that hold this process, innermost first (cgroups(7)): every one of them limits. "" asks for version 2.
+std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
+  std::string path;
+  if (const auto groups = text_of(root + "/proc/self/cgroup")) {
+    std::istringstream lines(*groups);
+    for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/path", "0::/path"
+      const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+      if (first == std::string::npos || second == std::string::npos) continue;
+      const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+      const bool ours = controller.empty() ? controllers == ",," : controllers.find("," + controller + ",") != std::string::npos;
+      if (ours) path = line.substr(second + 1);
+    }
+  }
+  const std::string mount = root + "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + controller);
+  std::vector<std::string> folders;
+  while (path.size() > 1) {
+    folders.push_back(mount + path);
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+  folders.push_back(mount);  // inside a container the mount itself is the container's group
+  return folders;
+}
+
+void tighten(double& limit, double other) {
+  if (other > 0 && (limit == 0 || other < limit)) limit = other;
+}
+
+}  // namespace
+
+double quota_from_cpu_max(const std::string& text) {
+  std::istringstream in(text);
+  std::string quota, period;
+  in >> quota >> period;
+  return quota == "max" ? 0 : quota_from_cfs(quota, period.empty() ? "100000" : period);
+}
+
+double quota_from_cfs(const std::string& quota_us, const std::string& period_us) {
+  const auto quota = number(quota_us), period = number(period_us);
+  return quota && period && *quota > 0 && *period > 0 ? static_cast<double>(*quota) / static_cast<double>(*period) : 0;
+}
+
+double cpu_quota(const std::string& root) {
+  double limit = 0;
+  for (const std::string& folder : cgroup_folders(root, "")) {
+    if (const auto text = text_of(folder + "/cpu.max")) tighten(limit, quota_from_cpu_max(*text));
+  }
+  for (const std::string& folder : cgroup_folders(root, "cpu")) {
+    const auto quota = text_of(folder + "/cpu.cfs_quota_us"), period = text_of(folder + "/cpu.cfs_period_us");
+    if (quota && period) tighten(limit, quota_from_cfs(*quota, *period));
+  }
+  return limit;
+}
+
+Memory cgroup_memory(const std::string& root) {
+  Memory tightest;
+  const auto consider = [&](const std::string& folder, const char* limit_file, const char* used_file, const char* cache_key) {
+    const auto limit_text = text_of(folder + limit_file), used_text = text_of(folder + used_file);
+    if (!limit_text || !used_text) return;
+    const auto limit = number(*limit_text), used = number(*used_text);
+    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max", or version 1's word for it
+    // Cached file pages count as used but are given back on demand.
+    std::uint64_t cached = 0;
+    if (const auto stat = text_of(folder + "/memory.stat")) cached = field(*stat, cache_key).value_or(0);
+    const std::uint64_t held = *used > cached ? *used - cached : 0;
+    const std::uint64_t free = *limit > held ? *limit - held : 0;
+    if (tightest.total == 0 || free < tightest.free) tightest.free = free;
+    tightest.total = tightest.total == 0 ? *limit : std::min(tightest.total, *limit);
+  };
+  for (const std::string& folder : cgroup_folders(root, "")) consider(folder, "/memory.max", "/memory.current", "inactive_file");
+  for (const std::string& folder : cgroup_folders(root, "memory")) {
+    consider(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
+  }
+  return tightest;
+}
+
+#if defined(__linux__)
+namespace {
+std::vector<int> affinity() {
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set smaller than its own
+    cpu_set_t* set = CPU_ALLOC(cpus);
+    if (!set) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+    CPU_ZERO_S(bytes, set);
+    std::vector<int> allowed;
+    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    for (int cpu = 0; known && cpu < cpus; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set)) allowed.push_back(cpu);
+    }
+    CPU_FREE(set);
+    if (!allowed.empty()) return allowed;
+  }
+  return {};
+}
+}  // namespace
+#else
+namespace {
+std::vector<int> affinity() { return {}; }
+}  // namespace
+#endif
+
+int allowed_cpus() {
+  const int cpus = static_cast<int>(affinity().size());
+  return cpus > 0 ? cpus : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int default_threads() {
+  std::set<std::string> cores;  // a core is known by the list of its hyperthreads
+  for (const int cpu : affinity()) {
+    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    auto siblings = text_of(topology + "core_cpus_list");
+    if (!siblings) siblings = text_of(topology + "thread_siblings_list");
+    cores.insert(siblings ? *siblings : "cpu " + std::to_string(cpu));
+  }
+  int threads = cores.empty() ? allowed_cpus() : static_cast<int>(cores.size());
+  if (const double quota = cpu_quota(""); quota > 0) threads = std::min(threads, static_cast<int>(std::min(quota, 4096.0)));
+  return std::max(1, threads);
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.compare(0, 10, "model name") == 0 && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "CPU";
+}
+
+Memory memory() {
+  Memory memory;
+  if (const auto text = text_of("/proc/meminfo")) {
+    memory.total = field(*text, "MemTotal").value_or(0) * 1024;
+    memory.free = field(*text, "MemAvailable").value_or(0) * 1024;
+  }
+#if defined(_SC_PHYS_PAGES)
+  if (memory.total == 0) {
+    const long pages = ::sysconf(_SC_PHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
+    if (pages > 0 && bytes > 0) memory.total = memory.free = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(bytes);
+  }
+#endif
+  if (const Memory group = cgroup_memory(""); group.total > 0) {
+    memory.total = std::min(memory.total, group.total);
+    memory.free = std::min(memory.free, group.free);
+  }
+  return memory;
+}
+
+}  // namespace pumice::cpu

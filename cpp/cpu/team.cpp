@@ -1,0 +1,295 @@
+#include "cpu/team.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "cpu/system.h"
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace pumice::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+thread_local bool inside_task = false;
+
+inline void pause() {
+#if defined(__SSE2__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Rounding to nearest, denormals kept: what the caller's thread was set to (some libraries switch flushing on when they are loaded)
+// must not change a row's bits. Threads inherit the setting of their creator.
+class FloatMode {
+ public:
+#if defined(__SSE2__)
+  FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
+  ~FloatMode() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#else
+  FloatMode() {}
+#endif
+};
+
+class Inside {
+ public:
+  Inside() : before_(std::exchange(inside_task, true)) {}
+  ~Inside() { inside_task = before_; }
+
+ private:
+  bool before_;
+  FloatMode mode_;
+};
+
+}  // namespace
+
+void run_alone(Job& job, const Cancel& cancel) {
+  const Inside inside;
+  for (;;) {
+    cancel.check();
+    const std::int64_t tasks = job.next(0);
+    if (tasks == 0) return;
+    for (std::int64_t i = 0; i < tasks; ++i) {
+      cancel.check();
+      job.task(i, 0);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- turns
+class Team::Turn {
+ public:
+  Turn(Team& team, const Cancel& cancel) : team_(team) {
+    std::unique_lock lock(team.turns_);
+    if (!team.taken_ && team.queue_.empty()) {
+      team.taken_ = true;
+      return;
+    }
+    Waiter me;
+    team.queue_.push_back(&me);
+    while (!me.called) {
+      me.turn.wait_for(lock, std::chrono::milliseconds(10));
+      if (!me.called && cancel.requested()) {
+        team.queue_.erase(std::find(team.queue_.begin(), team.queue_.end(), &me));
+        cancel.check();
+      }
+    }
+  }
+  ~Turn() {
+    const std::lock_guard lock(team_.turns_);
+    if (team_.queue_.empty()) {
+      team_.taken_ = false;
+      return;
+    }
+    Waiter* next = team_.queue_.front();  // the turn is handed over: taken_ stays true
+    team_.queue_.pop_front();
+    next->called = true;
+    next->turn.notify_one();  // under the lock: `next` lives until it sees `called`
+  }
+  Turn(const Turn&) = delete;
+
+ private:
+  Team& team_;
+};
+
+// ---------------------------------------------------------------- threads
+Team::Team(int threads) : threads_(std::clamp(threads, 1, kMaxThreads)), pid_(::getpid()) {
+  // Spinning 100 us and then sleeping costs 1 us a step over endless spinning; sleeping at once costs 60 us (measured). With more
+  // threads than cpus the spinner may sit on the cpu of whom it waits for.
+  spin_ns_ = threads_ <= allowed_cpus() ? 100'000 : 2'000;
+}
+
+Team::~Team() {
+  quit_.store(true);
+  publish(0);
+  for (std::thread& worker : workers_) worker.join();
+}
+
+bool Team::made_in_this_process() const { return pid_ == ::getpid(); }
+
+void Team::start() {
+  if (static_cast<int>(workers_.size()) == threads_ - 1) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the program's own threads
+  try {
+    workers_.reserve(static_cast<std::size_t>(threads_ - 1));
+    while (static_cast<int>(workers_.size()) < threads_ - 1) {
+      const int thread = static_cast<int>(workers_.size()) + 1;
+      workers_.emplace_back([this, thread] { work(thread); });
+#if defined(__linux__)
+      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());  // 15 characters at most
+#endif
+    }
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    fail(ErrorKind::device, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started (", error.what(),
+         "); ask for fewer threads or raise the limit of processes");
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Team::work(int thread) {
+  const Inside inside;
+  while (!quit_.load()) wait_past(phase_of(take_part(thread)));
+}
+
+void Team::fail_with(std::exception_ptr error) {
+  const std::lock_guard lock(error_lock_);
+  if (!error_) error_ = std::move(error);
+  stopped_.store(true, std::memory_order_relaxed);
+}
+
+std::int64_t Team::advance(int thread) {
+  if (stopped_.load(std::memory_order_relaxed)) return 0;
+  try {
+    cancel_->check();
+    const std::int64_t tasks = job_->next(thread);
+    if (tasks <= kMaxTasks) return tasks;
+    fail(ErrorKind::invalid_argument, "cpu: a step of ", tasks, " tasks is more than ", kMaxTasks, "; use a smaller batch");
+  } catch (...) {
+    fail_with(std::current_exception());
+    return 0;
+  }
+}
+
+void Team::publish(std::int64_t tasks) {
+  const Word next = phase_of(word_.load(std::memory_order_relaxed)) + 1;
+  word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);  // sequentially consistent, as is the read of sleepers_
+  if (sleepers_.load() > 0) {
+    wakes_.fetch_add(1);
+    wakes_.notify_all();
+  }
+}
+
+Team::Word Team::take_part(int thread) {
+  std::int64_t mine = 0;  // tasks of this phase done here and not yet reported
+  for (;;) {
+    Word word = word_.load(std::memory_order_acquire);
+    if (next_of(word) < tasks_of(word)) word = word_.fetch_add(1, std::memory_order_acq_rel);
+    const std::int64_t index = next_of(word), tasks = tasks_of(word);
+    if (index < tasks) {
+      if (!stopped_.load(std::memory_order_relaxed)) {
+        try {
+          cancel_->check();
+          job_->task(index, thread);
+        } catch (...) {
+          fail_with(std::current_exception());
+        }
+      }
+      ++mine;
+      continue;
+    }
+    if (mine == 0 || done_.fetch_add(mine, std::memory_order_acq_rel) + mine < tasks) return word;
+    // The last to report leads on.
+    mine = 0;
+    done_.store(0, std::memory_order_relaxed);
+    publish(advance(thread));
+  }
+}
+
+void Team::wait_past(Word phase) {
+  const auto changed = [&] { return phase_of(word_.load()) != phase || quit_.load(std::memory_order_relaxed); };
+  const Clock::time_point begin = Clock::now();
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (changed()) return;
+      pause();
+    }
+  } while ((Clock::now() - begin).count() < spin_ns_);
+  sleepers_.fetch_add(1);
+  for (;;) {
+    const std::uint32_t wakes = wakes_.load();
+    if (changed()) break;
+    wakes_.wait(wakes);
+  }
+  sleepers_.fetch_sub(1);
+}
+
+void Team::run(Job& job, const Cancel& cancel) {
+  if (inside_task) return run_alone(job, cancel);
+  const Turn turn(*this, cancel);
+  if (threads_ == 1) return run_alone(job, cancel);
+  start();
+  {
+    const Inside inside;
+    job_ = &job;
+    cancel_ = &cancel;
+    stopped_.store(false, std::memory_order_relaxed);
+    publish(advance(0));
+    for (;;) {
+      const Word word = take_part(0);
+      if (tasks_of(word) == 0) break;  // only this job's end can have set it: the turn is ours
+      wait_past(phase_of(word));
+    }
+    job_ = nullptr;
+  }
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) {
+  // One task a thread, each of which claims jobs until none is left: a job's index is not bound by kMaxTasks.
+  struct Parallel final : Job {
+    std::int64_t jobs = 0;
+    int threads = 1;
+    const std::function<void(std::int64_t, int)>* job = nullptr;
+    const Cancel* cancel = nullptr;
+    std::atomic<std::int64_t> claimed{0};
+    std::atomic<bool> failed{false};
+    bool begun = false;
+    std::int64_t next(int) override { return std::exchange(begun, true) ? 0 : std::min<std::int64_t>(jobs, threads); }
+    void task(std::int64_t, int thread) override {
+      try {
+        for (std::int64_t i; !failed.load(std::memory_order_relaxed) && (i = claimed.fetch_add(1)) < jobs;) {
+          cancel->check();
+          (*job)(i, thread);
+        }
+      } catch (...) {
+        failed.store(true, std::memory_order_relaxed);
+        throw;
+      }
+    }
+  };
+  if (jobs <= 0) return;
+  Parallel parallel;
+  parallel.jobs = jobs;
+  parallel.threads = threads_;
+  parallel.job = &job;
+  parallel.cancel = &cancel;
+  run(parallel, cancel);
+}
+
+// ---------------------------------------------------------------- after fork
+TeamHolder::~TeamHolder() {
+  Team* team = team_.load();
+  if (team && team->made_in_this_process()) delete team;  // a parent's team is left: its threads cannot be joined here
+}
+
+Team& TeamHolder::get() {
+  Team* team = team_.load(std::memory_order_acquire);
+  if (team && team->made_in_this_process()) return *team;
+  auto made = std::make_unique<Team>(threads_);  // no lock: one could have been held at the fork. Threads start at the first job
+  if (team_.compare_exchange_strong(team, made.get())) return *made.release();
+  return *team;
+}
+
+}  // namespace pumice::cpu

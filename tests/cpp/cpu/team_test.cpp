@@ -1,0 +1,330 @@
+// The team of threads: every task once, whatever the number of threads, callers, exceptions, forks.
+#include "cpu/team.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+#include "core/error.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/system.h"
+
+namespace pumice::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// `phases` phases of `tasks` tasks, each of which checks that the phase before it is complete.
+struct Counting final : Job {
+  Counting(int phases, int tasks) : phases(phases), counts(static_cast<std::size_t>(tasks)) {}
+  std::int64_t next(int) override {
+    for (const auto& count : counts) wrong += count.load() != phase;
+    return phase++ < phases ? static_cast<std::int64_t>(counts.size()) : 0;
+  }
+  void task(std::int64_t index, int) override { counts[static_cast<std::size_t>(index)].fetch_add(1); }
+  int phases, phase = 0;
+  std::vector<std::atomic<int>> counts;
+  std::atomic<int> wrong{0};
+};
+
+TEST(Team, EveryTaskOnceAndPhasesInOrder) {
+  const Cancel cancel;
+  for (const int threads : {1, 2, 3, 8}) {
+    Team team(threads);
+    for (const int tasks : {1, 2, 7, 300}) {
+      Counting job(50, tasks);
+      team.run(job, cancel);
+      EXPECT_EQ(job.wrong.load(), 0) << threads << " threads, " << tasks << " tasks";
+      for (const auto& count : job.counts) EXPECT_EQ(count.load(), 50);
+    }
+  }
+}
+
+// More threads than cpus: 20,000 phases, which would take seconds if anyone waited for a thread that the system has put aside.
+TEST(Team, DoesNotCollapseWhenOversubscribed) {
+  const Cancel cancel;
+  Team team(8 * allowed_cpus());
+  Counting warm(100, 4), job(20'000, 4);
+  team.run(warm, cancel);
+  const auto begin = Clock::now();
+  team.run(job, cancel);
+  EXPECT_EQ(job.wrong.load(), 0);
+  EXPECT_LT(seconds_since(begin), 20.0) << "1 ms a phase: far more than any sane hand-over, also on a busy machine";
+}
+
+TEST(Team, ManyCallersAtOnceTakeTurns) {
+  const Cancel cancel;
+  Team team(4);
+  std::atomic<int> wrong{0}, running{0};
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 16; ++c) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        Counting job(10, 5);
+        team.run(job, cancel);
+        wrong += job.wrong.load() != 0;
+        std::atomic<std::int64_t> sum{0};
+        team.parallel(100, [&](std::int64_t index, int thread) {
+          if (index == 0 && running.fetch_add(1) != 0) wrong += 1;
+          if (thread < 0 || thread >= 4) wrong += 1;
+          sum += index;
+          if (index == 0) running.fetch_sub(1);
+        }, cancel);
+        wrong += sum.load() != 4950;
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(Team, FirstComeFirstServed) {
+  const Cancel cancel;
+  Team team(2);
+  std::atomic<bool> hold{true};
+  std::vector<int> order;  // written inside turns only
+  std::thread holder([&] {
+    team.parallel(1, [&](std::int64_t, int) { while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1)); }, cancel);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 5; ++c) {
+    callers.emplace_back([&, c] { team.parallel(1, [&](std::int64_t, int) { order.push_back(c); }, cancel); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  }
+  hold = false;
+  holder.join();
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+}
+
+TEST(Team, ExceptionReachesTheCallerAndTheTeamGoesOn) {
+  const Cancel cancel;
+  Team team(4);
+  for (int round = 0; round < 50; ++round) {
+    try {
+      team.parallel(64, [&](std::int64_t i, int) { if (i == 17) fail(ErrorKind::numeric, "job ", i); }, cancel);
+      FAIL() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::numeric);
+      EXPECT_STREQ(error.what(), "job 17");
+    }
+    struct Throws final : Job {
+      int phase = 0;
+      std::int64_t next(int) override { return ++phase == 3 ? throw std::runtime_error("between phases") : 4; }
+      void task(std::int64_t, int) override {}
+    } throws;
+    EXPECT_THROW(team.run(throws, cancel), std::runtime_error);
+    Counting job(3, 9);
+    team.run(job, cancel);
+    EXPECT_EQ(job.wrong.load(), 0);
+  }
+}
+
+TEST(Team, CancelIsSeenSoon) {
+  Team team(4);
+  Cancel cancel;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cancel.request();
+  });
+  Clock::time_point begin = Clock::now();
+  try {
+    team.parallel(1'000'000'000, [&](std::int64_t, int) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }, cancel);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::cancelled);
+  }
+  EXPECT_LT(seconds_since(begin), 0.5);
+  other.join();
+}
+
+TEST(Team, CancelEndsTheWaitForATurn) {
+  const Cancel never;
+  Team team(2);
+  std::atomic<bool> hold{true};
+  std::thread holder([&] {
+    team.parallel(1, [&](std::int64_t, int) { while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1)); }, never);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  Cancel cancel;
+  std::atomic<bool> left{false};
+  std::thread waiter([&] {
+    EXPECT_THROW(team.parallel(1, [](std::int64_t, int) {}, cancel), Error);
+    left = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  cancel.request();
+  const auto begin = Clock::now();
+  while (!left && seconds_since(begin) < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(left) << "the waiter still waits";
+  hold = false;
+  waiter.join();
+  holder.join();
+  Counting job(3, 9);
+  team.run(job, never);
+  EXPECT_EQ(job.wrong.load(), 0);
+}
+
+TEST(Team, AJobInsideAJobRunsAlone) {
+  const Cancel cancel;
+  Team team(3);
+  std::atomic<int> wrong{0};
+  team.parallel(12, [&](std::int64_t, int) {
+    Counting job(4, 6);
+    team.run(job, cancel);
+    wrong += job.wrong.load();
+  }, cancel);
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(Team, ManyTeamsStartAndEnd) {
+  const Cancel cancel;
+  for (int i = 0; i < 100; ++i) {
+    Team team(3);
+    if (i % 3 == 0) continue;  // never used: no threads
+    Counting job(2, 5);
+    team.run(job, cancel);
+    if (i % 3 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // asleep when it ends
+    EXPECT_EQ(job.wrong.load(), 0);
+  }
+}
+
+TEST(Team, WorksInTheChildOfAFork) {
+  const Cancel cancel;
+  TeamHolder holder(3);
+  Counting before(10, 9);
+  holder.get().run(before, cancel);
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      Counting job(100, 9);
+      holder.get().run(job, cancel);
+      ::_exit(job.wrong.load() == 0 && holder.get().made_in_this_process() ? 42 : 1);
+    }
+    int status = 0;
+    const auto begin = Clock::now();
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      ASSERT_LT(seconds_since(begin), 10.0) << "the child hangs";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+  }
+  Counting after(10, 9);
+  holder.get().run(after, cancel);
+  EXPECT_EQ(after.wrong.load(), 0);
+}
+
+TEST(Team, ThreadsAreNamedAndLeaveSignalsAlone) {
+  const Cancel cancel;
+  Team team(2);
+  std::atomic<int> seen{0};
+  for (int round = 0; round < 200 && seen == 0; ++round) {
+    team.parallel(2, [&](std::int64_t, int thread) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (thread == 0) return;
+      char name[16] = {};
+      pthread_getname_np(pthread_self(), name, sizeof name);
+      sigset_t blocked;
+      pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+      EXPECT_STREQ(name, "pumice-1");
+      EXPECT_EQ(sigismember(&blocked, SIGINT), 1);
+      ++seen;
+    }, cancel);
+  }
+  EXPECT_GT(seen.load(), 0);
+}
+
+#if defined(__SSE2__)
+TEST(Team, TheCallersFloatModeIsNotTheTeams) {
+  const Cancel cancel;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040);  // flush denormals
+  Team team(2);
+  std::atomic<int> flushed{0};
+  team.parallel(50, [&](std::int64_t, int) {
+    volatile float small = 1e-38f;
+    flushed += small * 0.01f == 0.0f;
+  }, cancel);
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_EQ(flushed.load(), 0);
+  EXPECT_EQ(after & 0x8040, 0x8040u);
+}
+#endif
+
+// ---------------------------------------------------------------- what the system grants
+TEST(System, CgroupQuotas) {
+  EXPECT_EQ(quota_from_cpu_max("max 100000\n"), 0);
+  EXPECT_EQ(quota_from_cpu_max("150000 100000\n"), 1.5);
+  EXPECT_EQ(quota_from_cpu_max(""), 0);
+  EXPECT_EQ(quota_from_cpu_max("nonsense here"), 0);
+  EXPECT_EQ(quota_from_cpu_max("100000 0"), 0);
+  EXPECT_EQ(quota_from_cfs("-1\n", "100000\n"), 0);
+  EXPECT_EQ(quota_from_cfs("400000\n", "100000\n"), 4);
+}
+
+class FakeRoot {
+ public:
+  FakeRoot() : path_(std::filesystem::temp_directory_path() / ("pumice_cgroup_" + std::to_string(::getpid()))) {}
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+  void write(const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories((path_.string() + file).substr(0, (path_.string() + file).rfind('/')));
+    std::ofstream(path_.string() + file) << text;
+  }
+  std::string root() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(System, TheTightestCgroupCounts) {
+  const FakeRoot fake;
+  fake.write("/proc/self/cgroup", "9:memory:/jobs\n4:cpu,cpuacct:/jobs/a\n0::/user/b\n");
+  EXPECT_EQ(cpu_quota(fake.root()), 0);
+  fake.write("/sys/fs/cgroup/user/cpu.max", "800000 100000\n");
+  EXPECT_EQ(cpu_quota(fake.root()), 8);
+  fake.write("/sys/fs/cgroup/user/b/cpu.max", "max 100000\n");
+  EXPECT_EQ(cpu_quota(fake.root()), 8);
+  fake.write("/sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "300000\n");
+  fake.write("/sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cpu_quota(fake.root()), 3);
+
+  EXPECT_EQ(cgroup_memory(fake.root()).total, 0u);
+  fake.write("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "9223372036854771712\n");
+  fake.write("/sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(cgroup_memory(fake.root()).total, 0u) << "version 1 says `no limit` like this";
+  fake.write("/sys/fs/cgroup/user/memory.max", "1000000\n");
+  fake.write("/sys/fs/cgroup/user/memory.current", "700000\n");
+  fake.write("/sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 200000\n");
+  EXPECT_EQ(cgroup_memory(fake.root()).total, 1000000u);
+  EXPECT_EQ(cgroup_memory(fake.root()).free, 500000u) << "cached file pages are given back on demand";
+}
+
+TEST(System, ThisMachine) {
+  EXPECT_GE(default_threads(), 1);
+  EXPECT_LE(default_threads(), allowed_cpus());
+  const Memory now = memory();
+  EXPECT_GT(now.total, 64u << 20);
+  EXPECT_GT(now.free, 0u);
+  EXPECT_LE(now.free, now.total);
+}
+
+}  // namespace
+}  // namespace pumice::cpu
