@@ -3,8 +3,8 @@
 namespace pumice::files {
 namespace {
 
-// The first read is small, for small headers; the next ones are as large as reads from disk want to be.
-constexpr std::uint64_t kFirstRead = 64u << 10, kNextRead = 1u << 20;
+// The first read is small, for small headers; the next ones stay inside of a second-level cache.
+constexpr std::uint64_t kFirstRead = 64u << 10, kNextRead = 256u << 10;
 
 }  // namespace
 
@@ -21,11 +21,10 @@ void ByteReader::refill(std::uint64_t n) {
          end_ < file_.size() ? " within the largest header allowed" : "; the file is truncated or damaged");
   }
   const std::uint64_t read = std::min(end_ - at, std::max(n, at == 0 ? kFirstRead : kNextRead));
-  const std::uint64_t kept = window_.size() - next_;
-  std::vector<std::uint8_t> window(static_cast<std::size_t>(read));
-  std::copy(window_.end() - static_cast<std::ptrdiff_t>(kept), window_.end(), window.begin());
-  file_.read(at + kept, std::span(window).subspan(static_cast<std::size_t>(kept)));
-  window_ = std::move(window);
+  window_.erase(0, next_);
+  const std::size_t kept = window_.size();
+  window_.resize(static_cast<std::size_t>(read));
+  file_.read(at + kept, window_.size() - kept, window_.data() + kept);
   start_ = at;
   next_ = 0;
 }

@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
-#include <vector>
 
 #include "files/file.h"
 #include "files/text.h"
@@ -18,13 +17,13 @@ namespace pumice::files {
 
 // The number that little-endian bytes stand for.
 template <class T>
-T from_little_endian(const std::uint8_t* bytes) {
+T from_little_endian(std::string_view bytes) {
   using Bits = std::conditional_t<
       sizeof(T) == 1, std::uint8_t,
       std::conditional_t<sizeof(T) == 2, std::uint16_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
   static_assert(sizeof(T) == sizeof(Bits));
   Bits bits = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) bits = static_cast<Bits>(bits | static_cast<Bits>(bytes[i]) << (8 * i));
+  for (std::size_t i = 0; i < sizeof(T); ++i) bits = static_cast<Bits>(bits | static_cast<Bits>(static_cast<std::uint8_t>(bytes[i])) << (8 * i));
   return std::bit_cast<T>(bits);
 }
 
@@ -42,13 +41,13 @@ class ByteReader {
 
   template <class T>
   T take() {
-    return from_little_endian<T>(bytes(sizeof(T)).data());
+    return from_little_endian<T>(bytes(sizeof(T)));
   }
 
   // The next n bytes; valid until the next read.
-  std::span<const std::uint8_t> bytes(std::uint64_t n) {
+  std::string_view bytes(std::uint64_t n) {
     if (n > window_.size() - next_) refill(n);
-    const auto taken = std::span<const std::uint8_t>(window_).subspan(next_, static_cast<std::size_t>(n));
+    const auto taken = std::string_view(window_).substr(next_, static_cast<std::size_t>(n));
     next_ += static_cast<std::size_t>(n);
     return taken;
   }
@@ -66,7 +65,7 @@ class ByteReader {
 
   const File& file_;
   std::uint64_t end_;
-  std::vector<std::uint8_t> window_;  // bytes [start_, start_ + size) of the file
+  std::string window_;  // bytes [start_, start_ + size) of the file
   std::uint64_t start_ = 0;
   std::size_t next_ = 0;  // in the window
   std::string field_;

@@ -76,13 +76,13 @@ File File::open(const std::string& path) {
   return File(std::move(descriptor), path);
 }
 
-void File::read(std::uint64_t offset, std::span<std::uint8_t> out) const {
+void File::read(std::uint64_t offset, std::size_t count, void* out) const {
   std::size_t done = 0;
-  while (done < out.size()) {
+  while (done < count) {
     const auto at = checked_add<std::uint64_t>(offset, done);
     const auto position = at ? checked_narrow<off_t>(*at) : std::nullopt;
     if (!position) fail_at(ErrorKind::io, path_, "", offset, "is read at an offset that no file has");
-    const ssize_t got = pread_call(descriptor_.get(), out.data() + done, out.size() - done, *position);
+    const ssize_t got = pread_call(descriptor_.get(), static_cast<char*>(out) + done, count - done, *position);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io(path_, str("cannot be read at byte ", *at), errno);
     if (got == 0) {
@@ -94,9 +94,9 @@ void File::read(std::uint64_t offset, std::span<std::uint8_t> out) const {
 
 std::string File::read_all(std::uint64_t limit) const {
   if (size_ > limit) fail_at(ErrorKind::model_format, path_, "", std::nullopt, "has ", size_, " bytes; at most ", limit, " are allowed");
-  std::vector<std::uint8_t> bytes(size_);
-  read(0, bytes);
-  return {bytes.begin(), bytes.end()};
+  std::string text(size_, '\0');
+  read(0, text.size(), text.data());
+  return text;
 }
 
 Folder::Folder(const std::string& path) : path_(path.empty() ? "." : path) {

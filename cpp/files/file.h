@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,8 +39,8 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // when it was opened
 
-  // Fills `out` from `offset`. Throws io when the file cannot be read, or has become shorter.
-  void read(std::uint64_t offset, std::span<std::uint8_t> out) const;
+  // `count` bytes from `offset`. Throws io when the file cannot be read, or has become shorter.
+  void read(std::uint64_t offset, std::size_t count, void* out) const;
   // The whole file as text. Throws model_format when it is larger than `limit`.
   std::string read_all(std::uint64_t limit) const;
 

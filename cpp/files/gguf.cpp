@@ -60,7 +60,7 @@ class Parser {
   void read_version() {
     read_.enter("magic");
     const auto magic = read_.bytes(4);
-    if (!std::ranges::equal(magic, std::string_view("GGUF"))) read_.fail(0, "is not 'GGUF'");
+    if (magic != "GGUF") read_.fail(0, "is not 'GGUF'");
     read_.enter("version");
     header_.version = read_.take<std::uint32_t>();
     if (header_.version == 2 || header_.version == 3) return;
@@ -79,13 +79,12 @@ class Parser {
     return n;
   }
 
+  // Valid until the next read.
   std::string_view string(std::uint64_t most) {
     const std::uint64_t at = read_.position();
     const auto length = read_.take<std::uint64_t>();
     if (length > most) read_.fail(at, "has a string of ", length, " bytes; at most ", most, " are allowed");
-    const auto bytes = read_.bytes(length);
-    text_.assign(bytes.begin(), bytes.end());
-    return text_;
+    return read_.bytes(length);
   }
 
   // Keys and names of tensors: never empty, always UTF-8.
@@ -212,7 +211,7 @@ class Parser {
       const std::uint64_t now = std::min(n - values.size(), kNumbersAtOnce);
       const auto bytes = read_.bytes(now * sizeof(Stored));
       for (std::uint64_t i = 0; i < now; ++i) {
-        const auto number = from_little_endian<Stored>(&bytes[i * sizeof(Stored)]);
+        const auto number = from_little_endian<Stored>(bytes.substr(i * sizeof(Stored), sizeof(Stored)));
         if constexpr (std::is_same_v<Stored, std::uint64_t>) {
           if (!checked_narrow<Kept>(number)) read_.fail(at + i * sizeof(Stored), "has an element of ", number, "; it must be below 2^63");
         }
@@ -321,7 +320,6 @@ class Parser {
   std::uint64_t alignment_ = 32, alignment_at_ = 0;
   std::vector<std::uint64_t> offset_at_;  // where each tensor's offset is written: for errors
   GgufHeader header_;
-  std::string text_;
 };
 
 }  // namespace

@@ -47,9 +47,7 @@ constexpr Beginning kOtherFiles[] = {
 
 std::string beginning(const File& file) {
   std::string bytes(std::min<std::uint64_t>(file.size(), 24), '\0');
-  std::vector<std::uint8_t> read(bytes.size());
-  file.read(0, read);
-  std::ranges::copy(read, bytes.begin());
+  file.read(0, bytes.size(), bytes.data());
   return bytes;
 }
 
@@ -287,7 +285,7 @@ void ModelFile::read(const TensorInfo& tensor, std::uint64_t offset, std::uint64
   require(tensor.file < files_.size(), "tensor ", tensor.name, " is of another model");
   require(offset <= tensor.bytes && count <= tensor.bytes - offset, "tensor ", tensor.name, " has ", tensor.bytes, " bytes; ", count,
           " from ", offset, " on were asked for");
-  files_[tensor.file].read(tensor.offset + offset, {out, static_cast<std::size_t>(count)});
+  files_[tensor.file].read(tensor.offset + offset, static_cast<std::size_t>(count), out);
 }
 
 Format ModelFile::format(const TensorInfo& tensor) const {

@@ -264,9 +264,8 @@ std::vector<TensorInfo> read_safetensors_header(const File& file, std::uint32_t 
   read.enter("header");
   const auto bytes = read.bytes(length);
   if (bytes.empty() || bytes[0] != '{') read.fail(kLengthBytes, "does not begin with '{'");
-  const std::string text(bytes.begin(), bytes.end());
   HeaderBuilder builder(file, file_index, kLengthBytes + length);
-  parse_json(file.path(), "header", kLengthBytes, text, builder);
+  parse_json(file.path(), "header", kLengthBytes, bytes, builder);
   return std::move(builder).finish();
 }
 
