@@ -1,0 +1,116 @@
+"""Texts to vectors and prompts to text, from GGUF and safetensors models, in process, with numpy arrays in and out.
+
+    model = pumice.load("path/to/model")      # a .gguf file, a folder with config.json, or a hub id
+    vectors = model.encode(texts)             # float32 (n, d)
+    answer = model.generate("Once upon a time", max_new_tokens=64)
+
+Everything but the errors is imported on first use, so that `import pumice` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import _core, errors
+from .errors import (
+    ChatTemplateError,
+    ContextLengthError,
+    DeviceError,
+    DeviceLostError,
+    DeviceNotFoundError,
+    FallbackWarning,
+    ForkedDeviceError,
+    GrammarError,
+    ModelFormatError,
+    NumericError,
+    OutOfDeviceMemoryError,
+    PumiceError,
+    TokenizerError,
+    TruncationWarning,
+    UnsupportedModelError,
+    UnsupportedTaskError,
+)
+
+if TYPE_CHECKING:
+    from .diagnostics import Report, doctor
+    from .encoding import RankHit
+    from .generation import ChatResult, Chunk, Generation, SamplingParams, Stream
+    from .hardware import DeviceInfo, DeviceList, devices
+    from .model import Model, load
+    from .placement import Plan, plan
+
+_core.set_error_types(errors.BY_KIND)
+__version__: str = _core.__version__
+
+_HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
+    "load": "model",
+    "Model": "model",
+    "Generation": "generation",
+    "ChatResult": "generation",
+    "Chunk": "generation",
+    "Stream": "generation",
+    "SamplingParams": "generation",
+    "RankHit": "encoding",
+    "devices": "hardware",
+    "DeviceInfo": "hardware",
+    "DeviceList": "hardware",
+    "plan": "placement",
+    "Plan": "placement",
+    "doctor": "diagnostics",
+    "Report": "diagnostics",
+}
+
+__all__ = [
+    "ChatResult",
+    "ChatTemplateError",
+    "Chunk",
+    "ContextLengthError",
+    "DeviceError",
+    "DeviceInfo",
+    "DeviceList",
+    "DeviceLostError",
+    "DeviceNotFoundError",
+    "FallbackWarning",
+    "ForkedDeviceError",
+    "Generation",
+    "GrammarError",
+    "Model",
+    "ModelFormatError",
+    "NumericError",
+    "OutOfDeviceMemoryError",
+    "Plan",
+    "PumiceError",
+    "RankHit",
+    "Report",
+    "SamplingParams",
+    "Stream",
+    "TokenizerError",
+    "TruncationWarning",
+    "UnsupportedModelError",
+    "UnsupportedTaskError",
+    "__version__",
+    "build_info",
+    "devices",
+    "doctor",
+    "load",
+    "plan",
+]
+
+
+def build_info() -> dict[str, Any]:
+    """How the engine was built and what it chose here: version, compiler, isa, isas, blas, threads, formats, architectures."""
+    return _core.build_info()
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'pumice' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

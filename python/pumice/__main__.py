@@ -1,0 +1,243 @@
+"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | bench. Exit code 0, or 1 with one line on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pumice
+
+BENCH_TEXT = (
+    "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
+    "can say for certain whether the bridge was built before or after the great flood of the last century. "
+)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "), file=sys.stderr)
+        raise SystemExit(1)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
+def parser() -> Parser:
+    top = Parser(prog="pumice", description="Texts to vectors and prompts to text from GGUF and safetensors models.")
+    top.add_argument("--version", action="version", version=f"pumice {pumice.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
+
+    def command(name: str, run: Any, about: str, model: str | None = None) -> Parser:
+        sub: Parser = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(run=run)
+        if model:
+            sub.add_argument("model", metavar=model, help="a .gguf file, a folder with config.json and safetensors, or org/name[:file]")
+        return sub
+
+    doctor = command("doctor", run_doctor, "check this installation")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    command("devices", run_devices, "list the devices")
+    info = command("info", run_info, "show what a model file says of itself", "FILE")
+    info.add_argument("--tensors", action="store_true", help="list every tensor")
+    plan = command("plan", run_plan, "show where each layer would live, without loading", "FILE")
+    encode = command("encode", run_encode, "encode the lines of a file into a .npy array", "MODEL")
+    encode.add_argument("input", nargs="?", default="-", help="a UTF-8 text file, one text per line (default: standard input)")
+    encode.add_argument("-o", "--output", required=True, help="the .npy file to write: float32 (lines, d)")
+    encode.add_argument("--prompt-name", help="one of the model's prompts, to put before each line")
+    encode.add_argument("--truncate-dim", type=_count, help="the first columns only")
+    encode.add_argument("--raw", action="store_true", help="do not normalise")
+    generate = command("generate", run_generate, "continue a prompt", "MODEL")
+    generate.add_argument("prompt", help='the prompt; "-" reads it from standard input')
+    chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
+    chat.add_argument("--system", help="a system message to begin with")
+    bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
+    bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
+    bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
+    bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
+    for sub in (plan, encode, generate, chat, bench):
+        load = sub.add_argument_group("loading")
+        load.add_argument("--device", help='"auto", "cpu", "vulkan", "vulkan:1"')
+        load.add_argument("--threads", type=_count)
+        load.add_argument("--n-ctx", type=_count, help="tokens per sequence")
+        load.add_argument("--quantize", help='"q8_0", "q4_0", "q4_k": pack float weights while loading')
+        load.add_argument("--compute", help='"auto" or "float32"')
+    for sub in (generate, chat):
+        sampling = sub.add_argument_group("sampling")
+        sampling.add_argument("--max-new-tokens", type=_count)
+        sampling.add_argument("--top-k", type=int)
+        sampling.add_argument("--seed", type=int)
+        for name in ("temperature", "top-p", "min-p", "repetition-penalty"):
+            sampling.add_argument(f"--{name}", type=float)
+        sampling.add_argument("--stop", action="append", help="stop before this text (may be given several times)")
+    return top
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return _given(arguments, "device", "threads", "n_ctx", "quantize", "compute")
+
+
+def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
+    return _given(arguments, "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    report = pumice.doctor()
+    print(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
+    return 0 if report.ok else 1
+
+
+def run_devices(arguments: argparse.Namespace) -> int:
+    print(pumice.devices())
+    return 0
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    from . import _core
+    from .display import size, text_table
+    from .hub import resolve
+    from .model import describe_file
+
+    file = _core.open_file(str(resolve(arguments.model)))
+    print(describe_file(file))
+    for key in file.keys():
+        if not key.startswith("tokenizer.") or not isinstance(file.get(key), list):
+            value = file.get(key)
+            shown = repr(value) if not hasattr(value, "shape") else f"array of {value.shape[0]} {value.dtype}"
+            print(f"  {key} = {shown if len(shown) <= 120 else shown[:117] + '...'}")
+    if arguments.tensors:
+        rows = [(name, kind, " x ".join(map(str, shape)), size(bytes_)) for name, kind, shape, bytes_ in file.tensors]
+        print(text_table(["tensor", "format", "shape", "size"], rows, right=["size"]))
+    else:
+        print(f"  {len(file.tensors)} tensors (--tensors lists them)")
+    return 0
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    print(pumice.plan(arguments.model, **_load_options(arguments)))
+    return 0
+
+
+def _lines(path: str) -> Iterator[str]:
+    if path == "-":
+        for line in sys.stdin.buffer:
+            yield line.decode("utf-8").rstrip("\r\n")
+    else:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.rstrip("\r\n")
+
+
+def run_encode(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        vectors = model.encode(
+            _lines(arguments.input),
+            prompt_name=arguments.prompt_name,
+            truncate_dim=arguments.truncate_dim,
+            normalize=False if arguments.raw else None,
+            show_progress_bar=sys.stderr.isatty(),
+        )
+    with open(arguments.output, "wb") as file:  # np.save would add .npy to the name
+        np.save(file, vectors)
+    print(f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}")
+    return 0
+
+
+def run_generate(arguments: argparse.Namespace) -> int:
+    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
+        for chunk in stream:
+            print(chunk, end="", flush=True)
+    print()
+    return 0
+
+
+def run_chat(arguments: argparse.Namespace) -> int:
+    messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
+    talks = sys.stdin.isatty()
+    with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        while True:
+            if talks:
+                print("> ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return 0
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line.rstrip("\r\n")})
+            stream = model.chat(messages, stream=True, **_sampling(arguments))
+            try:
+                for chunk in stream:
+                    print(chunk, end="", flush=True)
+            except KeyboardInterrupt:  # ends the answer, not the conversation
+                if not talks:
+                    raise
+                stream.close()
+            print()
+            messages.append(stream.result.message)
+
+
+def run_bench(arguments: argparse.Namespace) -> int:
+    with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        print(model.summary())
+        if "encode" in model.info["tasks"] and "generate" not in model.info["tasks"]:
+            words = BENCH_TEXT.split()
+            texts = [" ".join(words[: 4 + i * 7 % (len(words) - 4)]) for i in range(arguments.sentences)]
+            model.encode(texts[:32])
+            started = time.perf_counter()
+            model.encode(texts)
+            seconds = time.perf_counter() - started
+            tokens = sum(model.count_tokens(text) for text in texts)
+            print(
+                f"encode: {len(texts) / seconds:.0f} sentences/s, {tokens / seconds:.0f} tokens/s ({len(texts)} sentences, {seconds:.2f} s)"
+            )
+        if "generate" in model.info["tasks"]:
+            ids = model.tokenize(BENCH_TEXT * (1 + arguments.prompt_tokens // 8))[: arguments.prompt_tokens]
+            model.generate(ids[:8], max_new_tokens=2, temperature=0)
+            timings = model.generate(ids, max_new_tokens=arguments.tokens, temperature=0).timings
+            for phase in ("prefill", "decode"):
+                tokens, seconds = timings[f"{phase}_tokens"], timings[f"{phase}_seconds"]
+                print(f"{phase}: {timings[f'{phase}_tokens_per_second']:.1f} tokens/s ({tokens:.0f} tokens, {seconds:.2f} s)")
+    return 0
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    print(f"pumice: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs a command; the exit code. Errors are one line on stderr."""
+    arguments = parser().parse_args(argv)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", pumice.TruncationWarning)
+            warnings.simplefilter("always", pumice.FallbackWarning)
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("pumice: interrupted", file=sys.stderr)
+    except BrokenPipeError:  # the reader (head, less) has gone; keep Python from writing to it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (pumice.PumiceError, OSError, ValueError, TypeError, MemoryError, ImportError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"pumice: {message}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Checks of arguments: unknown names get the nearest valid one, wrong values get the valid range."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# What other packages call our arguments.
+KNOWN_ELSEWHERE = {
+    "convert_to_numpy": None,
+    "convert_to_tensor": None,
+    "do_sample": "temperature (0 is greedy)",
+    "max_length": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "n_batch": "token_budget",
+    "n_gpu_layers": "gpu_layers",
+    "n_threads": "threads",
+    "normalize_embeddings": "normalize",
+    "num_return_sequences": "n",
+    "num_threads": "threads",
+    "repeat_penalty": "repetition_penalty",
+    "stop_strings": "stop",
+    "typical": "typical_p",
+}
+
+
+def did_you_mean(name: object, valid: Iterable[str]) -> str:
+    """'; did you mean "x"?' or nothing."""
+    near = difflib.get_close_matches(str(name), list(valid), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError:
+    valid = [v for v in valid if v != "self"]
+    elsewhere = KNOWN_ELSEWHERE.get(name)
+    hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
+    return TypeError(f"{function}() has no argument {name!r}{hint} (valid: {', '.join(valid)})")
+
+
+def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turns an unknown keyword into a TypeError with the nearest valid name.
+
+    `extra` names (with defaults) the keywords that a function takes by **; they then show in its signature too."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=v) for k, v in (extra or {}).items()]
+        names = {p.name: None for p in (*named, *more)}
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs:
+                if name not in names:
+                    raise unknown_keyword(function.__name__, name, names)
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
+    allowed = list(allowed)
+    if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
+        hint = did_you_mean(value, [a for a in allowed if isinstance(a, str)])
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}{hint}")
+    return value
+
+
+def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__} {value!r}"[:300]) from None
+    if not low <= number <= high:
+        raise ValueError(f"{name}={number} is out of range: it must be {_range(low, high, 2**63 - 1)}")
+    return number
+
+
+def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> float:
+    try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__} {value!r}"[:300]) from None
+    if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
+        bounds = _range(low, high, math.inf).replace("at least", "more than" if open_low else "at least")
+        raise ValueError(f"{name}={number} is out of range: it must be {bounds if low > -math.inf else 'finite'}")
+    return number
+
+
+def _range(low: float, high: float, infinite: float) -> str:
+    return f"at least {low}" if high == infinite else f"at least {low} and at most {high}"
+
+
+def warn(category: type[Warning], message: str) -> None:
+    """A warning that points at the first line outside of this package."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__package__") == __package__ and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -1,0 +1,71 @@
+"""Tables, sizes and colours, as text and as HTML for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_CELL = "padding:2px 10px;text-align:{};border:none"
+
+
+def size(count: float | None) -> str:
+    """1536 -> '1.5 KiB'; None -> '?'."""
+    if count is None:
+        return "?"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def count(number: float) -> str:
+    """134515008 -> '134.5 M'."""
+    for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number:.0f}"
+
+
+def formats(value: Any) -> str:
+    """Weight formats with their bytes, largest first: {'q4_1': 9, 'f32': 1} -> 'q4_1, f32'."""
+    if isinstance(value, Mapping):
+        return ", ".join(sorted(map(str, value), key=lambda name: -float(value[name])))
+    return value if isinstance(value, str) else ", ".join(map(str, value or ()))
+
+
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = ()) -> str:
+    cells = [list(map(str, row)) for row in rows]
+    widths = [max(len(line[i]) for line in (list(headers), *cells)) for i in range(len(headers))]
+    to_right = {headers.index(name) for name in right}
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(c.rjust(w) if i in to_right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+
+    return "\n".join([line(headers), line(["-" * w for w in widths]), *map(line, cells)])
+
+
+def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = (), caption: str = "") -> str:
+    to_right = set(right)
+
+    def cells(tag: str, row: Sequence[Any]) -> str:
+        return "".join(
+            f'<{tag} style="{_CELL.format("right" if h in to_right else "left")}">{html.escape(str(c))}</{tag}>'
+            for h, c in zip(headers, row, strict=True)
+        )
+
+    top = f'<caption style="text-align:left;font-weight:bold">{html.escape(caption)}</caption>' if caption else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<table style="border-collapse:collapse">{top}<thead><tr>{cells("th", headers)}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def html_lines(lines: Iterable[str]) -> str:
+    return "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+
+
+def token_span(text: str, probability: float, title: str) -> str:
+    """A token on a background from red (probability 0) over yellow to green (1)."""
+    hue = 120 * min(max(probability, 0.0), 1.0)
+    return f'<span title="{html.escape(title)}" style="background:hsl({hue:.0f} 75% 80%);color:#111">{html.escape(text)}</span>'

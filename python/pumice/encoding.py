@@ -1,0 +1,466 @@
+"""encode(), predict() and rank(): any number of texts through a window of a few thousand, tokenised while the last one computes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .arguments import choice, did_you_mean, integer, warn
+from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError
+from .interruptible import Task
+from .sentence_config import SentenceConfig
+
+if TYPE_CHECKING:
+    from .tokenizers import Tokenizer
+
+logger = logging.getLogger("pumice")
+
+Float32 = npt.NDArray[np.float32]
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+Pair = tuple[str, str]
+
+# A window bounds memory (ids, strings) and is large enough to sort by length and to keep every thread busy.
+WINDOW_TEXTS = 4096
+WINDOW_CHARACTERS = 4 << 20
+DIRECT_CHARACTERS = 1 << 14  # windows up to here are tokenised at once: a few milliseconds, less than a thread is worth
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+
+
+@dataclass(frozen=True)
+class RankHit:
+    """One document of rank(): its place in the list given, its score, its text."""
+
+    index: int
+    score: float
+    document: str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A window as the engine takes it: text i is ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    types: npt.NDArray[np.int32] | None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class Cuts:
+    """What truncation did to a call's texts."""
+
+    def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
+        if truncate is not True and truncate != "error":
+            raise ValueError(f'truncate={truncate!r} is neither True (cut and warn) nor "error"')
+        self.limit, self.fail, self.what = limit, truncate == "error", what
+        self.cut = self.longest = self.seen = 0
+
+    def see(self, lengths: npt.NDArray[Any], first: int) -> None:
+        long = np.flatnonzero(lengths > self.limit)
+        self.seen += len(lengths)
+        if long.size and self.fail:
+            i = int(long[0])
+            raise ContextLengthError(
+                f"{self.what} {first + i} has {int(lengths[i])} tokens and this model takes {self.limit}. "
+                f"Split it, or pass truncate=True to cut it (with a warning)"
+            )
+        if long.size:
+            self.cut += int(long.size)
+            self.longest = max(self.longest, int(lengths.max()))
+
+    def warn(self) -> None:
+        if self.cut:
+            warn(
+                TruncationWarning,
+                f"{self.cut} of {self.seen} {self.what}s were cut to the model's {self.limit} tokens; the longest has {self.longest}. "
+                f'truncate="error" raises instead',
+            )
+
+
+class Rows:
+    """The result array: the caller's, or our own that grows when the number of texts is not known."""
+
+    def __init__(self, width: int, expected: int | None, out: Float32 | None) -> None:
+        self._out = out
+        self._array: Float32 = np.asarray(out) if out is not None else np.empty((expected or 0, width), np.float32)
+        self.filled = 0
+
+    def next(self, count: int) -> Float32:
+        end = self.filled + count
+        if end > len(self._array):
+            if self._out is not None:
+                raise ValueError(f"out has {len(self._array)} rows and there are more texts than that")
+            # realloc moves pages instead of copying; no view of ours is alive here.
+            self._array.resize((max(end, len(self._array) * 3 // 2), self._array.shape[1]), refcheck=False)
+        return self._array[self.filled : end]
+
+    def done(self) -> Float32:
+        if self._out is not None:
+            if self.filled < len(self._array):
+                raise ValueError(f"out has {len(self._array)} rows and only {self.filled} texts came (they are in its first rows)")
+            return self._out
+        if self.filled < len(self._array):
+            self._array.resize((self.filled, self._array.shape[1]), refcheck=False)
+        return self._array
+
+    def partial(self) -> Float32:
+        return self._array[: self.filled].copy()
+
+
+def check_text(text: object, name: str) -> str:
+    """A real str that UTF-8 can write."""
+    if not isinstance(text, str):
+        hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
+        raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has a lone surrogate {text[error.start]!r} at character {error.start}: it is not valid Unicode text. "
+                f'text.encode("utf-8", "replace").decode() mends it'
+            ) from None
+    return text if type(text) is str else str(text)
+
+
+def windows(items: Iterable[Any], length: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """Up to 4096 items or 4 Mi characters at a time."""
+    window: list[Any] = []
+    characters = 0
+    for item in items:
+        window.append(item)
+        characters += length(item)
+        if len(window) == WINDOW_TEXTS or characters >= WINDOW_CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+
+
+def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
+    """What to iterate, and how many there will be if that is known."""
+    if isinstance(inputs, (bytes, bytearray, Mapping)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
+    if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
+        raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
+    try:
+        return inputs, len(inputs)  # type: ignore[arg-type]
+    except TypeError:
+        return inputs, None
+
+
+def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
+    """The results of jobs (weight, work) in order; each runs in the background while the one before is used.
+
+    The caller's iterable is advanced in the caller's thread. Light jobs are run at once."""
+
+    def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
+        weight, work = job
+        return work if weight <= DIRECT_CHARACTERS else Task(work).result
+
+    source = iter(jobs)
+    job = next(source, None)
+    running = start(job) if job else None
+    while running:
+        following = next(source, None)  # read while the job runs
+        result = running()
+        running = start(following) if following else None
+        yield result
+
+
+def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
+    """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (as sentence-transformers decides)."""
+    if not isinstance(show, (bool, np.bool_, type(None))):
+        raise TypeError(f"show_progress_bar must be True, False or None, not {show!r}")
+    if not show and not (show is None and logger.getEffectiveLevel() <= logging.INFO):
+        return None
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, unit=unit, dynamic_ncols=True)
+
+
+class Encoder:
+    """Texts to arrays with one loaded model."""
+
+    def __init__(self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None) -> None:
+        self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.hidden_size = int(engine.info["hidden_size"])
+        context = int(engine.info["n_ctx"])
+        self.max_tokens = min(config.max_seq_length or context, context)
+        self.activation = activation  # of predict(), as the model's file names it
+
+    # ------------------------------------------------------------ arguments
+    def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("prompt and prompt_name were both given; one of them says what to put before each text")
+        if prompt is None:
+            name = prompt_name if prompt_name is not None else self.config.default_prompt
+            if name is None:
+                return ""
+            if name not in self.config.prompts:
+                known = ", ".join(map(repr, self.config.prompts)) or "none: load(prompts={...}) gives it some"
+                raise ValueError(f"prompt_name={name!r} is not a prompt of this model ({known}){did_you_mean(name, self.config.prompts)}")
+            prompt = self.config.prompts[name]
+        prompt = check_text(prompt, "prompt")
+        if prompt and not self.config.pool_prompt:
+            raise UnsupportedModelError(
+                "This model keeps its prompt out of the pooled vector (include_prompt=false in 1_Pooling/config.json), "
+                "which this version cannot do; without a prompt it works"
+            )
+        return prompt
+
+    def budget(self, batch_size: int | None, token_budget: int | None) -> int:
+        if batch_size is not None and token_budget is not None:
+            raise ValueError("batch_size and token_budget were both given; token_budget (tokens per micro-batch) is the exact one")
+        if token_budget is not None:
+            return integer("token_budget", token_budget, 1)
+        return 0 if batch_size is None else integer("batch_size", batch_size, 1, 2**31) * self.max_tokens
+
+    def width(self, truncate_dim: int | None) -> int:
+        return self.hidden_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.hidden_size)
+
+    @staticmethod
+    def check_out(out: Any, shape: tuple[int | None, int]) -> Float32:
+        wanted = f"({'n' if shape[0] is None else shape[0]}, {shape[1]})"
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
+        if out.dtype != np.float32:
+            raise TypeError(f"out has dtype {out.dtype}; it must be float32")
+        if out.ndim != 2 or out.shape[1] != shape[1] or (shape[0] is not None and out.shape[0] != shape[0]):
+            raise ValueError(f"out has shape {out.shape}; it must be {wanted}")
+        if not out.flags.c_contiguous or not out.flags.writeable or not out.flags.aligned or not out.dtype.isnative:
+            raise ValueError("out must be a writable, C-contiguous, aligned array in this machine's byte order")
+        rows: Float32 = out
+        return rows
+
+    # ------------------------------------------------------------ tokens
+    def tokenised(self, texts: Iterable[Any], prompt: str, cuts: Cuts) -> Iterator[Tokens]:
+        def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
+            first = 0
+            for window in windows(texts, lambda t: len(t) if isinstance(t, str) else 0):
+                weight = sum(len(t) + len(prompt) for t in window if isinstance(t, str))
+                yield weight, functools.partial(self._tokenise, window, first, prompt, cuts)
+                first += len(window)
+
+        return ahead(jobs())
+
+    def _tokenise(self, window: list[Any], first: int, prompt: str, cuts: Cuts) -> Tokens:
+        texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+        if self.config.lower_case:
+            texts = [text.lower() for text in texts]
+        batch = self.tokenizer.encode_batch(texts, add_special=True, truncate_to=self.max_tokens)
+        return self._checked(batch, first, cuts)
+
+    def _tokenise_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
+        pairs = []
+        for i, pair in enumerate(window):
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise TypeError(f"pair {first + i} is {pair!r}; it must be two strings (query, document)"[:300])
+            pairs.append(tuple(check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(pair)))
+        if self.config.lower_case:
+            pairs = [(a.lower(), b.lower()) for a, b in pairs]
+        return self._checked(self.tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
+
+    @staticmethod
+    def _checked(batch: Any, first: int, cuts: Cuts) -> Tokens:
+        tokens = Tokens(batch.ids, batch.offsets, batch.types)
+        empty = np.flatnonzero(np.diff(tokens.offsets) == 0)
+        if empty.size:
+            raise ValueError(
+                f"{cuts.what} {first + int(empty[0])} is empty and this model's tokenizer adds no special tokens: nothing to encode"
+            )
+        cuts.see(np.asarray(batch.lengths_before_cut), first)
+        return tokens
+
+    # ------------------------------------------------------------ calls
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        prompt: str | None,
+        prompt_name: str | None,
+        batch_size: int | None,
+        token_budget: int | None,
+        normalize: bool | None,
+        truncate_dim: int | None,
+        precision: str,
+        output: str,
+        truncate: bool | str,
+        show_progress_bar: bool | None,
+        out: Float32 | None,
+    ) -> Any:
+        """Model.encode()."""
+        choice("output", output, ("sentence", "tokens"))
+        choice("precision", precision, PRECISIONS)
+        if out is not None and (output == "tokens" or precision != "float32"):
+            raise ValueError('out= takes float32 sentence vectors; with output="tokens" or another precision the result is returned only')
+        if isinstance(inputs, np.ndarray) and inputs.ndim == 0:
+            inputs = inputs.item()
+        single = isinstance(inputs, str)
+        if single and precision in ("int8", "uint8"):
+            raise ValueError(f'precision="{precision}" takes its ranges from the texts of the call; one text has none. Use "binary"')
+        texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
+        width = self.width(truncate_dim)
+        if out is not None:
+            rows_out = out[None] if single and isinstance(out, np.ndarray) and out.ndim == 1 else out
+            rows = Rows(width, expected, self.check_out(rows_out, (expected, width)))
+        else:
+            rows = Rows(width, 0 if output == "tokens" else expected, None)
+        budget = self.budget(batch_size, token_budget)
+        cuts = Cuts(self.max_tokens, truncate)
+        windowed = self.tokenised(texts, self.prompt_text(prompt, prompt_name), cuts)
+        bar = progress_bar(show_progress_bar, expected, "text")
+        result: Any
+        try:
+            if output == "tokens":
+                if precision != "float32":
+                    raise ValueError(f'output="tokens" gives float32; precision="{precision}" works with output="sentence"')
+                result = self._token_rows(windowed, width, bool(normalize), bar)
+            else:
+                norm = self.config.normalize if normalize is None else bool(normalize)
+                result = self._pooled_rows(windowed, rows, norm, budget, bar)
+        finally:
+            if bar is not None:
+                bar.close()
+        cuts.warn()
+        if output == "sentence" and precision != "float32":
+            result = quantize_rows(result, precision)
+        if not single:
+            return result
+        return out if out is not None else result[0]
+
+    def _pooled_rows(self, windowed: Iterator[Tokens], rows: Rows, normalize: bool, budget: int, bar: Any) -> Float32:
+        try:
+            for tokens in windowed:
+                target = rows.next(len(tokens))
+                update = None if bar is None else functools.partial(_advance_to, bar, rows.filled)
+                self.engine.encode(tokens.ids, tokens.offsets, tokens.types, target, normalize, budget, update)
+                del target
+                rows.filled += len(tokens)
+                if bar is not None:
+                    _advance_to(bar, rows.filled, 0)
+        except KeyboardInterrupt as interrupt:
+            interrupt.partial = rows.partial()  # type: ignore[attr-defined]
+            raise
+        return rows.done()
+
+    def _token_rows(self, windowed: Iterator[Tokens], width: int, normalize: bool, bar: Any) -> list[Float32]:
+        result: list[Float32] = []
+        try:
+            for tokens in windowed:
+                for part in _token_batches(tokens):
+                    hidden = self.engine.encode_tokens(part.ids, part.offsets, part.types)[:, :width]
+                    if normalize:
+                        hidden = hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-12)
+                    result.extend(np.ascontiguousarray(hidden[a:b]) for a, b in itertools.pairwise(part.offsets))
+                    if bar is not None:
+                        bar.update(len(part))
+        except KeyboardInterrupt as interrupt:
+            interrupt.partial = result  # type: ignore[attr-defined]
+            raise
+        return result
+
+    def classify(self, pairs: Iterable[Any], truncate: bool | str, show_progress_bar: bool | None) -> Float32:
+        """(n, labels) float32 scores of text pairs."""
+        items, expected = items_of(pairs, "pairs")
+        cuts = Cuts(self.max_tokens, truncate, "pair")
+
+        def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
+            first = 0
+            for window in windows(items, _pair_length):
+                yield sum(map(_pair_length, window)), functools.partial(self._tokenise_pairs, window, first, cuts)
+                first += len(window)
+
+        bar = progress_bar(show_progress_bar, expected, "pair")
+        scores: list[Float32] = []
+        try:
+            for tokens in ahead(jobs()):
+                for part in _token_batches(tokens):
+                    scores.append(self.engine.classify(part.ids, part.offsets, part.types))
+                    if bar is not None:
+                        bar.update(len(part))
+        finally:
+            if bar is not None:
+                bar.close()
+        cuts.warn()
+        logits: Float32 = np.concatenate(scores) if scores else np.empty((0, 1), np.float32)
+        return activate(logits, self.activation)
+
+
+def _advance_to(bar: Any, before: int, done: int) -> None:
+    bar.update(before + done - bar.n)
+
+
+def _pair_length(pair: Any) -> int:
+    return sum(len(text) for text in pair if isinstance(text, str)) if isinstance(pair, (tuple, list)) else 0
+
+
+TOKENS_PER_CALL = 1 << 16  # hidden rows of one call: 96 MiB at 384 columns
+
+
+def _token_batches(tokens: Tokens) -> Iterator[Tokens]:
+    """Runs of texts with at most 65,536 tokens together (one longer text alone)."""
+    offsets = tokens.offsets
+    first = 0
+    while first < len(tokens):
+        last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
+        last = max(last, first + 1)
+        a, b = int(offsets[first]), int(offsets[last])
+        yield Tokens(tokens.ids[a:b], offsets[first : last + 1] - a, None if tokens.types is None else tokens.types[a:b])
+        first = last
+
+
+def activate(logits: Float32, name: str | None) -> Float32:
+    """The activation that a cross-encoder's config names; by default a sigmoid for one label and nothing for more (CrossEncoder's rule)."""
+    kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
+    if kind == "Identity":
+        return logits
+    if kind == "Sigmoid":
+        with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinity, and 1 / infinity is the 0 that is meant
+            return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
+    if kind == "Softmax":
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(shifted / shifted.sum(axis=1, keepdims=True), np.float32)
+    raise UnsupportedModelError(f"The model's config names the activation {name!r}; this version knows Identity, Sigmoid and Softmax")
+
+
+def quantize_rows(rows: Float32, precision: str) -> npt.NDArray[Any]:
+    """float32 rows as sentence-transformers packs them: int8 and uint8 in 255 steps of each column's range over this call,
+    binary and ubinary as the signs, eight to a byte."""
+    if precision in ("binary", "ubinary"):
+        bits = np.packbits(rows > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the int8 range of the same bytes
+    if len(rows) < 2:
+        if len(rows) == 0:
+            return rows.astype(precision)
+        raise ValueError(f'precision="{precision}" takes its ranges from the texts of the call; one text has none. Use "binary"')
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    step = (high - low) / np.float32(255)
+    step[step == 0] = 1
+    steps = np.clip(np.floor((rows - low) / step), 0, 255)
+    return steps.astype(np.uint8) if precision == "uint8" else (steps - 128).astype(np.int8)
+
+
+def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
+    """(n, m) float32: every row of `a` against every row of `b`; larger is nearer (distances come negated)."""
+    left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+        raise ValueError(f"a has shape {left.shape} and b {right.shape}; both must be rows of the same width")
+    if kind == "cosine":
+        left, right = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12)) for x in (left, right))
+    if kind in ("cosine", "dot"):
+        return np.asarray(left @ right.T, np.float32)
+    order = 2 if kind == "euclidean" else 1
+    result = np.empty((len(left), len(right)), np.float32)
+    for row, values in enumerate(left):  # row by row: differences squared, no cancellation, no n x m x d array
+        result[row] = -np.linalg.norm(right - values, ord=order, axis=1)
+    return result

@@ -1,0 +1,110 @@
+"""Every error and warning of pumice. Messages say what, where, found and needed, and what to do next."""
+
+from __future__ import annotations
+
+
+class PumiceError(Exception):
+    """The base of every error that is pumice's own."""
+
+
+class ModelFormatError(PumiceError, ValueError):
+    """The bytes of a model file (or a file beside it) are not what its format asks for.
+
+    `file`, `field` and `offset` (byte) say where, each None when it does not apply.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, field: str | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.file = file or None
+        self.field = field or None
+        self.offset = offset
+
+    def __str__(self) -> str:
+        message = str(self.args[0]) if self.args else ""
+        where = [
+            part
+            for part, known in (
+                (self.file, self.file in message if self.file else True),
+                (f"field {self.field}", self.field in message if self.field else True),
+                (f"byte {self.offset}", self.offset is None or str(self.offset) in message),
+            )
+            if not known
+        ]
+        return f"{message} ({', '.join(map(str, where))})" if where else message
+
+
+class UnsupportedModelError(PumiceError):
+    """A sound file that this version cannot run: an architecture, a weight format or a module it does not know."""
+
+
+class TokenizerError(PumiceError):
+    """The tokenizer of a model is missing, broken or of an unknown kind. `tokenizer=` of load() replaces it."""
+
+
+class ChatTemplateError(PumiceError):
+    """No chat template, or one that does not render. `chat_template=` of load() replaces it."""
+
+
+class ContextLengthError(PumiceError, ValueError):
+    """More tokens than the model, or the context it was loaded with, can take."""
+
+
+class GrammarError(PumiceError, ValueError):
+    """A grammar or schema that cannot be enforced."""
+
+
+class DeviceError(PumiceError):
+    """A device failed."""
+
+
+class DeviceNotFoundError(DeviceError):
+    """The device that was asked for does not exist here. A named device never falls back to another one."""
+
+
+class DeviceLostError(DeviceError):
+    """The driver gave the device up in the middle of work."""
+
+
+class ForkedDeviceError(DeviceError):
+    """A device that was opened before fork() was used in the child."""
+
+
+class OutOfDeviceMemoryError(DeviceError, MemoryError):
+    """The device's memory does not hold what was asked for."""
+
+
+class NumericError(PumiceError):
+    """A NaN or an infinity where a number belongs."""
+
+
+class UnsupportedTaskError(PumiceError, TypeError):
+    """The model cannot do this: generate() on an encoder, predict() on a model without a classifier head."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were cut to the model's length: says how many and how long the longest was."""
+
+
+class FallbackWarning(UserWarning):
+    """Something else was done than what was asked: says what was asked, what was done and why."""
+
+
+# Kinds of the engine's errors (ErrorKind in cpp/core/error.h) as Python classes.
+BY_KIND: dict[str, type[BaseException]] = {
+    "base": PumiceError,
+    "invalid_argument": ValueError,
+    "wrong_type": TypeError,
+    "io": OSError,
+    "model_format": ModelFormatError,
+    "unsupported_model": UnsupportedModelError,
+    "context_length": ContextLengthError,
+    "unsupported_task": UnsupportedTaskError,
+    "out_of_memory": MemoryError,
+    "device": DeviceError,
+    "device_not_found": DeviceNotFoundError,
+    "device_lost": DeviceLostError,
+    "forked_device": ForkedDeviceError,
+    "out_of_device_memory": OutOfDeviceMemoryError,
+    "numeric": NumericError,
+    "cancelled": KeyboardInterrupt,
+}

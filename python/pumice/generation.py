@@ -1,0 +1,595 @@
+"""Prompts to text: what the sampling parameters are, when text is final, where it stops, what comes back."""
+
+from __future__ import annotations
+
+import html
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from .arguments import integer, real
+from .display import html_lines, token_span
+from .encoding import check_text
+from .errors import ModelFormatError
+from .side_files import read_object
+
+if TYPE_CHECKING:
+    from .tokenizers import Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+FinishReason = Literal["stop", "eos", "length", "cancelled"]
+Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
+Prompt = str | Ids
+
+
+class Sampling(TypedDict, total=False):
+    """The keywords of generate(), stream() and chat(). None: the model's own setting, else off."""
+
+    max_new_tokens: int
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int | str, float] | None
+    seed: int | None
+    stop: str | int | Sequence[str | int] | None
+    n: int
+    logprobs: int | bool | None
+
+
+SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {"max_new_tokens": 512, "n": 1}
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Resolved sampling values of a call: from the call, else from the model's own settings, else greedy.
+
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty 1 and the other penalties 0 are off.
+    logit_bias: token id -> number added to its logit. logprobs: how many alternatives per token, None for no log-probabilities.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    n: int = 1
+    logprobs: int | None = None
+
+
+# Range of each plain number: (check, arguments). One table for the call and for the model's files.
+_RANGES: dict[str, Callable[[str, Any], Any]] = {
+    "max_new_tokens": lambda name, v: integer(name, v, 1, 2**31 - 1),
+    "temperature": lambda name, v: real(name, v, 0.0),
+    "top_k": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "top_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
+    "min_p": lambda name, v: real(name, v, 0.0, 1.0),
+    "typical_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
+    "repetition_penalty": lambda name, v: real(name, v, 0.0, open_low=True),
+    "presence_penalty": lambda name, v: real(name, v),
+    "frequency_penalty": lambda name, v: real(name, v),
+    "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
+    "n": lambda name, v: integer(name, v, 1, 2**16),
+}
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
+
+# Keys of GGUF files: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py (Keys.General.SAMPLING_*)
+_GGUF_KEYS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a model's own files say about generation."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    eos_ids: tuple[int, ...] = ()
+
+
+def model_settings(file: _core.ModelFile) -> ModelSettings:
+    """general.sampling.* of a GGUF file; generation_config.json (then config.json for eos_token_id) of a folder."""
+    if file.kind == "gguf":
+        found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
+        return ModelSettings(_checked_settings(found, file.path))
+    path = Path(file.path)
+    source = (path if path.is_dir() else path.parent) / "generation_config.json"
+    values = read_object(source)
+    # transformers samples only when do_sample says so, and ignores temperature, top_k ... otherwise.
+    names = ["repetition_penalty"]
+    found = {"temperature": 1.0} if values.get("do_sample") is True else {}
+    if found:
+        names += ["temperature", *_FILTERS]
+    found |= {name: values[name] for name in names if values.get(name) is not None}
+    eos = values.get("eos_token_id")
+    if eos is None:
+        eos = file.get("eos_token_id")
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in eos):
+        raise ModelFormatError(f"{source}: eos_token_id is {eos!r}, not token ids"[:300], file=str(source), field="eos_token_id")
+    return ModelSettings(_checked_settings(found, str(source)), tuple(i for i in eos if i >= 0))
+
+
+def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
+    checked = {}
+    for name, value in found.items():
+        if name in ("top_p", "typical_p") and value == 0:
+            value = 1.0  # some files write 0 for "off"
+        try:
+            checked[name] = _RANGES[name](name, value)
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(f"{file}: {error}", file=file, field=name) from None
+    return checked
+
+
+def resolve_params(call: Mapping[str, Any], model: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
+    """The call's values, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
+    values: dict[str, Any] = dict(model)
+    for name, check in _RANGES.items():
+        if call.get(name) is not None:
+            values[name] = check(name, call[name])
+    off = SamplingParams()
+    if "temperature" not in values and any(values.get(name, getattr(off, name)) != getattr(off, name) for name in _FILTERS):
+        values["temperature"] = 1.0
+    values["logit_bias"] = _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
+    logprobs = call.get("logprobs")
+    if logprobs is not None and logprobs is not False:
+        values["logprobs"] = 0 if logprobs is True else integer("logprobs", logprobs, 0, vocab_size)
+    return SamplingParams(**values)
+
+
+def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, float]:
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        raise TypeError(f"logit_bias must be a dict from token id (or the text of one token) to a number, not {type(bias).__name__}")
+    result = {}
+    for key, value in bias.items():
+        if isinstance(key, str):
+            ids = tokenizer.encode(check_text(key, "a key of logit_bias"), add_special=False)
+            if len(ids) != 1:
+                raise ValueError(f"logit_bias: {key!r} is {len(ids)} tokens, not one; tokenize() shows their ids")
+            token = int(ids[0])
+        else:
+            token = integer("a token id in logit_bias", key, 0, vocab_size - 1)
+        infinite = isinstance(value, (float, np.floating)) and value == -math.inf  # forbids the token
+        result[token] = -math.inf if infinite else real(f"logit_bias[{key!r}]", value)
+    return result
+
+
+def _stops(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if stop is None:
+        return (), ()
+    entries = [stop] if isinstance(stop, (str, int, np.integer)) else list(stop)
+    texts, ids = [], []
+    for entry in entries:
+        if isinstance(entry, str):
+            if not entry:
+                raise ValueError("stop holds an empty string, which would stop before the first token")
+            texts.append(check_text(entry, "a stop string"))
+        else:
+            ids.append(integer("a token id in stop", entry, 0, vocab_size - 1))
+    return tuple(texts), tuple(ids)
+
+
+def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
+    """A prompt as int32 ids: a str through the tokenizer, ids checked against the vocabulary."""
+    if isinstance(prompt, str):
+        ids = np.ascontiguousarray(tokenizer.encode(check_text(prompt, name), add_special=add_special), np.int32)
+    else:
+        try:
+            array = np.asarray(prompt)
+        except ValueError:
+            array = np.asarray(None)
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            found = f"an array of {array.dtype} with shape {array.shape}" if array.dtype != object else type(prompt).__name__
+            raise TypeError(f"{name} must be a string or a row of token ids, not {found}")
+        wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
+        if wrong.size:
+            i = int(wrong[0])
+            raise ValueError(f"{name}: token {i} is {array[i]}; ids of this model are 0 to {vocab_size - 1}")
+        ids = np.ascontiguousarray(array, np.int32)
+    if not ids.size:
+        raise ValueError(f"{name} has no tokens, and a model continues at least one")
+    return ids
+
+
+def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
+    """The prompts in an argument, and whether it was one alone. One: a str, or a row of ids."""
+    if isinstance(prompt, str):
+        return [prompt], True
+    if isinstance(prompt, np.ndarray):
+        if prompt.ndim == 0:
+            return [prompt.item()], True
+        if prompt.ndim == 1 and prompt.dtype.kind != "O":
+            return (prompt.tolist(), False) if prompt.dtype.kind in "UT" else ([prompt], True)
+        return list(prompt), False
+    if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Sequence):
+        raise TypeError(f"prompt must be a string, token ids, or a list of either, not {type(prompt).__name__}")
+    prompts = list(prompt)
+    if prompts and all(not isinstance(p, (str, Sequence, np.ndarray)) or (isinstance(p, np.ndarray) and p.ndim == 0) for p in prompts):
+        return [prompts], True
+    return prompts, False
+
+
+# ---------------------------------------------------------------- results
+@dataclass(frozen=True, repr=False)
+class Generation:
+    """The text that followed a prompt. str() of it is the text.
+
+    ids: int32 (n,), without the end token and without what a stop string cut off.
+    finish_reason: "stop" (a stop string or id), "eos" (the model ended), "length" (max_new_tokens or the context), "cancelled".
+    logprobs: float32 (n,) natural log-probability of each token; top_ids int32 and top_logprobs float32 (n, k): the k likeliest
+    tokens at each place; None when not asked for. timings: tokens, seconds and tokens per second of the whole call's prefill and decode.
+    """
+
+    text: str
+    ids: Int32
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    reused_tokens: int
+    seed: int
+    params: SamplingParams
+    logprobs: Float32 | None
+    top_ids: Int32 | None
+    top_logprobs: Float32 | None
+    timings: Mapping[str, float]
+    device: str
+    pieces: tuple[str, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= 200 else self.text[:200] + "..."
+        return f"{type(self).__name__}({text!r}, tokens={len(self.ids)}, finish_reason={self.finish_reason!r})"
+
+    def _facts(self) -> str:
+        speed = self.timings.get("decode_tokens_per_second", 0.0)
+        facts = [f"{len(self.ids)} tokens", f"finish: {self.finish_reason}", f"seed {self.seed}", f"{speed:.1f} tokens/s", self.device]
+        return " · ".join(facts)
+
+    def _repr_html_(self) -> str:
+        if self.logprobs is None:
+            body = html.escape(self.text)
+        else:
+            chances = [math.exp(p) for p in self.logprobs.tolist()]
+            body = "".join(token_span(piece, p, f"p = {p:.3f}") for piece, p in zip(self.pieces, chances, strict=False))
+        facts = html_lines([self._facts()])
+        return f'<div style="white-space:pre-wrap">{body}</div><div style="color:#777;font-size:smaller">{facts}</div>'
+
+
+@dataclass(frozen=True, repr=False)
+class ChatResult(Generation):
+    """A Generation that answers a conversation. `prompt` is the text that the chat template made of it."""
+
+    prompt: str = ""
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The answer as a message, to append to the conversation."""
+        return {"role": "assistant", "content": self.text}
+
+    def to_openai(self) -> dict[str, Any]:
+        """The shape of an OpenAI chat completion."""
+        reason = {"eos": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
+        used = {"prompt_tokens": self.prompt_tokens, "completion_tokens": len(self.ids)}
+        return {
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "choices": [{"index": 0, "message": self.message, "finish_reason": reason}],
+            "usage": {**used, "total_tokens": sum(used.values())},
+        }
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """News of a stream: text that is final, and the tokens it came with. str() of it is the text.
+
+    index: which sequence (prompt * n + sample). finish_reason: set in a sequence's last chunk. Arrays as in Generation."""
+
+    text: str
+    ids: Int32
+    index: int
+    finish_reason: FinishReason | None
+    logprobs: Float32 | None
+    top_ids: Int32 | None
+    top_logprobs: Float32 | None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# ---------------------------------------------------------------- one sequence
+class Continuation:
+    """Tokens of one sequence as they come: their text (whole characters only), the first stop, and how much of it is final."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._decoder = tokenizer.decode_stream()
+        self._stops = params.stop
+        self._stop_ids = frozenset(params.stop_ids)
+        self._longest = max(map(len, params.stop), default=0)
+        self.text = ""
+        self.ids: list[int] = []
+        self.starts: list[int] = []  # where in the text each token begins
+        self.logprobs: list[Any] = []
+        self.top_ids: list[Any] = []
+        self.top_logprobs: list[Any] = []
+        self.finish_reason: FinishReason | None = None
+        self._sent_text = self._sent_ids = 0
+
+    def push(self, news: Mapping[str, Any]) -> None:
+        """Takes what the engine said of this sequence."""
+        ids = np.asarray(news["ids"]).tolist()
+        for k, token in enumerate(ids):
+            if token in self._stop_ids:
+                self._end("stop")
+                return
+            self.ids.append(token)
+            self.starts.append(len(self.text))
+            for name in ("logprobs", "top_ids", "top_logprobs"):
+                if news.get(name) is not None:
+                    getattr(self, name).append(news[name][k])
+            if self._extend(self._decoder.step([token])):
+                return
+        if news.get("finish_reason") is not None:
+            self._end(news["finish_reason"])
+
+    def cancel(self) -> None:
+        if self.finish_reason is None:
+            self._end("cancelled")
+
+    def _end(self, reason: FinishReason) -> None:
+        if not self._extend(self._decoder.flush()):  # bytes that never became a character
+            self.finish_reason = reason
+
+    def _extend(self, piece: str) -> bool:
+        """Adds text; True when it completes a stop string, which is cut off with all that follows."""
+        if not piece:
+            return False
+        before = max(0, len(self.text) - self._longest + 1)
+        self.text += piece
+        found = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
+        if not found:
+            return False
+        cut = min(found)
+        kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even when its end is cut off
+        self.text = self.text[:cut]
+        for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
+            del row[kept:]
+        self.finish_reason = "stop"
+        return True
+
+    def _final(self) -> int:
+        """How much of the text can no longer become part of a stop string."""
+        if self.finish_reason is not None:
+            return len(self.text)
+        held = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(self.text)), held, -1):
+                if self.text.endswith(stop[:length]):
+                    held = length
+                    break
+        return len(self.text) - held
+
+    def take(self, index: int) -> Chunk | None:
+        """What became final since the last chunk, or None."""
+        end = max(self._final(), self._sent_text)
+        last = len(self.ids) if self.finish_reason is not None else sum(s < end for s in self.starts[self._sent_ids :]) + self._sent_ids
+        if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
+            return None
+        rows = slice(self._sent_ids, last)
+        chunk = Chunk(self.text[self._sent_text : end], np.array(self.ids[rows], np.int32), index, self.finish_reason, *self.arrays(rows))
+        self._sent_text, self._sent_ids = end, last
+        return chunk
+
+    def arrays(self, rows: slice = slice(None)) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
+        """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of some tokens; None for what was not asked."""
+        return (
+            np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
+            np.array(self.top_ids[rows], np.int32) if self.top_ids else None,
+            np.array(self.top_logprobs[rows], np.float32) if self.top_logprobs else None,
+        )
+
+    def pieces(self) -> tuple[str, ...]:
+        ends = [*self.starts[1:], len(self.text)]
+        return tuple(self.text[a:b] for a, b in zip(self.starts, ends, strict=False))
+
+
+# ---------------------------------------------------------------- one call
+Finish = Callable[[list[Generation]], Any]
+
+
+class Run:
+    """One call of the engine's generator over one or more prompts. Nothing is held between two advance() calls."""
+
+    def __init__(
+        self, engine: _core.Model, tokenizer: Tokenizer, prompts: Sequence[Int32], params: SamplingParams, eos_ids: Sequence[int]
+    ) -> None:
+        values = asdict(params)
+        for name in ("stop", "stop_ids"):
+            del values[name]
+        values["logprobs"] = -1 if params.logprobs is None else params.logprobs
+        if params.seed is None:
+            del values["seed"]
+        values["eos_ids"] = list(eos_ids)
+        self._generator = engine.generator(list(prompts), values)
+        self._device = str(engine.info.get("device", ""))
+        self._prompt_tokens = [len(ids) for ids in prompts]
+        self.params = replace(params, seed=int(self._generator.seed))
+        self.sequences = [Continuation(tokenizer, params) for _ in range(len(prompts) * params.n)]
+
+    @property
+    def done(self) -> bool:
+        return all(s.finish_reason is not None for s in self.sequences)
+
+    def advance(self, max_steps: int, max_ms: float) -> list[int]:
+        """Some steps; the sequences that have news."""
+        changed = []
+        for news in self._generator.advance(max_steps, max_ms):
+            index = int(news["sequence"])
+            sequence = self.sequences[index]
+            if sequence.finish_reason is not None:
+                continue
+            sequence.push(news)
+            changed.append(index)
+            if sequence.finish_reason is not None and news.get("finish_reason") is None:
+                self._generator.finish(index)
+        if not changed and self._generator.done:
+            for sequence in self.sequences:  # the engine ended: no sequence may wait for ever
+                sequence.cancel()
+        return changed
+
+    def to_end(self) -> None:
+        # Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise short turns, so that an
+        # interrupt loses little.
+        steps = 1 if self.params.stop or self.params.stop_ids else 8
+        while not self.done:
+            self.advance(steps, 100.0)
+
+    def close(self) -> None:
+        for sequence in self.sequences:
+            sequence.cancel()
+        self._generator.close()
+
+    def results(self) -> list[Generation]:
+        reused = list(self._generator.reused_tokens)
+        timings = with_speeds(self._generator.timings())
+        result = []
+        for index, s in enumerate(self.sequences):
+            prompt = index // self.params.n
+            logprobs, top_ids, top_logprobs = s.arrays()
+            if self.params.logprobs is not None and logprobs is None:  # no token came
+                logprobs = np.empty(0, np.float32)
+            if self.params.logprobs and top_ids is None:
+                top_ids, top_logprobs = np.empty((0, self.params.logprobs), np.int32), np.empty((0, self.params.logprobs), np.float32)
+            result.append(
+                Generation(
+                    text=s.text,
+                    ids=np.array(s.ids, np.int32),
+                    finish_reason=s.finish_reason,
+                    prompt_tokens=self._prompt_tokens[prompt],
+                    reused_tokens=int(reused[prompt]),
+                    seed=int(self._generator.seed),
+                    params=self.params,
+                    logprobs=logprobs,
+                    top_ids=top_ids,
+                    top_logprobs=top_logprobs,
+                    timings=timings,
+                    device=self._device,
+                    pieces=s.pieces(),
+                )
+            )
+        return result
+
+
+def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
+    """prefill_ and decode_tokens_per_second beside tokens and seconds (0 when no time was spent)."""
+    result = dict(timings)
+    for phase in ("prefill", "decode"):
+        seconds = timings.get(f"{phase}_seconds", 0.0)
+        result[f"{phase}_tokens_per_second"] = timings.get(f"{phase}_tokens", 0.0) / seconds if seconds > 0 else 0.0
+    return result
+
+
+def run_to_end(run: Run, finish: Finish) -> Any:
+    """The results of a call; KeyboardInterrupt carries those so far as .partial."""
+    try:
+        run.to_end()
+        return finish(run.results())
+    except KeyboardInterrupt as interrupt:
+        for sequence in run.sequences:
+            sequence.cancel()
+        interrupt.partial = finish(run.results())  # type: ignore[attr-defined]
+        raise
+    finally:
+        run.close()
+
+
+class Stream(Iterator[Chunk]):
+    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest; `result` then holds what there is."""
+
+    def __init__(self, run: Run, finish: Finish) -> None:
+        self._run, self._finish = run, finish
+        self._ready: deque[Chunk] = deque()
+        self._result: Any = None
+        self._closed = False
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Chunk:
+        while not self._ready and not self._closed:
+            if self._run.done:
+                self._end()
+                break
+            try:
+                changed = self._run.advance(1, 50.0)
+            except BaseException as error:
+                self._end()
+                if isinstance(error, KeyboardInterrupt):
+                    error.partial = self.result  # type: ignore[attr-defined]
+                raise
+            self._ready.extend(chunk for i in changed or range(len(self._run.sequences)) if (chunk := self._run.sequences[i].take(i)))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    @property
+    def result(self) -> Any:
+        """What generate() (or chat()) would have returned, once the stream has ended or was closed; None before."""
+        return self._result
+
+    def close(self) -> None:
+        """Cancels what is not done yet. Nothing happens the second time."""
+        self._ready.clear()
+        self._end()
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for sequence in self._run.sequences:
+            sequence.cancel()
+        self._result = self._finish(self._run.results())
+        self._run.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            if not self._closed:
+                self._closed = True
+                self._run.close()
+        except Exception:  # also while the interpreter ends; a destructor has nobody to tell
+            pass

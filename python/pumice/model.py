@@ -1,0 +1,644 @@
+"""pumice.load() and Model: what users hold."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, encoding
+from .arguments import checked_keywords, choice, integer, unknown_keyword
+from .display import count, formats, html_lines, size
+from .errors import ChatTemplateError, UnsupportedTaskError
+from .generation import (
+    SAMPLING_DEFAULTS,
+    ChatResult,
+    Generation,
+    Ids,
+    Prompt,
+    Run,
+    Sampling,
+    Stream,
+    model_settings,
+    prompt_ids,
+    prompt_list,
+    resolve_params,
+    run_to_end,
+)
+from .hub import resolve
+from .interruptible import Task, interruptible
+from .placement import Plan
+from .sentence_config import POOLINGS, SentenceConfig, sentence_config
+
+if TYPE_CHECKING:
+    import tokenizers
+    from typing_extensions import Unpack
+
+    from .chat_templates import ChatTemplate
+    from .tokenizers import Tokenizer
+
+logger = logging.getLogger("pumice")
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Progress = bool | Callable[[int, int], None] | None
+BAR_AFTER_SECONDS = 1.0  # a load that takes longer shows how far it is
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The keywords of load() and plan()."""
+
+    device: str
+    gpu_layers: int | str
+    quantize: str | None
+    n_ctx: int | None
+    kv_dtype: str
+    kv_budget: int | str
+    compute: str
+    threads: int | None
+    tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
+    chat_template: str | os.PathLike[str] | None
+    pooling: str | None
+    prompts: Mapping[str, str] | None
+    progress: Progress
+
+
+LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
+    "device": "auto",
+    "gpu_layers": "auto",
+    "kv_dtype": "f16",
+    "kv_budget": "auto",
+    "compute": "auto",
+}
+
+_TASK_NEEDS = {
+    "encode": "an encoder, or a decoder that gives hidden states",
+    "generate": "a decoder with an output head",
+    "classify": "a cross-encoder: an encoder with a classifier head",
+}
+_TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()"}
+
+
+def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """load()'s options, all of them, each checked."""
+    for name in given:
+        if name not in LOAD_DEFAULTS:
+            raise unknown_keyword(function, name, LOAD_DEFAULTS)
+    o = LOAD_DEFAULTS | dict(given)
+    device = o["device"]
+    if not isinstance(device, str):
+        raise TypeError(f"device must be a string, not {type(device).__name__}")
+    if not re.fullmatch(r"vulkan:\d{1,4}", device):
+        choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
+    if isinstance(o["gpu_layers"], str):
+        choice("gpu_layers", o["gpu_layers"], ("auto", "all"))
+    else:
+        o["gpu_layers"] = integer("gpu_layers", o["gpu_layers"], 0, 2**31 - 1)
+    if isinstance(o["kv_budget"], str):
+        choice("kv_budget", o["kv_budget"], ("auto",))
+    else:
+        o["kv_budget"] = integer("kv_budget (bytes)", o["kv_budget"], 1)
+    choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
+    choice("kv_dtype", o["kv_dtype"], ("f16", "f32", "q8_0"))
+    choice("compute", o["compute"], ("auto", "float32"))
+    choice("pooling", o["pooling"], (None, *POOLINGS))
+    for name in ("n_ctx", "threads"):
+        if o[name] is not None:
+            o[name] = integer(name, o[name], 1, 2**31 - 1)
+    if o["prompts"] is not None:
+        if not isinstance(o["prompts"], Mapping):
+            raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
+        o["prompts"] = {str(k): encoding.check_text(v, f"prompts[{k!r}]") for k, v in o["prompts"].items()}
+    if not (o["progress"] is None or isinstance(o["progress"], bool) or callable(o["progress"])):
+        raise TypeError(f"progress must be True, False, None or a function of (bytes done, bytes in all), not {o['progress']!r}")
+    return o
+
+
+def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig | None = None) -> _core.LoadOptions:
+    gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
+    return _core.LoadOptions(
+        device=options["device"],
+        gpu_layers=gpu_layers,
+        quantize=options["quantize"],
+        n_ctx=options["n_ctx"],
+        kv_dtype=options["kv_dtype"],
+        kv_budget=None if options["kv_budget"] == "auto" else options["kv_budget"],
+        compute=options["compute"],
+        threads=options["threads"],
+        pooling=options["pooling"] or (config or sentence_config(file)).pooling,
+    )
+
+
+def describe_file(file: _core.ModelFile) -> str:
+    weights: dict[str, int] = {}
+    numbers = 0
+    for _, kind, shape, bytes_ in file.tensors:
+        weights[kind] = weights.get(kind, 0) + bytes_
+        numbers += int(np.prod(shape, dtype=object)) if shape else 1
+    name = Path(file.path).name
+    return f"{name}: {file.architecture}, {count(numbers)} parameters, {formats(weights)}, {size(file.size)} ({file.kind})"
+
+
+@checked_keywords(LOAD_DEFAULTS)
+def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Model:
+    """Loads a model.
+
+    source: a .gguf file (also the first of several), a folder with config.json and safetensors (also sharded), or a hub id
+        "org/name[:file or quantisation]" (needs the package huggingface_hub; never touched for local paths).
+    device: "auto" | "cpu" | "vulkan" | "vulkan:1". A named device never falls back to another.
+    gpu_layers: "auto" | "all" | how many layers go to the GPU.
+    quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
+    n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
+    kv_dtype: "f16" | "f32" | "q8_0".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
+    compute: "auto" | "float32" (activations are never quantised).  threads: None: as many as the machine grants this process.
+    tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
+    chat_template: Jinja text or a file with it, in place of the model's own.
+    pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.
+    prompts: name -> text put before each text by encode(prompt_name=name).
+    progress: True, False, None (a bar over the bytes when loading takes longer than a second), or a function of (done, total).
+
+    Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError;
+    TypeError and ValueError name the argument. Ctrl-C is seen within 100 ms.
+    """
+    checked = check_load_options("load", options)
+    path = resolve(source)
+    started = time.perf_counter()
+    file = _core.open_file(str(path))
+    config = sentence_config(file, checked["prompts"])
+    settings = model_settings(file)
+
+    def build_tokenizer() -> Tokenizer:
+        from .tokenizers import load_tokenizer
+
+        return load_tokenizer(file, checked["tokenizer"])
+
+    # The tokenizer is built beside the weights: a quarter second for most, one for 262,144 words.
+    tokenizer_task = Task(build_tokenizer)
+    bar = _LoadBar(checked["progress"], path.name)
+    try:
+        engine = _core.load(file, engine_options(file, checked, config), bar.update)
+    finally:
+        bar.close()
+    try:
+        tokenizer = tokenizer_task.result()
+        model = Model(path, file, engine, tokenizer, config, settings, checked)
+        if checked["chat_template"] is not None:
+            model._chat_template()  # a template that was asked for fails here, not at the first chat
+    except BaseException:
+        engine.close()
+        raise
+    model.info["load_seconds"] = time.perf_counter() - started
+    logger.info("%s", model._log_line())
+    return model
+
+
+class _LoadBar:
+    """Bytes loaded, as a tqdm bar that appears after a second, or to the caller's function."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+        self._started = time.perf_counter()
+        self._bar: Any = None
+        self.update = None if progress is False else self._update
+
+    def _update(self, done: int, total: int) -> None:
+        if callable(self._progress):
+            self._progress(done, total)
+            return
+        if self._bar is None:
+            if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
+                return
+            from tqdm.auto import tqdm
+
+            # Unasked, a bar is for eyes only: not for files and pipes.
+            disable = None if self._progress is None else False
+            self._bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, desc=self._name, disable=disable)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _reload(source: str, options: dict[str, Any]) -> Model:
+    return load(source, **options)
+
+
+class Model:
+    """A loaded model: texts to vectors (encode), prompts to text (generate, stream, chat), or both, as `info["tasks"]` says.
+
+    Weights never change and threads may share one model. A Model pickles as its load arguments. `with pumice.load(...) as m:` closes it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        file: _core.ModelFile,
+        engine: _core.Model,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        settings: Any,
+        options: dict[str, Any],
+    ) -> None:
+        self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
+        self._settings = settings
+        self._closed = False
+        self._template: ChatTemplate | None = None
+        self._template_lock = threading.Lock()
+        self.path = path
+        sentence = file.get("sentence_transformers") if file.kind == "safetensors" else None
+        activation = sentence.get("activation_fn") if isinstance(sentence, dict) else None
+        if activation is None and file.kind == "safetensors":
+            activation = file.get("sbert_ce_default_activation_function")
+        self._encoder = encoding.Encoder(engine, tokenizer, config, activation if isinstance(activation, str) else None)
+        self.info: dict[str, Any] = {
+            **engine.info,
+            "path": str(path),
+            "kind": file.kind,
+            "normalize": config.normalize,
+            "prompts": dict(config.prompts),
+            "similarity": config.similarity,
+            "max_tokens": self._encoder.max_tokens,
+            "sampling": dict(settings.sampling),
+        }
+
+    # ------------------------------------------------------------ encode
+    @checked_keywords()
+    def encode(
+        self,
+        inputs: str | Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        precision: encoding.Precision = "float32",
+        output: Literal["sentence", "tokens"] = "sentence",
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+        out: Float32 | None = None,
+    ) -> Any:
+        """Vectors of texts: float32 (d,) for one string, (n, d) C-contiguous for an iterable of n, in its order.
+
+        inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series). A million texts need memory for
+            their vectors and one window of 4096 texts.
+        prompt, prompt_name: text put before each text, or the name of one of the model's prompts.
+        batch_size: texts of the greatest length that a micro-batch may hold; token_budget: the same in tokens. They change speed and
+            memory, never the result.
+        normalize: to length 1; None: as the model's files say.  truncate_dim: the first columns only (cut, then normalised).
+        precision: "float32", "int8", "uint8" (255 steps of each column's range over this call), "binary", "ubinary" (signs, packed).
+        output: "sentence", or "tokens": the last hidden state of every token, a list of (tokens, d).
+        truncate: True cuts texts over the model's length and warns with numbers; "error" raises ContextLengthError.
+        show_progress_bar: True, False, or None: when the logger "pumice" is at INFO.
+        out: a float32 array (also a memmap) of the result's shape to fill and return.
+
+        Raises TypeError or ValueError naming the argument or the text, UnsupportedTaskError. KeyboardInterrupt carries the rows
+        done so far as .partial.
+        """
+        self._need("encode")
+        return self._encoder.encode(
+            inputs,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            batch_size=batch_size,
+            token_budget=token_budget,
+            normalize=normalize,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            output=output,
+            truncate=truncate,
+            show_progress_bar=show_progress_bar,
+            out=out,
+        )
+
+    def encode_query(self, inputs: str | Iterable[str], **options: Any) -> Any:
+        """encode() with the model's prompt "query", where it has one."""
+        return self._encode_as(("query",), inputs, options)
+
+    def encode_document(self, inputs: str | Iterable[str], **options: Any) -> Any:
+        """encode() with the model's prompt "document", "passage" or "corpus", where it has one."""
+        return self._encode_as(("document", "passage", "corpus"), inputs, options)
+
+    def _encode_as(self, names: Sequence[str], inputs: Any, options: dict[str, Any]) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = next((name for name in names if name in self._config.prompts), None)
+        return self.encode(inputs, **options)
+
+    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
+        """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer."""
+        return encoding.similarity(a, b, self._config.similarity)
+
+    @checked_keywords()
+    def predict(
+        self,
+        pairs: Sequence[str] | Iterable[tuple[str, str]],
+        *,
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> Float32:
+        """Scores of (query, document) pairs by a cross-encoder: float32 (n,), or (n, labels) when it has several labels.
+
+        One pair of strings alone gives one score. The activation is the one its config names (a sigmoid for one label otherwise)."""
+        self._need("classify")
+        single = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
+        scores = self._encoder.classify([tuple(pairs)] if single else pairs, truncate, show_progress_bar)
+        result: Float32 = scores[:, 0] if scores.shape[1] == 1 else scores
+        return result[0] if single else result
+
+    @checked_keywords()
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        *,
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> list[encoding.RankHit]:
+        """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
+        self._need("classify")
+        encoding.check_text(query, "query")
+        texts = list(encoding.items_of(documents, "documents")[0])
+        limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
+        scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
+        if scores.shape[1] != 1:
+            raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
+        order = np.argsort(-scores[:, 0], kind="stable")[:limit]
+        return [encoding.RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]
+
+    # ------------------------------------------------------------ generate
+    @checked_keywords(SAMPLING_DEFAULTS)
+    def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
+        """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
+
+        prompt: a string (the model's special tokens are added), token ids (taken as they are), or a list of either; a list runs as
+            one batch.
+        max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
+        temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
+            model's own setting, else it is off. A filter without a temperature means temperature 1.
+        logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
+        seed: None: fresh, and reported in the result.  n: samples per prompt.
+        logprobs: True, or how many alternatives per token, for log-probabilities.
+
+        Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt carries what
+        there is as .partial.
+        """
+        return self._generate(prompt, sampling, stream=False)
+
+    @checked_keywords(SAMPLING_DEFAULTS)
+    def stream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Stream:
+        """generate() as an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
+
+        Text comes in whole characters, and never a part of a stop string. Closing the iterator cancels; its .result is then the
+        Generation. Nothing is locked between chunks: other calls on the model go on."""
+        return self._generate(prompt, sampling, stream=True)  # type: ignore[no-any-return]
+
+    def _generate(self, prompt: Any, sampling: Mapping[str, Any], stream: bool) -> Any:
+        self._need("generate")
+        prompts, single = prompt_list(prompt)
+        names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
+        ids = self._prompt_ids(prompts, names)
+        params = self._params(sampling)
+        single = single and params.n == 1
+        return self._start(ids, params, lambda found: found[0] if single else found, stream)
+
+    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str], add_special: bool = True) -> list[Int32]:
+        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"], add_special=add_special)
+
+        def all_ids() -> list[Int32]:
+            return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
+
+        long = sum(len(p) for p in prompts if isinstance(p, str)) > encoding.DIRECT_CHARACTERS
+        return interruptible(all_ids) if long else all_ids()
+
+    def _params(self, sampling: Mapping[str, Any]) -> Any:
+        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings.sampling, self._tokenizer, self.info["vocab_size"])
+
+    def _start(self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool) -> Any:
+        if not ids:
+            if stream:
+                raise ValueError("prompt is an empty list: there is nothing to stream")
+            return finish([])
+        eos_ids = sorted({*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids})
+        run = Run(self._core, self._tokenizer, ids, params, eos_ids)
+        return Stream(run, finish) if stream else run_to_end(run, finish)
+
+    # ------------------------------------------------------------ chat
+    @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        response_format: None = None,
+        tools: None = None,
+        dry_run: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Any:
+        """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
+
+        messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
+            of them; there is no guessed template: ChatTemplateError says what to do without one.
+        dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
+        template_kwargs: further variables for the template.  max_tokens: another name of max_new_tokens.
+        Everything else as in generate(). response_format and tools are not there yet.
+        """
+        for name, value in (("response_format", response_format), ("tools", tools)):
+            if value is not None:
+                raise TypeError(f"{name} is not yet supported: this version generates free text only")
+        options: dict[str, Any] = dict(sampling)
+        if (max_tokens := options.pop("max_tokens", None)) is not None:
+            if "max_new_tokens" in options:
+                raise TypeError("max_tokens and max_new_tokens were both given; they are the same")
+            options["max_new_tokens"] = max_tokens
+        self._need("generate")
+        conversation = check_messages(messages)
+        params = self._params(options)
+        template = self._chat_template()
+        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **(template_kwargs or {})))
+        ids = self._prompt_ids([text], ["the rendered conversation"], add_special=False)  # the template writes the special tokens itself
+
+        def finish(found: list[Generation]) -> Any:
+            results = [ChatResult(**vars(g), prompt=text) for g in found]
+            return results[0] if params.n == 1 else results
+
+        if dry_run:
+            nothing = np.empty(0, np.int32)
+            known = {"prompt_tokens": len(ids[0]), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
+            empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
+            return ChatResult(text="", ids=nothing, timings={}, device=str(self.info.get("device", "")), prompt=text, **known, **empty)
+        return self._start(ids, params, finish, stream)
+
+    def _chat_template(self) -> ChatTemplate:
+        with self._template_lock:
+            if self._template is None:
+                from .chat_templates import find_template
+
+                self._template = find_template(self._file, self._options["chat_template"])
+            template = self._template
+            if template is None:
+                raise ChatTemplateError(
+                    f"{self.path.name} has no chat template, and a guessed one would silently give bad answers. Pass chat_template= "
+                    f"(Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
+                )
+            return template
+
+    # ------------------------------------------------------------ arrays
+    @checked_keywords()
+    def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
+        """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
+        self._need("generate")
+        choice("positions", positions, ("last", "all"))
+        return self._core.logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
+
+    @checked_keywords()
+    def score(self, text_or_ids: str | Ids) -> Float32:
+        """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
+        self._need("generate")
+        return self._core.score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
+
+    # ------------------------------------------------------------ tokens
+    @checked_keywords()
+    def tokenize(self, text: str, add_special: bool = True) -> Int32:
+        """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
+        encoding.check_text(text, "text")
+        work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
+        ids = interruptible(work) if len(text) > encoding.DIRECT_CHARACTERS else work()
+        return np.ascontiguousarray(ids, np.int32)
+
+    @checked_keywords()
+    def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
+        """The text of token ids (bytes that make no character become U+FFFD)."""
+        array = np.asarray(ids)
+        if not array.size:
+            return ""
+        return str(
+            self._tokenizer.decode(prompt_ids(array, self._tokenizer, self.info["vocab_size"], name="ids"), skip_special=skip_special)
+        )
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a text is, special ones included."""
+        return len(self.tokenize(text))
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizers.Tokenizer that this model uses."""
+        return self._tokenizer.backend
+
+    # ------------------------------------------------------------ the model itself
+    def _need(self, task: str) -> None:
+        if self._closed:
+            raise ValueError(f"This model ({self.path.name}) is closed")
+        tasks = list(self.info["tasks"])
+        if task not in tasks:
+            can = " and ".join(_TASK_CALLS[t] for t in tasks if t in _TASK_CALLS)
+            raise UnsupportedTaskError(
+                f"{_TASK_CALLS[task]} needs {_TASK_NEEDS[task]}; {self.path.name} is {self.info['architecture']!r}. It can do {can}"
+            )
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: weights, kv_budget, kv_reserved, kv_used, scratch."""
+        return self._core.memory()
+
+    def cache_stats(self) -> dict[str, int]:
+        """Prefix reuse since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
+        return self._core.cache_stats()
+
+    def _headline(self) -> str:
+        i = self.info
+        return f"{self.path.name}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
+
+    def _log_line(self) -> str:
+        i = self.info
+        context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
+        kv = self._core.memory().get("kv_budget", 0)
+        return (
+            f"Loaded {self._headline()}, {size(i['file_bytes'])} on {i.get('device', 'cpu')} ({i.get('isa')}, {i.get('threads')} threads), "
+            f"{i['layers']} layers, {context}{f', KV budget {size(kv)}' if kv else ''}, in {i['load_seconds']:.2f} s"
+        )
+
+    def summary(self) -> Plan:
+        """What the model is and where each layer lives: prints as a table that folds equal layers, also in notebooks."""
+        i = self.info
+        tasks = ", ".join(_TASK_CALLS.get(task, task) for task in i["tasks"])
+        header = [
+            self._headline(),
+            f"file {self.path} ({size(i['file_bytes'])})",
+            f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
+        ]
+        if "encode" in i["tasks"]:
+            prompts = ", ".join(i["prompts"]) or "none"
+            norm = "normalised" if i["normalize"] else "not normalised"
+            header.append(f"vectors: {i['pooling']} pooling, {norm}, at most {i['max_tokens']} tokens a text; prompts: {prompts}")
+        if "generate" in i["tasks"]:
+            settings = ", ".join(f"{k} {v:g}" for k, v in i["sampling"].items()) or "greedy"
+            header.append(f"sampling: {settings}; chat template: {'yes' if self._has_template() else 'none'}")
+        header.append(f"runs on {i.get('device', 'cpu')} ({i.get('isa')}, {i.get('threads')} threads)")
+        if self._closed:
+            return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
+        used = self._core.memory()
+        footer = ["memory: " + ", ".join(f"{name.replace('_', ' ')} {size(value)}" for name, value in used.items())]
+        return Plan(self._core.placement(), header=header, footer=footer)
+
+    def _has_template(self) -> bool:
+        try:
+            self._chat_template()
+        except ChatTemplateError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return f"<pumice.Model {self._headline()}{' (closed)' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed:
+            return html_lines([f"{self._headline()} (closed)"])
+        return self.summary()._repr_html_()
+
+    def close(self) -> None:
+        """Gives all memory back. Calls that run keep what they use until they end; later calls raise ValueError."""
+        if not self._closed:
+            self._closed = True
+            self._core.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[str, dict[str, Any]]]:
+        options = {k: v for k, v in self._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
+        return _reload, (str(self.path), options)
+
+
+def check_messages(messages: Any) -> list[dict[str, Any]]:
+    """A conversation as a list of plain dicts; one string is one user message."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
+        raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
+    if not messages:
+        raise ValueError("messages is empty; a conversation has at least one message")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"message {i} is a {type(message).__name__}, not a dict with role and content")
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {", ".join(map(str, message)) or "nothing"}')
+        if "content" not in message:
+            raise ValueError(f'message {i} has no "content"; it has {", ".join(map(str, message))}')
+        if isinstance(message["content"], str):
+            encoding.check_text(message["content"], f"the content of message {i}")
+    return [dict(message) for message in messages]

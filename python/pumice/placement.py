@@ -1,0 +1,96 @@
+"""pumice.plan() and Model.summary(): where each layer lives and what it takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from .display import formats, html_lines, html_table, size, text_table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .model import LoadKeywords
+
+_HEADERS = ["part", "device", "weights", "KV", "scratch", "formats"]
+_SIZES = ["weights", "KV", "scratch"]
+
+
+class Plan:
+    """Where a model's parts live: `rows` (name, device, weights, kv, scratch in bytes, formats), `totals` per device, `n_ctx`,
+    `kv_budget` (bytes), `notes` (what did not fit, and why). Prints as a table that folds equal layers; also in notebooks."""
+
+    def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
+        self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
+        self.n_ctx: int | None = placement.get("n_ctx")
+        self.kv_budget: int | None = placement.get("kv_budget")
+        self.notes: list[str] = [str(note) for note in placement.get("notes") or ()]
+        self._header, self._footer = header or [], footer or []
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Bytes per device: weights, kv, scratch."""
+        result: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0, "scratch": 0})
+            for name in total:
+                total[name] += int(row.get(name) or 0)
+        return result
+
+    def _table(self) -> list[list[str]]:
+        table: list[list[str]] = []
+        for row in fold(self.rows):
+            each = " each" if row["count"] > 1 else ""
+            sizes = [size(row.get(name) or 0) + each for name in ("weights", "kv", "scratch")]
+            table.append([str(row["name"]), str(row["device"]), *sizes, formats(row.get("formats"))])
+        for device, total in self.totals.items():
+            table.append(["total", device, *(size(total[name]) for name in ("weights", "kv", "scratch")), ""])
+        return table
+
+    def _facts(self) -> list[str]:
+        facts = []
+        if self.n_ctx is not None:
+            facts.append(f"context {self.n_ctx} tokens per sequence")
+        if self.kv_budget:
+            facts.append(f"KV budget {size(self.kv_budget)} for all sequences and cached prefixes")
+        return [*([", ".join(facts)] if facts else []), *self._footer, *(f"note: {note}" for note in self.notes)]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self._header, text_table(_HEADERS, self._table(), right=_SIZES), *self._facts()])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_lines(self._header) + html_table(_HEADERS, self._table(), right=_SIZES) + html_lines(self._facts())
+
+
+def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs of rows that differ in their number only become one: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`."""
+    folded: list[dict[str, Any]] = []
+    last_number = 0
+    for row in rows:
+        name = re.fullmatch(r"(.*?)(\d+)", str(row["name"]))
+        shape = (name[1] if name else None, {k: v for k, v in row.items() if k != "name"})
+        if folded and name and folded[-1]["shape"] == shape and int(name[2]) == last_number + 1:
+            folded[-1]["count"] += 1
+            first = re.fullmatch(r"(.*?)(\d+)(?:-\d+)?", folded[-1]["first"])
+            folded[-1]["name"] = f"{shape[0]}{first[2] if first else 0}-{name[2]}"
+        else:
+            folded.append({**row, "count": 1, "shape": shape, "first": str(row["name"])})
+        last_number = int(name[2]) if name else -1
+    return [{k: v for k, v in row.items() if k not in ("shape", "first")} for row in folded]
+
+
+def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -> Plan:
+    """Where a model would live if it were loaded with these options: from metadata alone, nothing is allocated.
+
+    Takes what load() takes. Raises what opening the file raises, DeviceNotFoundError, or OSError."""
+    from .hub import resolve
+    from .model import check_load_options, describe_file, engine_options
+
+    options = check_load_options("plan", load_options)
+    file = _core.open_file(str(resolve(source)))
+    return Plan(_core.plan(file, engine_options(file, options)), header=[describe_file(file)])

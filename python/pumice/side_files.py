@@ -1,0 +1,71 @@
+"""The JSON files beside a model's weights, read as what they are: bytes from strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelFormatError
+
+MAX_BYTES = 16 << 20  # the largest side file known (a config.json with labels) is under 1 MiB; tokenizer.json is not read here
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a regular file of at most 16 MiB, or None when there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO must not hang us
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelFormatError(f"{path} is not a regular file", file=str(path))
+        if status.st_size > MAX_BYTES:
+            raise ModelFormatError(f"{path} has {status.st_size} bytes; at most {MAX_BYTES} are read", file=str(path))
+        parts = []
+        while part := os.read(handle, 1 << 20):
+            parts.append(part)
+    finally:
+        os.close(handle)
+    try:
+        return b"".join(parts).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{path} is not UTF-8 text: {error.reason}", file=str(path), offset=error.start) from None
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file, or None when there is no such file."""
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ModelFormatError(f"{path} is not JSON: {error.msg} in line {error.lineno}", file=str(path), offset=error.pos) from None
+    except (RecursionError, ValueError) as error:
+        raise ModelFormatError(f"{path} cannot be read as JSON: {error}", file=str(path)) from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} when there is no such file."""
+    value = read_json(path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ModelFormatError(f"{path} holds a JSON {type(value).__name__} where an object belongs", file=str(path))
+    return value
+
+
+def field(values: dict[str, Any], name: str, kind: type | tuple[type, ...], file: Path | str, default: Any = None) -> Any:
+    """values[name] if it has the right type; the default when it is absent or null."""
+    value = values.get(name)
+    if value is None:
+        return default
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join(k.__name__ for k in kinds)
+        raise ModelFormatError(f"{file}: {name} is {value!r}, not {wanted}"[:500], file=str(file), field=name)
+    return value

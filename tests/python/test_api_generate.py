@@ -1,0 +1,415 @@
+"""generate(), stream() and chat() over a toy engine: stops, whole characters, parameters, results, cancelling."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_core import BOS, EOS, fake, fake_core, fake_model, write_model  # noqa: F401
+
+
+def test_text_ids_and_facts(model: Any, pumice: Any) -> None:
+    result = model.generate("abc")
+    assert isinstance(result, pumice.Generation)
+    assert (str(result), result.finish_reason, result.prompt_tokens) == ("cba", "eos", 5)
+    assert result.ids.dtype == np.int32
+    assert bytes(result.ids.tolist()) == b"cba"
+    assert result.timings["decode_tokens_per_second"] == 40.0
+    assert result.timings["prefill_tokens_per_second"] == 100.0
+    assert result.device == "cpu"
+    assert result.seed == 1234
+    assert result.logprobs is None
+
+
+def test_length(model: Any) -> None:
+    result = model.generate("abcdef", max_new_tokens=2)
+    assert (result.text, result.finish_reason) == ("fe", "length")
+
+
+@pytest.mark.parametrize("stop", ["\nUser:", ["Bot", "\nUser:"], ("x", "\nUser:", "ser: hi")])
+def test_stop_string_across_tokens_cuts_text_and_ids(model: Any, core: Any, stop: Any) -> None:
+    result = model.generate("story", stop=stop)
+    assert result.text == "Once upon a time."
+    assert result.finish_reason == "stop"
+    assert bytes(result.ids.tolist()).decode() == "Once upon a time."
+    assert result.params.stop == ((stop,) if isinstance(stop, str) else tuple(stop))
+
+
+def test_stop_ends_the_sequence_in_the_engine(model: Any) -> None:
+    made: list[Any] = []
+    engine = model._core
+    original = engine.generator
+    engine.generator = lambda *a: made.append(original(*a)) or made[-1]
+    model.generate("story", stop="Once")
+    assert made[0].finished == {0}
+    assert made[0].places[0] == 4  # not one token further
+    assert made[0].closed
+
+
+def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
+    from pumice.generation import Continuation, SamplingParams
+
+    class Words:
+        words = ["Hello", " world.\nUs", "er: hi"]
+
+        def step(self, ids: list[int]) -> str:
+            return self.words[ids[0]]
+
+        def flush(self) -> str:
+            return ""
+
+    tokenizer = type("T", (), {"decode_stream": lambda self: Words()})()
+    c = Continuation(tokenizer, SamplingParams(stop=("\nUser:",), logprobs=0))
+    c.push({"ids": np.array([0, 1]), "finish_reason": None, "logprobs": np.array([-1.0, -2.0])})
+    first = c.take(0)
+    assert first is not None
+    assert first.text == "Hello world."  # "\nUs" may become a stop string
+    assert first.ids.tolist() == [0, 1]
+    c.push({"ids": np.array([2]), "finish_reason": None, "logprobs": np.array([-3.0])})
+    assert (c.text, c.ids, c.logprobs, c.finish_reason) == ("Hello world.", [0, 1], [-1.0, -2.0], "stop")
+    last = c.take(0)
+    assert last is not None
+    assert (last.text, last.ids.tolist(), last.finish_reason) == ("", [], "stop")
+
+
+def test_the_stop_that_is_complete_first_wins(model: Any) -> None:
+    assert model.generate("story", stop=["time", "a t", "upon a time"]).text == "Once upon "
+    assert model.generate("story", stop=["e u", "ce u", "pon"]).text == "On"  # complete with the same token: the longer cut
+
+
+def test_stop_ids(model: Any) -> None:
+    result = model.generate("story", stop=[ord("."), "\n"])
+    assert (result.text, result.finish_reason) == ("Once upon a time", "stop")
+    assert result.params.stop_ids == (ord("."),)
+
+
+def test_stop_at_the_first_token_gives_nothing(model: Any) -> None:
+    result = model.generate("story", stop="O", logprobs=1)
+    assert (result.text, result.ids.tolist(), result.finish_reason) == ("", [], "stop")
+    assert result.logprobs.shape == (0,)
+    assert result.top_ids.shape == (0, 1)
+
+
+@pytest.mark.parametrize("stop", [None, "\nUser:", "Bottom", ["hi\nBottle", "zzz"]])
+def test_stream_adds_up_to_generate(model: Any, stop: Any) -> None:
+    whole = model.generate("story", stop=stop)
+    chunks = list(model.stream("story", stop=stop))
+    assert "".join(map(str, chunks)) == whole.text
+    assert np.concatenate([c.ids for c in chunks]).tolist() == whole.ids.tolist()
+    assert [c.finish_reason for c in chunks if c.finish_reason] == [whole.finish_reason]
+    assert chunks[-1].finish_reason == whole.finish_reason
+
+
+def test_stream_holds_back_only_what_may_stop(model: Any) -> None:
+    texts = [chunk.text for chunk in model.stream("story", stop="\nBot")]
+    assert "\nU" in texts  # held while it could become "\nBot", sent when it could not
+    assert not any(t.endswith("\n") for t in texts)
+
+
+def test_stream_gives_whole_characters(model: Any) -> None:
+    texts = [chunk.text for chunk in model.stream("unicode")]
+    assert "".join(texts) == "naïve 日本 🎉 done"
+    assert "🎉" in texts
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(texts)
+
+
+def test_bytes_that_never_become_a_character_are_shown_at_the_end(model: Any) -> None:
+    assert model.generate("broken").text == "ab\N{REPLACEMENT CHARACTER}"
+    assert "".join(map(str, model.stream("broken"))) == "ab\N{REPLACEMENT CHARACTER}"
+
+
+def test_closing_a_stream_cancels(model: Any) -> None:
+    stream = model.stream("story")
+    first = [next(stream), next(stream)]
+    stream.close()
+    assert "".join(map(str, first)) == "On"
+    assert list(stream) == []
+    assert stream.result.finish_reason == "cancelled"
+    assert stream.result.text == "On"
+    assert stream._run._generator.closed
+    stream.close()
+    with model.stream("story") as stream:
+        next(stream)
+    assert stream.result.text == "O"
+
+
+def test_two_streams_in_turns(model: Any) -> None:
+    pairs = list(zip(model.stream("abc"), model.stream("xyz"), strict=True))
+    assert ["".join(map(str, side)) for side in zip(*pairs, strict=True)] == ["cba", "zyx"]
+
+
+def test_many_prompts_and_samples(model: Any) -> None:
+    results = model.generate(["ab", [1, 2, 3], np.array([50, 60])])
+    assert [g.text for g in results] == ["ba", "\x03\x02\x01", "<2"]
+    assert [g.prompt_tokens for g in results] == [4, 3, 2]
+    samples = model.generate("ab", n=3, temperature=0.7, seed=0)
+    assert [g.text for g in samples] == ["baa", "bab", "bac"]
+    assert [g.text for g in model.generate(["a", "b"], n=2, temperature=1, seed=0)] == ["aa", "ab", "bc", "bd"]
+    assert model.generate([]) == []
+    index = {c.index for c in model.stream(["ab", "cd"])}
+    assert index == {0, 1}
+
+
+def test_ids_are_checked(model: Any) -> None:
+    with pytest.raises(ValueError, match="token 1 is 258; ids of this model are 0 to 257"):
+        model.generate([1, 258])
+    with pytest.raises(ValueError, match="token 0 is -1"):
+        model.generate(np.array([-1]))
+    with pytest.raises(ValueError, match="no tokens"):
+        model.generate(np.array([], np.int32))
+    with pytest.raises(TypeError, match="prompt must be a string or a row of token ids"):
+        model.generate([1.5, 2.0])
+    with pytest.raises(TypeError, match="array of float64 with shape"):
+        model.generate(np.ones(3))
+    with pytest.raises(TypeError, match="prompt 1"):
+        model.generate(["a", [[1, 2], [3, 4]]])
+    with pytest.raises(TypeError, match="not bytes"):
+        model.generate(b"abc")
+    with pytest.raises(ValueError, match="prompt has a lone surrogate"):
+        model.generate("a\ud800")
+
+
+def test_logprobs(model: Any) -> None:
+    result = model.generate("abc", logprobs=2)
+    assert result.logprobs.shape == (3,)
+    assert result.logprobs.dtype == np.float32
+    assert result.top_ids.shape == result.top_logprobs.shape == (3, 2)
+    assert result.top_ids.dtype == np.int32
+    only = model.generate("abc", logprobs=True)
+    assert only.logprobs.shape == (3,)
+    assert only.top_ids is None
+    chunks = list(model.stream("abc", logprobs=1))
+    assert sum(0 if c.top_ids is None else len(c.top_ids) for c in chunks) == 3
+    assert model._core.generator_params[0]["logprobs"] == 2
+    assert "seed" not in model._core.generator_params[0]
+
+
+# ---------------------------------------------------------------- parameters
+def test_greedy_without_settings(model: Any) -> None:
+    params = model.generate("a").params
+    assert (params.temperature, params.top_k, params.top_p, params.min_p, params.max_new_tokens) == (0.0, 0, 1.0, 0.0, 512)
+    assert params.seed == 1234
+
+
+def test_call_over_gguf_keys(pumice: Any, tmp_path: Path) -> None:
+    keys = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.penalty_repeat": 1.1}
+    with pumice.load(write_model(tmp_path / "m.gguf", **keys)) as model:
+        params = model.generate("a", top_k=5).params
+        assert (params.temperature, params.top_k, params.repetition_penalty) == (0.6, 5, 1.1)
+        sent = model._core.generator_params[-1]
+        assert (sent["temperature"], sent["top_k"], sent["n"]) == (0.6, 5, 1)
+        assert model.generate("a", temperature=0).params.temperature == 0.0
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
+    folder = write_model(tmp_path / "m", eos_token_id=7)
+    values = {"do_sample": sample, "temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.2, "eos_token_id": [257, 9]}
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    with pumice.load(folder) as model:
+        params = model.generate("a").params
+        assert (params.temperature, params.top_p) == ((0.7, 0.9) if sample else (0.0, 1.0))
+        assert params.repetition_penalty == 1.2
+        assert model._core.generator_params[-1]["eos_ids"] == [9, EOS]
+
+
+def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
+    with pumice.load(write_model(tmp_path / "m", eos_token_id=7)) as model:
+        model.generate("a")
+        assert model._core.generator_params[-1]["eos_ids"] == [7, EOS]
+
+
+def test_broken_generation_config_names_file_and_field(pumice: Any, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": "hot"}')
+    with pytest.raises(pumice.ModelFormatError, match="temperature must be a number") as caught:
+        pumice.load(folder)
+    assert caught.value.field == "temperature"
+    assert caught.value.file.endswith("generation_config.json")
+
+
+def test_a_filter_alone_means_temperature_one(model: Any) -> None:
+    assert model.generate("a", top_p=0.9).params.temperature == 1.0
+    assert model.generate("a", top_p=1.0).params.temperature == 0.0
+    assert model.generate("a", seed=3).params.temperature == 0.0
+
+
+def test_logit_bias(model: Any) -> None:
+    params = model.generate("a", logit_bias={65: 2, "B": -math.inf, np.int64(3): np.float32(0.5)}).params
+    assert params.logit_bias == {65: 2.0, 66: -math.inf, 3: 0.5}
+    with pytest.raises(ValueError, match="'AB' is 2 tokens"):
+        model.generate("a", logit_bias={"AB": 1})
+    with pytest.raises(ValueError, match="token id in logit_bias"):
+        model.generate("a", logit_bias={999: 1})
+    with pytest.raises(ValueError, match="finite"):
+        model.generate("a", logit_bias={1: math.nan})
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "match"),
+    [
+        ({"temperature": -1}, ValueError, r"temperature=-1.0 is out of range: it must be at least 0.0"),
+        ({"temperature": math.nan}, ValueError, "temperature"),
+        ({"temperature": "0.5"}, TypeError, "temperature must be a number, not str"),
+        ({"top_p": 0}, ValueError, "top_p=0.0 is out of range: it must be more than 0.0 and at most 1.0"),
+        ({"top_p": 1.5}, ValueError, "top_p"),
+        ({"top_k": -1}, ValueError, "top_k=-1 is out of range"),
+        ({"top_k": 1.5}, TypeError, "top_k must be an integer"),
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
+        ({"n": 0}, ValueError, "n=0"),
+        ({"n": True}, TypeError, "n must be an integer"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"seed": 2**64}, ValueError, "seed"),
+        ({"stop": ""}, ValueError, "empty string"),
+        ({"stop": [300]}, ValueError, "token id in stop"),
+        ({"logprobs": -1}, ValueError, "logprobs"),
+        ({"repetition_penalty": 0}, ValueError, "repetition_penalty"),
+        ({"logit_bias": [1]}, TypeError, "logit_bias must be a dict"),
+    ],
+)
+def test_wrong_values(model: Any, bad: dict[str, Any], kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match):
+        model.generate("a", **bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("temperatur", "did you mean 'temperature'"),
+        ("max_tokens", "here it is max_new_tokens"),
+        ("num_return_sequences", "here it is n "),
+        ("do_sample", "temperature \\(0 is greedy\\)"),
+        ("qqqq", "valid: prompt, max_new_tokens"),
+    ],
+)
+def test_unknown_keywords_name_the_nearest(model: Any, name: str, match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        model.generate("a", **{name: 1})
+    with pytest.raises(TypeError, match=r"stream\(\) has no argument"):
+        model.stream("a", **{name: 1})
+
+
+def test_signature_shows_the_sampling_keywords(model: Any) -> None:
+    import inspect
+
+    names = inspect.signature(model.generate).parameters
+    assert {"prompt", "temperature", "stop", "logprobs"} <= set(names)
+    assert names["max_new_tokens"].default == 512
+
+
+# ---------------------------------------------------------------- chat
+def test_chat(model: Any, pumice: Any) -> None:
+    result = model.chat([{"role": "user", "content": "Hi"}], max_tokens=4)
+    assert isinstance(result, pumice.ChatResult)
+    assert result.prompt == "<user>Hi<assistant>"
+    assert result.prompt_tokens == len(result.prompt)  # no special tokens but the template's
+    assert result.text == ">tna"
+    assert result.message == {"role": "assistant", "content": ">tna"}
+    reply = result.to_openai()
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert reply["usage"]["total_tokens"] == result.prompt_tokens + 4
+    assert model.chat("Hi").prompt == result.prompt
+    assert model.chat("Hi", template_kwargs={"think": False}).prompt == "<user>Hi[think=False]<assistant>"
+    assert [type(r) for r in model.chat("Hi", n=2)] == [pumice.ChatResult] * 2
+
+
+def test_chat_dry_run_and_stream(model: Any, pumice: Any) -> None:
+    dry = model.chat("Hi", dry_run=True, seed=7)
+    assert (dry.prompt, dry.text, dry.prompt_tokens, dry.seed) == ("<user>Hi<assistant>", "", 19, 7)
+    assert model._core.generator_params == []
+    stream = model.chat("Hi", stream=True)
+    assert "".join(map(str, stream)) == "<user>Hi<assistant>"[::-1]
+    assert isinstance(stream.result, pumice.ChatResult)
+    assert stream.result.prompt == dry.prompt
+
+
+@pytest.mark.parametrize("name", ["response_format", "tools"])
+def test_not_yet(model: Any, name: str) -> None:
+    with pytest.raises(TypeError, match="not yet"):
+        model.chat("Hi", **{name: {"type": "json_object"}})
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "match"),
+    [
+        ([], ValueError, "empty"),
+        ({"role": "user"}, TypeError, "must be a list"),
+        (["Hi"], TypeError, "message 0 is a str"),
+        ([{"content": "x"}], ValueError, 'message 0 has no "role"'),
+        ([{"role": "user"}], ValueError, 'message 0 has no "content"'),
+        ([{"role": "user", "content": "\udc00"}], ValueError, "the content of message 0"),
+    ],
+)
+def test_wrong_messages(model: Any, messages: Any, kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match):
+        model.chat(messages)
+
+
+def test_both_names_of_max_new_tokens(model: Any) -> None:
+    with pytest.raises(TypeError, match="both given"):
+        model.chat("a", max_tokens=1, max_new_tokens=2)
+
+
+def test_no_template(pumice: Any, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", **{"tokenizer.chat_template": None})
+    with pumice.load(path) as model, pytest.raises(pumice.ChatTemplateError, match="chat_template="):
+        model.chat("Hi")
+    with pumice.load(path, chat_template="{{ messages }}") as model:
+        assert model.chat("Hi", dry_run=True).prompt
+
+
+# ---------------------------------------------------------------- interrupts
+def test_interrupt_keeps_what_there_is(model: Any) -> None:
+    model._core.interrupt_after = 2
+    with pytest.raises(KeyboardInterrupt) as caught:
+        model.generate("story")
+    partial = caught.value.partial  # type: ignore[attr-defined]
+    assert partial.text == "Once upon a time"
+    assert partial.finish_reason == "cancelled"
+    stream = model.stream("story")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(stream)
+    assert caught.value.partial.text == "On"  # type: ignore[attr-defined]
+    model._core.interrupt_after = None
+    assert model.generate("abc").text == "cba"
+
+
+# ---------------------------------------------------------------- arrays and tokens
+def test_logits_and_score(model: Any) -> None:
+    assert model.logits([1, 2]).argmax() == 3
+    assert model.logits("ab", positions="all").shape == (4, 258)
+    assert model.score("ab").shape == (3,)
+    with pytest.raises(ValueError, match="positions='al' is not one of 'last', 'all'; did you mean 'all'"):
+        model.logits([1], positions="al")
+
+
+def test_tokens(model: Any) -> None:
+    assert model.tokenize("ab").tolist() == [BOS, 97, 98, EOS]
+    assert model.tokenize("ab", add_special=False).tolist() == [97, 98]
+    assert model.count_tokens("ab") == 4
+    assert model.detokenize(model.tokenize("näh")) == "näh"
+    assert model.detokenize([]) == ""
+    assert model.tokenizer.kind == "bytes"
+    with pytest.raises(ValueError, match="ids: token 0 is 300"):
+        model.detokenize([300])
+    with pytest.raises(TypeError, match="text is a int"):
+        model.tokenize(3)
+
+
+def test_encoders_do_not_generate(pumice: Any, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "bert.gguf", tasks=["encode"], model_type="bert")
+    with pumice.load(path) as model:
+        with pytest.raises(pumice.UnsupportedTaskError, match=r"generate\(\) needs a decoder.*'bert'.*It can do encode\(\)") as caught:
+            model.generate("a")
+        assert isinstance(caught.value, TypeError)
+    with pytest.raises(ValueError, match="closed"):
+        model.encode("a")
+
+
+def test_prompts_over_the_context(model: Any, pumice: Any) -> None:
+    with pytest.raises(pumice.ContextLengthError, match="102 tokens and the context 64"):
+        model.generate("a" * 100)

@@ -1,0 +1,134 @@
+"""The command line: what goes to stdout, one line on stderr for errors, exit codes 0 and 1."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_core import fake, fake_core, write_model  # noqa: F401
+
+
+@pytest.fixture(name="cli")
+def _cli(pumice: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(*words: Any, stdin: str = "") -> tuple[int, str, str]:
+        from pumice.__main__ import main
+
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "m.gguf", vocab=["a"] * 50, **{"tokenizer.ggml.tokens": ["x"] * 100})
+
+
+def test_doctor(cli: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    assert "PASS kernels" in out
+    code, out, _ = cli("doctor", "--json")
+    assert json.loads(out)["ok"] is True
+    monkeypatch.setattr(core, "self_test", lambda: [{"name": "dot", "ok": False, "error": 1.0, "limit": 0.1}])
+    code, out, _ = cli("doctor")
+    assert code == 1
+    assert "FAIL kernel dot" in out
+
+
+def test_devices_info_plan(cli: Any, path: Path) -> None:
+    assert "Toy <CPU>" in cli("devices")[1]
+    code, out, err = cli("info", path)
+    assert (code, err) == (0, "")
+    assert "m.gguf: toy, 2.1 k parameters" in out
+    assert "model_type = 'toy'" in out
+    assert "tokenizer.ggml.tokens" not in out
+    assert "token_embd.weight" in cli("info", path, "--tensors")[1]
+    assert "layer 0-2" in cli("plan", path, "--n-ctx", 32)[1]
+
+
+def test_encode(cli: Any, path: Path, tmp_path: Path) -> None:
+    texts, out_file = tmp_path / "texts.txt", tmp_path / "rows.npy"
+    texts.write_text("eins\nzwei\r\n\ndrü", encoding="utf-8")
+    code, out, err = cli("encode", path, texts, "-o", out_file)
+    assert (code, err) == (0, "")
+    assert "float32 4 x 8" in out
+    rows = np.load(out_file)
+    assert rows.shape == (4, 8)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(1)
+    code, _, _ = cli("encode", path, "-o", tmp_path / "again", "--raw", "--truncate-dim", 3, stdin="eins\nzwei\n\ndrü\n")
+    raw = np.load(tmp_path / "again")
+    np.testing.assert_allclose(
+        raw / np.linalg.norm(raw, axis=1, keepdims=True), rows[:, :3] / np.linalg.norm(rows[:, :3], axis=1, keepdims=True), rtol=1e-6
+    )
+
+
+def test_encode_warns_in_one_line(cli: Any, path: Path, tmp_path: Path) -> None:
+    code, _, err = cli("encode", path, "-o", tmp_path / "x.npy", stdin="a" * 100)
+    assert code == 0
+    assert err.startswith("pumice: warning: 1 of 1 texts were cut")
+    assert err.count("\n") == 1
+
+
+def test_generate(cli: Any, path: Path) -> None:
+    assert cli("generate", path, "abc") == (0, "cba\n", "")
+    assert cli("generate", path, "-", "--max-new-tokens", 2, stdin="abc")[1] == "cb\n"
+    assert cli("generate", path, "story", "--stop", "\nUser:", "--stop", "zzz")[1] == "Once upon a time.\n"
+    assert cli("generate", path, "ab", "--temperature", 0.5, "--seed", 3)[1] == "bad\n"
+
+
+def test_chat_keeps_the_conversation(cli: Any, path: Path) -> None:
+    code, out, err = cli("chat", path, "--system", "S", "--max-new-tokens", 3, stdin="Hi\n\nthere\n")
+    assert (code, out, err) == (0, ">tn\n>tn\n", "")
+
+
+def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
+    _, out, _ = cli("bench", path, "--tokens", 4, "--prompt-tokens", 20)
+    assert "prefill: 100.0 tokens/s (10 tokens, 0.10 s)" in out
+    assert "decode: 40.0 tokens/s" in out
+    code, out, err = cli("bench", write_model(tmp_path / "e.gguf", tasks=["encode"]), "--sentences", 10)
+    assert code == 0
+    assert "sentences/s" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["generate", "/no/such.gguf", "x"], "pumice: No such file or folder: /no/such.gguf"),
+        (["generate", "MODEL", "x", "--top-k", "-1"], "pumice: top_k=-1 is out of range"),
+        (["plan", "MODEL", "--device", "vulcan"], "did you mean 'vulkan'"),
+        (["generate", "MODEL", "x", "--device", "vulkan"], "pumice: This version has no Vulkan"),
+        (["encode", "MODEL", "/no/texts", "-o", "/tmp/x.npy"], "No such file or directory: '/no/texts'"),
+        (["generate", "MODEL"], "required: prompt"),
+        (["generat"], "invalid choice"),
+        ([], "required: COMMAND"),
+        (["bench", "MODEL", "--tokens", "0"], "0 is not at least 1"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_1(cli: Any, path: Path, words: list[str], match: str) -> None:
+    code, out, err = cli(*[path if word == "MODEL" else word for word in words])
+    assert (code, out) == (1, "")
+    assert match in err
+    assert err.startswith("pumice: ")
+    assert err.count("\n") == 1
+
+
+def test_interrupt(cli: Any, core: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(core.Generator, "advance", interrupted)
+    assert cli("generate", path, "abc") == (1, "", "pumice: interrupted\n")
+
+
+def test_version(cli: Any) -> None:
+    assert cli("--version") == (0, "pumice 0.0.test\n", "")
