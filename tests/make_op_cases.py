@@ -20,12 +20,14 @@ residual or add 'out', the second view; with in_place, in. With add 'in', add is
 q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
 Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
 Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
-rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols), and
-each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes 125 - floor(log2(cols) / 2) +
-(that byte & 1). So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
+rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols),
+and each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes
+125 - floor(log2(cols) / 2) + (that byte & 1).
+So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
 Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, a bias 0.5 * normal, in float32.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
-segments: [past, rows]. Pages are numbered from the last page of the last segment backwards. rope: inv_freq[j] = float32(base^(-2 j / dims)).
+segments: [past, rows]. Pages are numbered from the last page of the last segment backwards.
+rope: inv_freq[j] = float32(base^(-2 j / dims)).
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
 """.strip().splitlines()
 

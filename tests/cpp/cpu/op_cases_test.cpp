@@ -1,0 +1,199 @@
+// Every operation on the CPU against the reference backend, over tests/op_cases.json; and that a row's bits depend on nothing but the row.
+#include "reference/op_cases.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "cpu/cpu_backend.h"
+#include "cpu/kernels.h"
+#include "reference/reference_backend.h"
+
+namespace pumice {
+namespace {
+
+using cases::OpCase;
+using cases::OpCases;
+using cases::OpRun;
+using cases::Slice;
+
+const OpCases& op_cases() {
+  static const OpCases all(PUMICE_TESTS_DIR "/op_cases.json");
+  return all;
+}
+
+std::vector<Compute> compute_modes(const OpCase& c) {
+  return c.computes_twice ? std::vector{Compute::float32, Compute::automatic} : std::vector{Compute::automatic};
+}
+const char* name(Compute compute) { return compute == Compute::float32 ? "float32" : "automatic"; }
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](float x, float y) { return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y); });
+}
+std::string first_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return str(a.size(), " numbers and ", b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) return str("number ", i, ": ", a[i], " and ", b[i]);
+  }
+  return "none";
+}
+
+// All rows in pieces of 1, 1, 2, 3, 5 rows, the bulk, and a last row alone, in order, so that each finds earlier positions in the cache.
+// Operations that look at whole segments get one segment at a time.
+std::vector<Slice> pieces(const OpCase& c) {
+  std::vector<Slice> slices;
+  std::int32_t at = 0;
+  const auto take = [&](std::int32_t count) {
+    if (count > 0) slices.push_back(cases::some_rows(c, at, count));
+    at += std::max(count, 0);
+  };
+  if (c.op == "pool" || (c.op == "attend" && c.program.caches.empty())) {
+    for (const cases::Sequence& s : c.sequences) take(s.rows);
+    return slices;
+  }
+  for (const std::int32_t count : {1, 1, 2, 3, 5}) take(std::min(count, c.rows - at));
+  take(c.rows - at - 1);
+  take(c.rows - at);
+  return slices;
+}
+
+class OpCaseTest : public testing::TestWithParam<const char*> {
+ protected:
+  template <class Check>
+  void each_case(Check check) {
+    std::size_t seen = 0;
+    for (std::size_t i = 0; i < op_cases().size(); ++i) {
+      if (op_cases().op(i) != GetParam()) continue;
+      ++seen;
+      const OpCase c = op_cases()[i];
+      try {
+        check(c);
+      } catch (const Error& error) {
+        ADD_FAILURE() << c.name << "\n  " << error.what();
+      }
+    }
+    EXPECT_GT(seen, 0u);
+  }
+};
+
+TEST_P(OpCaseTest, AnswersToTheReference) {
+  reference::ReferenceBackend reference;
+  const auto cpu = cpu::make_backend(1);
+  std::map<std::string, double> worst;
+  each_case([&](const OpCase& c) {
+    const auto truth = OpRun(c, reference, Compute::float32)(cases::all_rows(c));
+    for (const Compute compute : compute_modes(c)) {
+      const double limit = compute == Compute::float32 ? c.nmse_float32 : c.nmse_automatic;
+      const double error = cases::nmse(OpRun(c, *cpu, compute)(cases::all_rows(c)), truth, c.floor);
+      EXPECT_LE(error, limit) << name(compute) << ": " << c.name;
+      double& largest = worst[str(name(compute), "_limit_", limit)];
+      largest = std::max(largest, error);
+    }
+  });
+  for (const auto& [group, error] : worst) RecordProperty(group, str(error));
+}
+
+TEST_P(OpCaseTest, RowsAreIndependent) {
+  const auto cpu = cpu::make_backend(1);
+  each_case([&](const OpCase& c) {
+    if (c.op == "select") return;  // picks rows of the whole batch, and copies them
+    for (const Compute compute : compute_modes(c)) {
+      const auto together = OpRun(c, *cpu, compute)(cases::all_rows(c));
+      OpRun run(c, *cpu, compute);
+      std::vector<float> apart;
+      for (const Slice& slice : pieces(c)) {
+        const auto rows = run(slice);
+        apart.insert(apart.end(), rows.begin(), rows.end());
+      }
+      EXPECT_TRUE(same_bits(together, apart)) << name(compute) << ": " << c.name << "\n  " << first_difference(together, apart);
+    }
+  });
+}
+
+TEST_P(OpCaseTest, ThreadsAndCrewsAgree) {
+  const auto one = cpu::make_backend(1), three = cpu::make_backend(3);
+  each_case([&](const OpCase& c) {
+    const auto alone = OpRun(c, *one, Compute::automatic)(cases::all_rows(c));
+    const auto team = OpRun(c, *three, Compute::automatic)(cases::all_rows(c));
+    const auto solo = OpRun(c, *three, Compute::automatic, Crew::solo)(cases::all_rows(c));
+    EXPECT_TRUE(same_bits(alone, team)) << c.name << "\n  " << first_difference(alone, team);
+    EXPECT_TRUE(same_bits(alone, solo)) << c.name << "\n  " << first_difference(alone, solo);
+  });
+}
+
+constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob"};
+static_assert(std::size(kOps) == std::variant_size_v<Op>, "a new operation needs cases");
+INSTANTIATE_TEST_SUITE_P(Ops, OpCaseTest, testing::ValuesIn(kOps), [](const auto& test) { return std::string(test.param); });
+
+TEST(OpCases, MeetEveryOperationAndFormat) {
+  std::set<std::size_t> ops;
+  std::map<std::string, std::set<Format>> formats;
+  for (std::size_t i = 0; i < op_cases().size(); ++i) {
+    const OpCase c = op_cases()[i];
+    for (const Op& op : c.program.ops) ops.insert(op.index());
+    for (const Matrix& m : c.weights.matrices) formats[c.op].insert(m.format);
+  }
+  EXPECT_EQ(ops.size(), std::variant_size_v<Op>);
+  for (const char* op : {"embed", "linear", "gated_linear"}) EXPECT_EQ(formats[op].size(), kFormatCount) << op;
+}
+
+// Instruction sets are chosen once in a process, so others run in one of their own, which leaves a digest of every result.
+constexpr const char* kDigests = "PUMICE_OP_DIGESTS";
+
+std::map<std::string, std::uint64_t> digests() {
+  const auto cpu = cpu::make_backend(1);
+  std::map<std::string, std::uint64_t> all;
+  for (std::size_t i = 0; i < op_cases().size(); ++i) {
+    const OpCase c = op_cases()[i];
+    for (const Compute compute : compute_modes(c)) {
+      std::uint64_t& hash = all[str(name(compute), ": ", c.name)] = 0xcbf29ce484222325u;  // FNV-1a, by words
+      for (const float x : OpRun(c, *cpu, compute)(cases::all_rows(c))) hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001b3u;
+    }
+  }
+  return all;
+}
+
+TEST(OpCases, InstructionSetsAgree) {
+  const auto here = digests();
+  if (const char* path = std::getenv(kDigests)) {
+    std::ofstream file(path);
+    for (const auto& [c, hash] : here) file << hash << ' ' << c << '\n';
+    ASSERT_TRUE(file.flush());
+    return;
+  }
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  for (const char* isa : {"scalar", "avx2"}) {
+    if (cpu::kernels_for(isa) == nullptr || std::string_view(isa) == cpu::kernels().isa) continue;
+    const std::string path = testing::TempDir() + str("pumice_digests_", isa, "_", ::getpid());
+    const std::string command =
+        str("PUMICE_ISA=", isa, " ", kDigests, "='", path, "' '", self, "' --gtest_filter=OpCases.InstructionSetsAgree > /dev/null");
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    std::ifstream file(path);
+    std::size_t read = 0;
+    std::string line;
+    while (std::getline(file, line)) {
+      const auto space = line.find(' ');
+      const auto c = here.find(line.substr(space + 1));
+      ASSERT_NE(c, here.end()) << line;
+      EXPECT_EQ(std::to_string(c->second), line.substr(0, space)) << cpu::kernels().isa << " and " << isa << " differ: " << c->first;
+      ++read;
+    }
+    EXPECT_EQ(read, here.size());
+    std::filesystem::remove(path);
+  }
+}
+
+}  // namespace
+}  // namespace pumice

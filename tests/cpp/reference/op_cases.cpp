@@ -1,0 +1,466 @@
+#include "reference/op_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <tuple>
+
+#include "cases.h"
+#include "core/checked.h"
+
+namespace pumice::cases {
+
+namespace {
+
+using nlohmann::json;
+
+template <class T>
+T named(const std::string& name, std::initializer_list<std::pair<const char*, T>> known) {
+  for (const auto& [n, value] : known) {
+    if (name == n) return value;
+  }
+  fail(ErrorKind::invalid_argument, "op_cases.json: unknown name ", name);
+}
+Activation activation_named(const std::string& name) {
+  return named<Activation>(name, {{"none", Activation::none},
+                                  {"gelu", Activation::gelu},
+                                  {"gelu_tanh", Activation::gelu_tanh},
+                                  {"silu", Activation::silu},
+                                  {"relu", Activation::relu},
+                                  {"tanh", Activation::tanh}});
+}
+PoolKind pool_named(const std::string& name) {
+  return named<PoolKind>(name, {{"mean", PoolKind::mean},
+                                {"cls", PoolKind::cls},
+                                {"last", PoolKind::last},
+                                {"max", PoolKind::max},
+                                {"mean_sqrt_len", PoolKind::mean_sqrt_len},
+                                {"weighted_mean", PoolKind::weighted_mean}});
+}
+Format format_named(const std::string& name) {
+  const auto format = format_from_name(name);
+  require(format.has_value(), "op_cases.json: unknown format ", name);
+  return *format;
+}
+
+// Half floats of a block and their factors: the table "halves" of op_cases.json, which random_matrix() must follow.
+struct Half {
+  int offset;
+  double factor;
+};
+std::vector<Half> halves(Format format) {
+  switch (format) {
+    case Format::F32:
+    case Format::F16:
+    case Format::BF16:
+    case Format::MXFP4:
+      return {};
+    case Format::Q4_0:
+      return {{0, 0.217}};
+    case Format::Q4_1:
+      return {{0, 0.217}, {2, -1.6275}};
+    case Format::Q5_0:
+      return {{0, 0.108}};
+    case Format::Q5_1:
+      return {{0, 0.108}, {2, -1.674}};
+    case Format::Q8_0:
+      return {{0, 0.0135}};
+    case Format::Q2_K:
+      return {{80, 0.072}, {82, 0.108}};
+    case Format::Q3_K:
+      return {{108, 0.0235}};
+    case Format::Q4_K:
+      return {{0, 0.0039}, {2, 0.0292}};
+    case Format::Q5_K:
+      return {{0, 0.0019}, {2, 0.0295}};
+    case Format::Q6_K:
+      return {{208, 0.00073}};
+    case Format::IQ4_NL:
+      return {{0, 0.0143}};
+    case Format::IQ4_XS:
+      return {{0, 0.00077}};
+  }
+  fail(ErrorKind::invalid_argument, "format ", static_cast<int>(format));
+}
+
+std::vector<std::uint8_t> random_weights(Format format, std::int64_t rows, std::int64_t cols, std::int64_t fan_in, std::uint64_t seed) {
+  const FormatInfo& f = info(format);
+  require(cols % f.block == 0, "op_cases.json: ", cols, " columns are not whole blocks of ", f.name);
+  Random random(seed);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * row_bytes(format, cols)));
+  const double fan = 1 / std::sqrt(static_cast<double>(fan_in));
+  if (f.block == 1) {
+    const auto values = random.normals(rows * cols, static_cast<float>(fan));
+    pack(format, values.data(), rows * cols, bytes.data());
+    return bytes;
+  }
+  const std::vector<Half> scales = halves(format);
+  for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(f.block_bytes)) {
+    for (std::int64_t i = 0; i < f.block_bytes; i += 8) {
+      const std::uint64_t bits = random.bits();
+      std::memcpy(bytes.data() + at + i, &bits, static_cast<std::size_t>(std::min<std::int64_t>(8, f.block_bytes - i)));
+    }
+    const double s = (0.5 + random.uniform()) * fan;
+    for (const Half& h : scales) {
+      const std::uint16_t half = f32_to_f16(static_cast<float>(h.factor * s));
+      std::memcpy(bytes.data() + at + h.offset, &half, 2);
+    }
+    if (format == Format::MXFP4) {
+      bytes[at] =
+          static_cast<std::uint8_t>(125 - static_cast<int>(std::floor(std::log2(static_cast<double>(fan_in)) / 2)) + (bytes[at] & 1));
+    }
+  }
+  return bytes;
+}
+
+Matrix matrix_of(std::string name, Format format, std::int64_t rows, std::int64_t cols, std::vector<std::uint8_t> bytes) {
+  auto shared = std::make_shared<const std::vector<std::uint8_t>>(std::move(bytes));
+  const std::int64_t stride = row_bytes(format, cols);
+  const auto read = [shared, stride, rows](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    require(first >= 0 && count >= 0 && first + count <= rows, "rows ", first, " to ", first + count, " of a matrix with ", rows);
+    std::copy_n(shared->begin() + first * stride, count * stride, out);
+  };
+  return {std::move(name), format, rows, cols, read};
+}
+
+class Builder {
+ public:
+  Builder(std::size_t index, const json& j) : j_(j), seed_(1000 * index) {
+    c_.op = text("op");
+    c_.name = str(std::string(4 - std::min<std::size_t>(4, std::to_string(index).size()), '0'), index, " ", j.dump());
+    c_.floor = j.value("floor", 0.0);
+    const json& limit = j.at("nmse");
+    c_.computes_twice = limit.is_object();
+    c_.nmse_float32 = c_.computes_twice ? limit.at("float32").get<double>() : limit.get<double>();
+    c_.nmse_automatic = c_.computes_twice ? limit.at("automatic").get<double>() : limit.get<double>();
+    if (j.contains("segments")) {
+      for (const json& s : j.at("segments")) {
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}});
+        c_.rows += c_.sequences.back().rows;
+      }
+    } else {
+      c_.rows = number("tokens");
+    }
+    pad_ = j.value("pad", 0);
+  }
+
+  OpCase build() {
+    using Build = void (Builder::*)();
+    const Build build = named<Build>(c_.op, {{"embed", &Builder::embed},
+                                             {"norm", &Builder::norm},
+                                             {"linear", &Builder::linear},
+                                             {"gated_linear", &Builder::gated_linear},
+                                             {"rope_store", &Builder::rope_store},
+                                             {"attend", &Builder::attend},
+                                             {"select", &Builder::select},
+                                             {"pool", &Builder::pool},
+                                             {"log_prob", &Builder::log_prob}});
+    (this->*build)();
+    fill_input();
+    c_.program.name = c_.op;
+    return std::move(c_);
+  }
+
+ private:
+  std::int32_t number(const char* key) const { return j_.at(key).get<std::int32_t>(); }
+  std::string text(const char* key) const { return j_.at(key).get<std::string>(); }
+  bool given(const char* key) const { return j_.contains(key) && j_.at(key) != "none"; }
+
+  // ---- slots
+  View input(std::int32_t width) {
+    if (c_.program.input < 0) {
+      c_.program.input = static_cast<std::int32_t>(c_.program.slots.size());
+      c_.program.slots.push_back({Rows::tokens, 0});
+    }
+    std::int32_t& slot = c_.program.slots[static_cast<std::size_t>(c_.program.input)].width;
+    const View view{c_.program.input, slot + pad_, width};
+    slot = view.col + width;
+    return view;
+  }
+  View output(std::int32_t width, Rows rows = Rows::tokens) {
+    c_.program.slots.push_back({rows, pad_ + width + pad_});
+    return {static_cast<std::int32_t>(c_.program.slots.size()) - 1, pad_, width};
+  }
+  void answer(std::vector<View> views) {
+    c_.out = std::move(views);
+    c_.program.output = c_.out[0].slot;
+  }
+  // A second operand ("residual", "add") and where the result goes.
+  std::pair<View, View> second(const std::string& kind, View in, std::int32_t width) {
+    if (kind == "none") return {{}, output(width)};
+    if (kind == "in") return {in, output(width)};
+    const View view = input(width);
+    return {view, kind == "out" ? view : output(width)};
+  }
+
+  // ---- weights
+  MatrixId matrix(const std::string& format, std::int64_t rows, std::int64_t cols, std::int64_t fan_in) {
+    const auto m = c_.weights.matrices.size();
+    const Format f = format_named(format);
+    c_.weights.matrices.push_back(matrix_of(str("m", m), f, rows, cols, random_weights(f, rows, cols, fan_in, seed_ + 100 + m)));
+    return static_cast<MatrixId>(m);
+  }
+  VectorId vector(std::int64_t n, float scale, float offset) {
+    const auto v = c_.weights.vectors.size();
+    c_.weights.vectors.push_back({str("v", v), Random(seed_ + 200 + v).normals(n, scale, offset)});
+    return static_cast<VectorId>(v);
+  }
+
+  void ids(std::int32_t below) {
+    Random random(seed_ + 1), types(seed_ + 2);
+    for (std::int32_t r = 0; r < c_.rows; ++r) {
+      c_.ids.push_back(static_cast<std::int32_t>(random.below(below)));
+      c_.types.push_back(static_cast<std::int32_t>(types.below(2)));
+    }
+    c_.ids.front() = 0;
+    c_.ids.back() = below - 1;
+  }
+
+  // ---- operations
+  void embed() {
+    const std::int32_t cols = number("cols");
+    std::int32_t positions = 0;
+    for (const Sequence& s : c_.sequences) positions = std::max(positions, s.past + s.rows);
+    Embed op{.out = output(cols), .tokens = matrix(text("format"), number("rows"), cols, 1), .scale = j_.at("scale").get<float>()};
+    if (given("positions")) op.positions = matrix(text("positions"), positions, cols, 1);
+    if (given("types")) op.types = matrix(text("types"), 2, cols, 1);
+    ids(number("rows"));
+    if (!given("types")) c_.types.clear();
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void norm() {
+    const std::int32_t width = number("width"), group = number("group");
+    Norm op{
+        .in = input(width), .kind = named<NormKind>(text("kind"), {{"rms", NormKind::rms}, {"layer", NormKind::layer}}), .group = group};
+    op.eps = j_.at("eps").get<float>();
+    op.weight = vector(group > 0 ? group : width, 0.2f, 1.0f);
+    if (j_.at("bias").get<bool>()) op.bias = vector(group > 0 ? group : width, 0.5f, 0.0f);
+    std::tie(op.add, op.out) = second(text("add"), op.in, width);
+    if (j_.at("in_place").get<bool>()) op.out = op.in;
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void linear() {
+    Linear op{.in = input(number("cols")), .activation = activation_named(text("activation"))};
+    std::int32_t width = 0;
+    for (const json& part : j_.at("parts")) {
+      const std::int32_t rows = part.at("rows");
+      width += rows;
+      op.parts.push_back({matrix(part.at("format"), rows, op.in.width, op.in.width), VectorId::none});
+      if (part.at("bias").get<bool>()) op.parts.back().bias = vector(rows, 0.5f, 0.0f);
+    }
+    std::tie(op.residual, op.out) = second(text("residual"), op.in, width);
+    answer({op.out});
+    c_.program.ops.push_back(std::move(op));
+  }
+
+  void gated_linear() {
+    const std::int32_t rows = number("rows"), cols = number("cols");
+    GatedLinear op{.in = input(cols), .out = output(rows)};
+    op.gate = matrix(text("gate"), rows, cols, cols);
+    op.up = matrix(text("up"), rows, cols, cols);
+    op.activation = activation_named(text("activation"));
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  RopeStore store(View q, View k, View v) {
+    const json& rope = j_.at("rope");
+    RopeStore op{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = number("head_dim")};
+    const int dims = rope.at("dims");
+    for (int i = 0; i < dims / 2; ++i) {
+      op.rope.inv_freq.push_back(static_cast<float>(std::pow(rope.at("base").get<double>(), -2.0 * i / dims)));
+    }
+    op.rope.interleaved = rope.at("interleaved");
+    op.rope.magnitude = rope.at("magnitude");
+    c_.program.caches.push_back({number("kv_heads"), op.head_dim});
+    c_.kv = named<KvFormat>(text("kv"), {{"f16", KvFormat::f16}, {"f32", KvFormat::f32}, {"q8_0", KvFormat::q8_0}});
+    for (Sequence& s : c_.sequences) s.pages.resize(static_cast<std::size_t>(ceil_div(s.past + s.rows, kPageTokens)));
+    for (auto s = c_.sequences.rbegin(); s != c_.sequences.rend(); ++s) {
+      for (auto page = s->pages.rbegin(); page != s->pages.rend(); ++page) *page = c_.pages++;
+    }
+    return op;
+  }
+  struct Heads {
+    View q, k, v;
+  };
+  Heads heads() {
+    const std::int32_t q = number("heads") * number("head_dim"), k = number("kv_heads") * number("head_dim");
+    Heads views;
+    views.q = input(q), views.k = input(k), views.v = input(k);
+    return views;
+  }
+
+  void rope_store() {
+    const auto [q, k, v] = heads();
+    c_.program.ops.push_back(store(q, k, v));
+    answer({q, k, v});
+  }
+
+  void attend() {
+    const auto [q, k, v] = heads();
+    if (j_.at("cached").get<bool>()) {
+      c_.program.ops.push_back(store(q, k, v));
+      c_.store = c_.program;
+      c_.store.output = q.slot;
+    }
+    Attend op{.q = q, .out = output(q.width), .head_dim = number("head_dim"), .kv_heads = number("kv_heads"), .window = number("window")};
+    op.scale = j_.at("scale").get<float>();
+    op.softcap = j_.at("softcap").get<float>();
+    if (j_.at("cached").get<bool>()) {
+      op.cache = CacheId{0};
+    } else {
+      op.k = k, op.v = v;
+    }
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void select() {
+    c_.selected = j_.at("selected").get<std::vector<std::int32_t>>();
+    const Select op{.in = input(number("width")), .out = output(number("width"), Rows::selected)};
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+  void pool() {
+    const Pool op{.in = input(number("width")), .out = output(number("width"), Rows::segments), .kind = pool_named(text("kind"))};
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+  void log_prob() {
+    const LogProb op{.logits = input(number("width")), .out = output(1)};
+    ids(number("width"));
+    c_.types.clear();
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  // ---- data: once the widths of the slots are settled
+  void fill_input() {
+    const float spread = j_.value("spread", 1.0f), offset = j_.value("offset", 0.0f);
+    if (c_.program.input >= 0) {
+      c_.in_width = c_.program.slots[static_cast<std::size_t>(c_.program.input)].width;
+      c_.in = Random(seed_).normals(std::int64_t{c_.rows} * c_.in_width, spread, offset);
+      if (!c_.store.ops.empty()) {
+        c_.store.name = "store";
+        c_.store.slots = c_.program.slots;
+        for (std::size_t s = 0; s < c_.sequences.size(); ++s) {
+          c_.sequences[s].past_in = Random(seed_ + 10 + s).normals(std::int64_t{c_.sequences[s].past} * c_.in_width, spread, offset);
+        }
+      }
+    }
+    const SlotShape& out = c_.program.slots[static_cast<std::size_t>(c_.program.output)];
+    c_.out_rows = out.rows;
+    c_.out_width = out.width;
+  }
+
+  const json& j_;
+  std::uint64_t seed_;
+  OpCase c_;
+  std::int32_t pad_ = 0;
+};
+
+}  // namespace
+
+Matrix random_matrix(std::string name, Format format, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+  return matrix_of(std::move(name), format, rows, cols, random_weights(format, rows, cols, cols, seed));
+}
+
+OpCases::OpCases(const std::string& path) {
+  std::ifstream file(path);
+  require(static_cast<bool>(file), path, " cannot be read");
+  json all = json::parse(file);
+  for (const FormatInfo& f : kFormats) {  // the table here and the one in the file are one fact
+    std::vector<Half> in_file;
+    if (all.at("halves").contains(f.name)) {
+      for (const json& h : all.at("halves").at(std::string(f.name))) in_file.push_back({h.at(0), h.at(1)});
+    }
+    const auto same = [](const Half& a, const Half& b) { return a.offset == b.offset && a.factor == b.factor; };
+    const std::vector<Half> here = halves(f.format);
+    require(std::equal(here.begin(), here.end(), in_file.begin(), in_file.end(), same), path, ": halves of ", f.name, " differ");
+  }
+  cases_ = std::move(all.at("cases"));
+}
+
+OpCase OpCases::operator[](std::size_t i) const { return Builder(i, cases_.at(i)).build(); }
+
+Slice all_rows(const OpCase& c) { return {0, c.rows, c.sequences, true}; }
+
+Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
+  Slice slice{first, count, {}, false};
+  std::int32_t row = 0;
+  for (const Sequence& s : c.sequences) {
+    const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
+    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}});
+    row += s.rows;
+  }
+  return slice;
+}
+
+OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : case_(c) {
+  const auto weights = backend.weights(c.weights, {}, {}, Cancel());
+  program_ = backend.prepare(c.program, weights, compute);
+  workspace_ = backend.workspace(crew);
+  if (c.program.caches.empty()) return;
+  caches_ = backend.caches(c.program.caches, c.kv);
+  caches_->reserve(c.pages);
+  if (c.store.ops.empty()) return;
+  store_ = backend.prepare(c.store, weights, compute);
+  std::vector<float> turned;
+  for (const Sequence& s : c.sequences) {
+    if (s.past == 0) continue;
+    const Segment segment{0, s.past, 0, s.pages};
+    turned.resize(s.past_in.size());
+    store_->run(*workspace_, caches_.get(), {.rows = s.past, .segments = {&segment, 1}}, {s.past_in, turned}, Cancel());
+  }
+}
+
+std::vector<float> OpRun::operator()(const Slice& slice) {
+  const OpCase& c = case_;
+  const auto part = [&](const std::vector<std::int32_t>& all) {
+    return all.empty() ? std::span<const std::int32_t>()
+                       : std::span(all).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows));
+  };
+  std::vector<Segment> segments;
+  std::int32_t row = 0;
+  for (const Sequence& s : slice.sequences) {
+    segments.push_back({row, s.rows, s.past, s.pages});
+    row += s.rows;
+  }
+  Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};
+  if (slice.whole) batch.selected = c.selected;
+  const std::size_t out_rows = c.out_rows == Rows::tokens     ? static_cast<std::size_t>(slice.rows)
+                               : c.out_rows == Rows::segments ? segments.size()
+                                                              : batch.selected.size();
+  std::vector<float> out(out_rows * static_cast<std::size_t>(c.out_width), std::numeric_limits<float>::quiet_NaN());
+  const std::span<const float> in = std::span(c.in).subspan(static_cast<std::size_t>(slice.first) * static_cast<std::size_t>(c.in_width),
+                                                            static_cast<std::size_t>(slice.rows) * static_cast<std::size_t>(c.in_width));
+  program_->run(*workspace_, caches_.get(), batch, {in, out}, Cancel());
+  std::vector<float> counted;
+  for (std::size_t r = 0; r < out_rows; ++r) {
+    for (const View& view : c.out) {
+      const auto from = out.begin() + static_cast<std::ptrdiff_t>(r * static_cast<std::size_t>(c.out_width)) + view.col;
+      counted.insert(counted.end(), from, from + view.width);
+    }
+  }
+  return counted;
+}
+
+double nmse(const std::vector<float>& a, const std::vector<float>& b, double floor) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double error = 0, power = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    power += std::pow(static_cast<double>(b[i]), 2);
+  }
+  if (!std::isfinite(error)) return std::numeric_limits<double>::infinity();
+  if (error == 0) return 0;
+  return error / std::max(power, floor * static_cast<double>(a.size()));
+}
+
+}  // namespace pumice::cases
