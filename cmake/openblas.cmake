@@ -1,0 +1,27 @@
+# Our copy of OpenBLAS: opened at run time by cpp/cpu/blas.cpp from the folder of the module or program that it runs in, never linked.
+set(PUMICE_OPENBLAS_COPY ${CMAKE_BINARY_DIR}/openblas/libpumiceopenblas.so)
+add_custom_command(
+  OUTPUT ${PUMICE_OPENBLAS_COPY}
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/copy_openblas.py ${PUMICE_OPENBLAS_LIBRARY} ${PUMICE_OPENBLAS_COPY}
+  DEPENDS ${CMAKE_CURRENT_LIST_DIR}/copy_openblas.py ${PUMICE_OPENBLAS_LIBRARY}
+  COMMENT "Copying OpenBLAS under our SONAME"
+  VERBATIM)
+
+# Programs of the build folder find it beside themselves.
+set(links)
+foreach(folder tests/cpp bench python/bindings)
+  set(link ${CMAKE_BINARY_DIR}/${folder}/libpumiceopenblas.so)
+  add_custom_command(
+    OUTPUT ${link}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/${folder}
+    COMMAND ${CMAKE_COMMAND} -E create_symlink ${PUMICE_OPENBLAS_COPY} ${link}
+    DEPENDS ${PUMICE_OPENBLAS_COPY}
+    VERBATIM)
+  list(APPEND links ${link})
+endforeach()
+add_custom_target(pumice_openblas ALL DEPENDS ${links})  # pumice_cpu depends on it
+
+if(PUMICE_BUILD_PYTHON)
+  install(FILES ${PUMICE_OPENBLAS_COPY} DESTINATION pumice)
+  install(FILES ${PUMICE_OPENBLAS_LICENSE} DESTINATION pumice RENAME libpumiceopenblas.LICENSE.txt)
+endif()

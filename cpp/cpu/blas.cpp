@@ -1,0 +1,211 @@
+#include "cpu/blas.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <initializer_list>
+#include <new>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pumice::cpu {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFile = "libpumiceopenblas.so";
+constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS (Blackford et al. 2002)
+
+// Beside the module or program that this code is part of. A program's own name may be relative, and then /proc knows better.
+fs::path own_copy() {
+  Dl_info info{};
+  std::error_code ignored;
+  fs::path self;
+  if (dladdr(reinterpret_cast<const void*>(&own_copy), &info) != 0 && info.dli_fname != nullptr) self = info.dli_fname;
+  if (!self.is_absolute()) self = fs::absolute(self, ignored);
+  const fs::path beside = self.parent_path() / kFile;
+  if (fs::exists(beside, ignored)) return beside;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path() / kFile;
+  return fs::exists(program, ignored) ? program : beside;
+}
+
+// One thread from the start: otherwise the library starts its pool when it is opened, and set_num_threads only idles it.
+class OneThread {
+ public:
+  OneThread() {
+    if (const char* value = getenv(kName)) before_ = value;
+    setenv(kName, "1", 1);
+  }
+  ~OneThread() {
+    if (before_) {
+      setenv(kName, before_->c_str(), 1);
+    } else {
+      unsetenv(kName);
+    }
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  static constexpr const char* kName = "OPENBLAS_NUM_THREADS";
+  std::optional<std::string> before_;
+};
+
+void* open_alone(const fs::path& path) {
+  // DEEPBIND: another OpenBLAS in the process, opened for all to see, must not take over the inside of ours.
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#if !defined(__SANITIZE_ADDRESS__)  // which ends the process on DEEPBIND
+  flags |= RTLD_DEEPBIND;
+#endif
+  const OneThread one;
+  return dlopen(path.c_str(), flags);
+}
+
+template <class Function>
+Function symbol(void* library, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (void* found = dlsym(library, name)) return reinterpret_cast<Function>(found);
+  }
+  return nullptr;
+}
+
+std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
+  try {
+    if (held.size() < static_cast<std::size_t>(floats)) held.resize(static_cast<std::size_t>(floats));
+  } catch (const std::bad_alloc&) {
+    fail(ErrorKind::out_of_memory, "a float32 matrix product needs ", floats * 4, " bytes of scratch");
+  }
+  return held;
+}
+
+}  // namespace
+
+// One panel, transposed: out[cols][height]. With the rows as the faster index a panel can be higher before OpenBLAS treats rows of it
+// differently (Haswell kernels, 0.3.34: 16 rows this way, 11 the other).
+void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
+                 std::int64_t height, float* out) const {
+  sgemm_(kRowMajor, kNoTrans, kTrans, static_cast<int>(cols), static_cast<int>(height), static_cast<int>(k), 1.0f, w,
+         static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
+}
+
+// Are products right, and equal rows equal wherever they stand in a panel of this height? Kernels differ between processors, so
+// this is asked of the machine at hand (0.3 ms).
+bool Blas::computes(std::int64_t height) const {
+  struct Shape { std::int64_t cols, k; };
+  constexpr Shape kShapes[] = {{1, 33}, {49, 100}, {208, 33}, {400, 385}, {33, 1030}};
+  std::uint32_t state = 1;
+  const auto next = [&] { return static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1.0f; };
+  for (const auto [cols, k] : kShapes) {
+    std::vector<float> w(static_cast<std::size_t>(cols * k)), x(static_cast<std::size_t>(height * k)), out(static_cast<std::size_t>(cols * height));
+    for (float& value : w) value = next();
+    for (std::int64_t i = 0; i < k; ++i) x[static_cast<std::size_t>(i)] = next();
+    for (std::int64_t r = 1; r < height; ++r) std::memcpy(&x[static_cast<std::size_t>(r * k)], x.data(), static_cast<std::size_t>(k) * sizeof(float));
+    panel(cols, k, x.data(), k, w.data(), k, height, out.data());
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const float* row = &out[static_cast<std::size_t>(c * height)];
+      double truth = 0.0;
+      for (std::int64_t i = 0; i < k; ++i) truth += double{w[static_cast<std::size_t>(c * k + i)]} * x[static_cast<std::size_t>(i)];
+      if (!(std::abs(row[0] - truth) <= 1e-4)) return false;
+      for (std::int64_t r = 1; r < height; ++r) {
+        if (std::memcmp(&row[r], row, sizeof(float)) != 0) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void Blas::sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
+                    std::int64_t w_stride, float* out, std::int64_t out_stride) const {
+  for (const std::int64_t n : {cols, k, x_stride, w_stride}) {
+    if (n < 0 || n > std::numeric_limits<int>::max()) {
+      fail(ErrorKind::invalid_argument, "float32 matrix product of ", rows, " x ", cols, " x ", k, ", strides ", x_stride, " and ", w_stride,
+           ": BLAS takes numbers up to ", std::numeric_limits<int>::max());
+    }
+  }
+  if (rows <= 0 || cols == 0) return;
+  const std::int64_t height = panel_rows_;
+  thread_local std::vector<float> held_out, held_x;
+  float* turned = scratch(held_out, cols * height).data();
+  for (std::int64_t first = 0; first < rows; first += height) {
+    const std::int64_t count = std::min(height, rows - first);
+    const float* from = x + first * x_stride;
+    std::int64_t from_stride = x_stride;
+    if (count < height) {
+      float* filled = scratch(held_x, height * k).data();
+      for (std::int64_t r = 0; r < count; ++r) std::memcpy(filled + r * k, from + r * x_stride, static_cast<std::size_t>(k) * sizeof(float));
+      std::memset(filled + count * k, 0, static_cast<std::size_t>((height - count) * k) * sizeof(float));
+      from = filled;
+      from_stride = k;
+    }
+    panel(cols, k, from, from_stride, w, w_stride, height, turned);
+    for (std::int64_t c = 0; c < cols; ++c) {
+      for (std::int64_t r = 0; r < count; ++r) out[(first + r) * out_stride + c] = turned[c * height + r];
+    }
+  }
+}
+
+struct OpenedBlas {
+  std::optional<Blas> blas;
+  std::string why_not;
+
+  OpenedBlas() {
+    const char* named = getenv("PUMICE_BLAS");
+    if (named != nullptr && std::strcmp(named, "none") == 0) {
+      why_not = "PUMICE_BLAS=none";
+      return;
+    }
+    std::error_code ignored;
+    const fs::path path = named != nullptr && *named != '\0' ? fs::absolute(named, ignored) : own_copy();
+    void* library = open_alone(path);
+    if (library == nullptr) {
+      const char* reason = dlerror();
+      why_not = str("cannot open ", path.string(), ": ", reason != nullptr ? reason : "no reason given");
+      return;
+    }
+    Blas opened;
+    opened.path_ = path.string();
+    opened.sgemm_ = symbol<Blas::Sgemm>(library, {"scipy_cblas_sgemm", "cblas_sgemm"});
+    if (opened.sgemm_ == nullptr) {
+      why_not = str(path.string(), " has neither scipy_cblas_sgemm nor cblas_sgemm");
+      return;
+    }
+    if (auto* set = symbol<void (*)(int)>(library, {"scipy_openblas_set_num_threads", "openblas_set_num_threads"})) set(1);
+    if (auto* config = symbol<const char* (*)()>(library, {"scipy_openblas_get_config", "openblas_get_config"})) opened.config_ = config();
+    for (const std::int64_t height : {64, 32, 16, 8, 4, 1}) {
+      if (!opened.computes(height)) continue;
+      opened.panel_rows_ = height;
+      blas = std::move(opened);
+      return;
+    }
+    why_not = str(path.string(), ": its cblas_sgemm gives wrong products (does it take 64-bit integers?)");
+  }
+};
+
+namespace {
+const OpenedBlas& opened() {
+  static const OpenedBlas once;
+  return once;
+}
+}  // namespace
+
+const Blas* blas() { return opened().blas ? &*opened().blas : nullptr; }
+const std::string& blas_why_not() { return opened().why_not; }
+
+void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
+              std::int64_t w_stride, float* out, std::int64_t out_stride) {
+  const Blas* library = blas();
+  if (library == nullptr) fail(ErrorKind::device, "float32 matrix products by OpenBLAS were asked for, but there is none: ", blas_why_not());
+  library->sgemm_nt(rows, cols, k, x, x_stride, w, w_stride, out, out_stride);
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,42 @@
+// float32 matrix products by OpenBLAS: our copy of it, opened when first asked for and run on the calling thread alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pumice::cpu {
+
+class Blas {
+ public:
+  // out[rows][cols] = x[rows][k] * w[cols][k]^T; strides in floats. Taken in panels of panel_rows(), the last one filled up with zero
+  // rows, so that a row's bits depend neither on its place nor on how many rows there are. Thread-safe. Throws Error.
+  void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
+                std::int64_t w_stride, float* out, std::int64_t out_stride) const;
+
+  std::int64_t panel_rows() const { return panel_rows_; }
+  const std::string& path() const { return path_; }
+  const std::string& config() const { return config_; }  // what the library says of itself; may be empty
+
+ private:
+  friend struct OpenedBlas;
+  using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
+                         int ldb, float beta, float* c, int ldc);
+  void panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
+             std::int64_t height, float* out) const;
+  bool computes(std::int64_t height) const;
+
+  Sgemm sgemm_ = nullptr;
+  std::int64_t panel_rows_ = 1;
+  std::string path_, config_;
+};
+
+// Null when there is none; blas_why_not() then says why. The library is libpumiceopenblas.so beside this module, or the one whose path
+// the environment variable PUMICE_BLAS gives (with cblas_sgemm on 32-bit integers); PUMICE_BLAS=none goes without.
+const Blas* blas();
+const std::string& blas_why_not();
+
+// blas()->sgemm_nt(...); without one, fails (device) saying why there is none.
+void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
+              std::int64_t w_stride, float* out, std::int64_t out_stride);
+
+}  // namespace pumice::cpu

@@ -1,0 +1,139 @@
+// OpenBLAS as it is opened at run time: right products, and a row's bits whatever its place and company.
+#include "cpu/blas.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pumice::cpu {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats random(std::size_t n, std::uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  Floats out(n);
+  for (float& x : out) x = normal(engine);
+  return out;
+}
+
+const Blas& library() {
+  const Blas* found = blas();
+  if (found == nullptr) throw std::runtime_error(blas_why_not());
+  return *found;
+}
+
+int threads_of_this_process() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("Threads:", 0) == 0) return std::stoi(line.substr(8));
+  }
+  return -1;
+}
+
+TEST(Blas, OpensOurCopyAndAddsNoThread) {
+  const int before = threads_of_this_process();
+  EXPECT_NE(library().path().find("libpumiceopenblas.so"), std::string::npos) << library().path();
+  EXPECT_NE(library().config().find("OpenBLAS"), std::string::npos) << library().config();
+  EXPECT_EQ(threads_of_this_process(), before);
+  EXPECT_EQ(getenv("OPENBLAS_NUM_THREADS"), nullptr);
+  // Lower would be slow: then the panel wants another shape on this processor.
+  EXPECT_GE(library().panel_rows(), 8);
+}
+
+TEST(Blas, ProductsOfOddShapesAndStrides) {
+  for (int rows : {1, 2, 15, 16, 17, 33, 65, 129}) {
+    for (int cols : {1, 7, 33, 384}) {
+      for (int k : {1, 5, 64, 385}) {
+        const int x_stride = k + 3, w_stride = k + 1, out_stride = cols + 2;
+        const Floats x = random(rows * x_stride, rows), w = random(cols * w_stride, cols);
+        Floats out(rows * out_stride, 77.0f);
+        library().sgemm_nt(rows, cols, k, x.data(), x_stride, w.data(), w_stride, out.data(), out_stride);
+        for (int r = 0; r < rows; ++r) {
+          for (int c = 0; c < out_stride; ++c) {
+            if (c >= cols) {
+              ASSERT_EQ(out[r * out_stride + c], 77.0f) << "written outside";
+              continue;
+            }
+            double truth = 0.0;
+            for (int i = 0; i < k; ++i) truth += double{x[r * x_stride + i]} * w[c * w_stride + i];
+            ASSERT_NEAR(out[r * out_stride + c], truth, 1e-6 * k + 1e-5);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Blas, ARowsBitsDependOnNothingElse) {
+  for (int cols : {1, 16, 33, 384, 1152, 1537}) {
+    for (int k : {1, 32, 33, 127, 384, 1536, 2049}) {
+      const Floats w = random(static_cast<std::size_t>(cols) * k, cols + k), row = random(k, k);
+      Floats alone(cols);
+      library().sgemm_nt(1, cols, k, row.data(), k, w.data(), k, alone.data(), cols);
+      for (int rows : {2, 16, 17, 70}) {
+        Floats x = random(static_cast<std::size_t>(rows) * k, 5), out(static_cast<std::size_t>(rows) * cols);
+        for (int r = 0; r < rows; r += 2) std::memcpy(&x[static_cast<std::size_t>(r) * k], row.data(), k * sizeof(float));
+        library().sgemm_nt(rows, cols, k, x.data(), k, w.data(), k, out.data(), cols);
+        for (int r = 0; r < rows; r += 2) {
+          ASSERT_EQ(std::memcmp(&out[static_cast<std::size_t>(r) * cols], alone.data(), cols * sizeof(float)), 0)
+              << "row " << r << " of " << rows << ", cols " << cols << ", k " << k;
+        }
+      }
+    }
+  }
+}
+
+TEST(Blas, ManyThreadsAtOnce) {
+  const int rows = 40, cols = 200, k = 300;
+  const Floats x = random(rows * k, 1), w = random(cols * k, 2);
+  Floats truth(rows * cols);
+  library().sgemm_nt(rows, cols, k, x.data(), k, w.data(), k, truth.data(), cols);
+  std::vector<Floats> results(16, Floats(rows * cols));
+  std::vector<std::thread> threads;
+  for (Floats& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) library().sgemm_nt(rows, cols, k, x.data(), k, w.data(), k, result.data(), cols);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Floats& result : results) EXPECT_EQ(result, truth);
+}
+
+TEST(Blas, NumbersBeyondBlasAreRefused) {
+  float x = 0.0f;
+  EXPECT_THROW(library().sgemm_nt(1, std::int64_t{1} << 31, 1, &x, 1, &x, 1, &x, 1), Error);
+  library().sgemm_nt(0, 1, 1, &x, 1, &x, 1, nullptr, 1);  // no rows: nothing to do
+}
+
+// In a process of its own, since the library is opened once.
+void open_and_report(const char* named) {
+  setenv("PUMICE_BLAS", named, 1);
+  setenv("OPENBLAS_NUM_THREADS", "7", 1);
+  const Blas* found = blas();
+  std::fprintf(stderr, "%s; threads %s\n", found != nullptr ? "opened" : blas_why_not().c_str(), getenv("OPENBLAS_NUM_THREADS"));
+  std::exit(0);
+}
+TEST(BlasDeathTest, EnvironmentNamesTheLibrary) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto ends_well = testing::ExitedWithCode(0);
+  EXPECT_EXIT(open_and_report(library().path().c_str()), ends_well, "opened; threads 7");
+  EXPECT_EXIT(open_and_report("none"), ends_well, "PUMICE_BLAS=none; threads 7");
+  EXPECT_EXIT(open_and_report("/no/such/library.so"), ends_well, "cannot open /no/such/library.so: .*; threads 7");
+  EXPECT_EXIT(open_and_report("libm.so.6"), ends_well, "cannot open");
+}
+
+}  // namespace
+}  // namespace pumice::cpu
