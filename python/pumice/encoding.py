@@ -101,7 +101,8 @@ class Rows:
                 raise ValueError(f"out has {len(self._array)} rows and there are more texts than that")
             # realloc moves pages instead of copying; no view of ours is alive here.
             self._array.resize((max(end, len(self._array) * 3 // 2), self._array.shape[1]), refcheck=False)
-        return self._array[self.filled : end]
+        view: Float32 = self._array[self.filled : end]
+        return view
 
     def done(self) -> Float32:
         if self._out is not None:
@@ -110,7 +111,8 @@ class Rows:
             return self._out
         if self.filled < len(self._array):
             self._array.resize((self.filled, self._array.shape[1]), refcheck=False)
-        return self._array
+        result: Float32 = self._array
+        return result
 
     def partial(self) -> Float32:
         return self._array[: self.filled].copy()
@@ -261,11 +263,12 @@ class Encoder:
         return self._checked(batch, first, cuts)
 
     def _tokenise_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
-        pairs = []
+        pairs: list[Pair] = []
         for i, pair in enumerate(window):
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise TypeError(f"pair {first + i} is {pair!r}; it must be two strings (query, document)"[:300])
-            pairs.append(tuple(check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(pair)))
+            query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(pair))
+            pairs.append((query, document))
         if self.config.lower_case:
             pairs = [(a.lower(), b.lower()) for a, b in pairs]
         return self._checked(self.tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
@@ -447,7 +450,8 @@ def quantize_rows(rows: Float32, precision: str) -> npt.NDArray[Any]:
     step = (high - low) / np.float32(255)
     step[step == 0] = 1
     steps = np.clip(np.floor((rows - low) / step), 0, 255)
-    return steps.astype(np.uint8) if precision == "uint8" else (steps - 128).astype(np.int8)
+    packed: npt.NDArray[Any] = steps.astype(np.uint8) if precision == "uint8" else (steps - 128).astype(np.int8)
+    return packed
 
 
 def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:

@@ -129,7 +129,7 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     eos = values.get("eos_token_id")
     if eos is None:
         eos = file.get("eos_token_id")
-    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    eos = [] if eos is None else np.ravel(eos).tolist()  # an id or several
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in eos):
         raise ModelFormatError(f"{source}: eos_token_id is {eos!r}, not token ids"[:300], file=str(source), field="eos_token_id")
     return ModelSettings(_checked_settings(found, str(source)), tuple(i for i in eos if i >= 0))
@@ -239,7 +239,7 @@ def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
 
 
 # ---------------------------------------------------------------- results
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth: compared by identity
 class Generation:
     """The text that followed a prompt. str() of it is the text.
 
@@ -261,7 +261,7 @@ class Generation:
     top_logprobs: Float32 | None
     timings: Mapping[str, float]
     device: str
-    pieces: tuple[str, ...] = field(default=(), compare=False)
+    pieces: tuple[str, ...] = ()  # the text of each token
 
     def __str__(self) -> str:
         return self.text
@@ -285,7 +285,7 @@ class Generation:
         return f'<div style="white-space:pre-wrap">{body}</div><div style="color:#777;font-size:smaller">{facts}</div>'
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class ChatResult(Generation):
     """A Generation that answers a conversation. `prompt` is the text that the chat template made of it."""
 
@@ -308,7 +308,7 @@ class ChatResult(Generation):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunk:
     """News of a stream: text that is final, and the tokens it came with. str() of it is the text.
 
@@ -335,6 +335,7 @@ class Continuation:
         self._stops = params.stop
         self._stop_ids = frozenset(params.stop_ids)
         self._longest = max(map(len, params.stop), default=0)
+        self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
         self.text = ""
         self.ids: list[int] = []
         self.starts: list[int] = []  # where in the text each token begins
@@ -353,9 +354,8 @@ class Continuation:
                 return
             self.ids.append(token)
             self.starts.append(len(self.text))
-            for name in ("logprobs", "top_ids", "top_logprobs"):
-                if news.get(name) is not None:
-                    getattr(self, name).append(news[name][k])
+            for name in self._asked:
+                getattr(self, name).append(news[name][k])
             if self._extend(self._decoder.step([token])):
                 return
         if news.get("finish_reason") is not None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .tokenizers import Tokenizer
 
 logger = logging.getLogger("pumice")
+logger.addHandler(logging.NullHandler())  # without a handler of the application's, Python would write warnings to stderr
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
@@ -255,10 +256,8 @@ class Model:
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
         self.path = path
-        sentence = file.get("sentence_transformers") if file.kind == "safetensors" else None
-        activation = sentence.get("activation_fn") if isinstance(sentence, dict) else None
-        if activation is None and file.kind == "safetensors":
-            activation = file.get("sbert_ce_default_activation_function")
+        # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
+        activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
         self._encoder = encoding.Encoder(engine, tokenizer, config, activation if isinstance(activation, str) else None)
         self.info: dict[str, Any] = {
             **engine.info,
@@ -564,9 +563,10 @@ class Model:
         i = self.info
         context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
         kv = self._core.memory().get("kv_budget", 0)
+        notes = "".join(f"; {note}" for note in self._core.placement().get("notes") or ())
         return (
             f"Loaded {self._headline()}, {size(i['file_bytes'])} on {i.get('device', 'cpu')} ({i.get('isa')}, {i.get('threads')} threads), "
-            f"{i['layers']} layers, {context}{f', KV budget {size(kv)}' if kv else ''}, in {i['load_seconds']:.2f} s"
+            f"{i['layers']} layers, {context}{f', KV budget {size(kv)}' if kv else ''}, in {i['load_seconds']:.2f} s{notes}"
         )
 
     def summary(self) -> Plan:

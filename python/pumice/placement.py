@@ -15,27 +15,29 @@ if TYPE_CHECKING:
 
     from .model import LoadKeywords
 
-_HEADERS = ["part", "device", "weights", "KV", "scratch", "formats"]
-_SIZES = ["weights", "KV", "scratch"]
+_HEADERS = ["part", "device", "weights", "KV of a sequence", "formats"]
+_SIZES = ["weights", "KV of a sequence"]
 
 
 class Plan:
-    """Where a model's parts live: `rows` (name, device, weights, kv, scratch in bytes, formats), `totals` per device, `n_ctx`,
-    `kv_budget` (bytes), `notes` (what did not fit, and why). Prints as a table that folds equal layers; also in notebooks."""
+    """Where a model's parts live: `rows` (name, device, weights, kv of one sequence in bytes, formats), `totals` per device, `n_ctx`,
+    `scratch`, `kv_budget`, `memory_free` (bytes), `notes` (what did not fit, and why). Prints as a table that folds equal layers."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
         self.n_ctx: int | None = placement.get("n_ctx")
+        self.scratch: int | None = placement.get("scratch")
         self.kv_budget: int | None = placement.get("kv_budget")
+        self.memory_free: int | None = placement.get("memory_free")
         self.notes: list[str] = [str(note) for note in placement.get("notes") or ()]
         self._header, self._footer = header or [], footer or []
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Bytes per device: weights, kv, scratch."""
+        """Bytes per device: weights, kv of one sequence."""
         result: dict[str, dict[str, int]] = {}
         for row in self.rows:
-            total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0, "scratch": 0})
+            total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0})
             for name in total:
                 total[name] += int(row.get(name) or 0)
         return result
@@ -44,10 +46,10 @@ class Plan:
         table: list[list[str]] = []
         for row in fold(self.rows):
             each = " each" if row["count"] > 1 else ""
-            sizes = [size(row.get(name) or 0) + each for name in ("weights", "kv", "scratch")]
+            sizes = [size(row.get(name) or 0) + each for name in ("weights", "kv")]
             table.append([str(row["name"]), str(row["device"]), *sizes, formats(row.get("formats"))])
         for device, total in self.totals.items():
-            table.append(["total", device, *(size(total[name]) for name in ("weights", "kv", "scratch")), ""])
+            table.append(["total", device, *map(size, total.values()), ""])
         return table
 
     def _facts(self) -> list[str]:
@@ -56,6 +58,10 @@ class Plan:
             facts.append(f"context {self.n_ctx} tokens per sequence")
         if self.kv_budget:
             facts.append(f"KV budget {size(self.kv_budget)} for all sequences and cached prefixes")
+        if self.scratch:
+            facts.append(f"scratch {size(self.scratch)}")
+        if self.memory_free:
+            facts.append(f"{size(self.memory_free)} of memory free before")
         return [*([", ".join(facts)] if facts else []), *self._footer, *(f"note: {note}" for note in self.notes)]
 
     def __repr__(self) -> str:

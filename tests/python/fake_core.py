@@ -111,7 +111,11 @@ class ModelFile:
         return dict(self._values)
 
     def get(self, key: str) -> Any:
-        return self._values.get(key)
+        value: Any = self._values
+        for part in [key] if key in self._values else key.split("."):  # config.json comes with dotted keys
+            value = value.get(part) if isinstance(value, dict) else None
+        numbers = isinstance(value, list) and value and all(isinstance(v, int) for v in value)
+        return np.array(value) if numbers else value
 
     def keys(self) -> list[str]:
         return list(self._values)
@@ -262,9 +266,9 @@ class Generator:
             k = self.params["logprobs"]
             if k >= 0:
                 entry["logprobs"] = np.log(1 / (2 + np.arange(len(ids)))).astype(np.float32)
-                if k:
-                    entry["top_ids"] = np.tile(np.arange(k, dtype=np.int32), (len(ids), 1))
-                    entry["top_logprobs"] = np.full((len(ids), k), -1, np.float32)
+                rows = len(ids) if k else 0  # no alternatives: 0 x 0
+                entry["top_ids"] = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
+                entry["top_logprobs"] = np.full((rows, k), -1, np.float32)
             news.append(entry)
         return news
 
@@ -283,10 +287,11 @@ class Generator:
 
 
 def plan_rows() -> dict[str, Any]:
-    layer = {"device": "cpu", "weights": 1 << 20, "kv": 1 << 19, "scratch": 0, "formats": {"q4_k": 1 << 20}}
+    layer = {"device": "cpu", "weights": 1 << 20, "kv": 1 << 19, "formats": "q4_k"}
     rows = [{**layer, "name": "embedding", "kv": 0}, *({**layer, "name": f"layer {i}"} for i in range(3))]
     rows.append({**layer, "name": "layer 3", "weights": 3 << 20})
-    return {"rows": rows, "n_ctx": CONTEXT, "kv_budget": 1 << 20, "notes": ["context capped by memory"]}
+    totals = {"weights": 7 << 20, "scratch": 3 << 20, "kv_budget": 1 << 20, "kv_page": 4096, "memory_free": 4 << 30}
+    return {"rows": rows, "devices": ["cpu"], **totals, "n_ctx": CONTEXT, "notes": ["context capped by memory"]}
 
 
 ERRORS: dict[str, type[BaseException]] = {}

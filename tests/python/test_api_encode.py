@@ -1,4 +1,4 @@
-"""encode(), similarity(), predict() and rank() over a toy engine: order, windows, arguments, truncation, folders of sentence-transformers."""
+"""encode(), similarity(), predict() and rank() over a toy engine: order, windows, arguments, truncation, sentence-transformers folders."""
 
 from __future__ import annotations
 

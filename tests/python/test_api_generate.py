@@ -218,9 +218,10 @@ def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
 
 
 def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
-    with pumice.load(write_model(tmp_path / "m", eos_token_id=7)) as model:
-        model.generate("a")
-        assert model._core.generator_params[-1]["eos_ids"] == [7, EOS]
+    for i, ids in enumerate((7, [7, 8])):
+        with pumice.load(write_model(tmp_path / f"m{i}", eos_token_id=ids)) as model:
+            model.generate("a")
+            assert model._core.generator_params[-1]["eos_ids"] == [7, *([8] if i else []), EOS]
 
 
 def test_broken_generation_config_names_file_and_field(pumice: Any, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_one_info_line(pumice: Any, tmp_path: Path, caplog: pytest.LogCaptureFix
         "Loaded m.gguf: toy, 2.1 M parameters, q4_k, f32, 4.0 KiB on cpu (avx2, 2 threads), 4 layers, context 64 of the model's 128"
     )
     assert "KV budget 1.0 MiB" in line
+    assert line.endswith("; context capped by memory")
 
 
 def test_silence(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +139,15 @@ def test_silence(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str])
         model.encode(["a"] * 100)
         model.generate("abc")
     assert capfd.readouterr() == ("", "")
+
+
+def test_warnings_of_the_log_do_not_reach_stderr_by_themselves() -> None:
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import fake_core, logging\n"
+        "with fake_core.installed() as pumice: pumice.load; logging.getLogger('pumice').warning('unseen')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_progress(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

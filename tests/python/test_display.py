@@ -66,8 +66,11 @@ def test_plan_folds_equal_layers(pumice: Any, tmp_path: Path) -> None:
     assert "1.0 MiB each" in text
     assert text.count("layer 3") == 1  # its weights differ
     assert "note: context capped by memory" in text
-    assert "context 64 tokens per sequence, KV budget 1.0 MiB" in text
-    assert plan.totals == {"cpu": {"weights": 7 << 20, "kv": 4 << 19, "scratch": 0}}
+    assert (
+        "context 64 tokens per sequence, KV budget 1.0 MiB for all sequences and cached prefixes, scratch 3.0 MiB, 4.0 GiB of memory"
+        in text
+    )
+    assert plan.totals == {"cpu": {"weights": 7 << 20, "kv": 4 << 19}}
     assert "layer 0-2" in Balanced(plan._repr_html_()).text
     assert len(plan.rows) == 5
 
