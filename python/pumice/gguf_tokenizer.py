@@ -1,0 +1,476 @@
+"""Tokenizers rebuilt from the metadata of a GGUF file, or from a SentencePiece file, through the `tokenizers` package.
+
+Names of keys, kinds of tokenizers and token types: the GGUF specification (ggml-org/ggml, docs/gguf.md). Split patterns: the tokenizer.json
+of the model that gave each name, as listed by ggml-org/llama.cpp, src/llama-vocab.cpp.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from .errors import TokenizerError
+
+log = logging.getLogger("pumice")
+
+SPACE = "\u2581"  # SentencePiece spells a space as LOWER ONE EIGHTH BLOCK
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+FIX = "Pass tokenizer= with the path of the model's tokenizer.json."
+
+# ---- splitting before byte-level BPE --------------------------------------------------------------------------------------------------
+
+_CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+)
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
+_QWEN2 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
+_QWEN35 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + _TAIL
+_TEKKEN = _CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
+_GPT4O = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
+_SEED_CODER = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + _TAIL
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_JAIS2_SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s{1}"
+_JAIS2 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|" + _JAIS2_SPACES
+_CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_DEEPSEEK3_WORDS = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + _TAIL
+)
+_DEEPSEEK_LETTERS = (
+    (  # the letters with case of Unicode, spelt out in deepseek-llm's tokenizer.json
+        r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
+        r"\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
+        r"\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59"
+        r"\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4"
+        r"\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149"
+        r"\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e"
+        r"\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb"
+        r"\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943]+"
+    )
+    .encode("ascii")
+    .decode("raw_unicode_escape")
+)
+_DEEPSEEK_PUNCTUATION = "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+"
+_DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+
+
+@dataclass(frozen=True)
+class Split:
+    """How byte-level BPE cuts a text into words: each pattern cuts the pieces that the one before it left."""
+
+    patterns: tuple[str, ...]
+    ignore_merges: bool = False  # a word that is a token stays whole, whatever the merges say
+    add_bos: bool = False  # when the file has no tokenizer.ggml.add_bos_token
+    nfc: bool = False  # the model's own tokenizer.json normalises; GGUF cannot say so
+
+
+_FAMILIES: tuple[tuple[str, Split], ...] = (
+    ("default", Split((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))),
+    (
+        "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert mpt "
+        "olmo jais trillion granite-docling exaone4",
+        Split((_GPT2,)),
+    ),
+    ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", Split((r"\p{N}", _GPT2))),
+    (
+        "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+        Split((_LLAMA3,), ignore_merges=True, add_bos=True),
+    ),
+    ("dbrx smaug-bpe glm4 chatglm-bpe", Split((_LLAMA3,))),
+    ("qwen2 deepseek-r1-qwen", Split((_QWEN2,), nfc=True)),
+    ("kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2", Split((_QWEN2,))),
+    ("qwen35", Split((_QWEN35,), nfc=True)),
+    ("tekken", Split((_TEKKEN,), ignore_merges=True, add_bos=True)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
+    ("granite-embed-multi-97m", Split((_GPT4O,), ignore_merges=True)),
+    ("deepseek-llm", Split(("[\r\n]", _DEEPSEEK_LETTERS, _DEEPSEEK_PUNCTUATION, r"\s+$", _DEEPSEEK_CJK, r"\p{N}+"))),
+    ("deepseek-coder", Split(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}"))),
+    ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", Split((r"\p{N}{1,3}", _CJK, _DEEPSEEK3_WORDS))),
+    ("falcon", Split((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"))),
+    ("poro-chat bloom gpt3-finnish", Split((_BLOOM,))),
+    ("viking", Split((_BLOOM, r"\p{N}"))),
+    ("tiny_aya cohere2moe", Split((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))),
+    ("bailingmoe bailingmoe2 llada-moe", Split((_BAILING,))),
+    ("seed-coder", Split((_SEED_CODER,))),
+    ("jais-2", Split((_JAIS2,))),
+)
+# tokenizer.ggml.pre -> split. A new name is a word above, a new family a row.
+SPLITS: dict[str, Split] = {name: split for names, split in _FAMILIES for name in names.split()}
+
+# ---- end of generation ---------------------------------------------------------------------------
+
+# Tokens that end an answer, found by their text as llama.cpp finds them: many files name one of several.
+END_TOKENS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
+    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[",
+    # padding, repository and file separators of code models
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
+    "<|file_sep|>",
+)  # fmt: skip
+_END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[int, ...]:
+    """The ids that end generation: those the file names and those known by their text."""
+    by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
+    # In the harmony and solar formats <|end|> ends a message, not the turn; gemma 4 has </s> as plain text.
+    if "<|end|>" in by_text and (
+        {"<|return|>", "<|call|>"} <= by_text.keys() or ({"<|call|>", "<|calls|>"} & by_text.keys() and "<|flush|>" in by_text)
+    ):
+        del by_text["<|end|>"]
+    if "<|tool_response>" in by_text:
+        by_text.pop("</s>", None)
+    return tuple(sorted({*named, *by_text.values()}))
+
+
+# ---- vocabularies --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Built:
+    """A tokenizer and what its file says about its special tokens."""
+
+    backend: Backend
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    special: dict[str, int] = field(default_factory=dict)  # role (bos, eos, unk, sep, pad, cls, mask) -> id
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a file, each with its score and type."""
+
+    tokens: list[str]
+    scores: npt.NDArray[np.float32] | None
+    types: npt.NDArray[np.int32]
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        if len(ids) != len(self.tokens):
+            first = next((i, ids[t]) for i, t in enumerate(self.tokens) if ids[t] != i)
+            raise TokenizerError(f"the tokens {first[0]} and {first[1]} are both {self.tokens[first[0]]!r}. {FIX}")
+        return ids
+
+    def added(self) -> list[AddedToken]:
+        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not."""
+        return [
+            AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False)
+            for i in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
+        ]
+
+    def of_type(self, *types: int) -> npt.NDArray[np.bool_]:
+        return np.isin(self.types, types)
+
+
+def _checked_vocabulary(tokens: Any, scores: Any, types: Any, where: str) -> Vocabulary:
+    if not isinstance(tokens, list) or not tokens or set(map(type, tokens)) != {str}:
+        raise TokenizerError(f"{where}: tokenizer.ggml.tokens is missing or no list of strings. {FIX}")
+    if "" in tokens:
+        tokens = [t or f"[EMPTY_{i}]" for i, t in enumerate(tokens)]
+    count = len(tokens)
+    kinds = np.full(count, NORMAL, np.int32) if types is None else _numbers(types, count, np.int32, where, "tokenizer.ggml.token_type")
+    return Vocabulary(tokens, None if scores is None else _numbers(scores, count, np.float32, where, "tokenizer.ggml.scores"), kinds)
+
+
+def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.empty(0, object)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or len(array) != count:
+        raise TokenizerError(f"{where}: {name} must hold {count} numbers, one per token; found {array.dtype} {array.shape}. {FIX}")
+    return array.astype(dtype)
+
+
+# ---- SentencePiece BPE ---------------------------------------------------------------------------
+
+
+def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Pairs of token ids (m, 2), the most urgent merge first. cpp/engine/spm_merges.h says why one merge per token is enough.
+
+    The compiled one takes 0.15 s for Gemma's 262,144 tokens, the one below 3 s: it is the one to read and to test against.
+    """
+    from . import _core
+
+    compiled = getattr(_core, "spm_merges", None)
+    if compiled is None:
+        return spm_merges_reference(tokens, scores, mergeable)
+    return np.asarray(compiled(tokens, scores, mergeable), np.int32).reshape(-1, 2)
+
+
+def spm_merges_reference(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """spm_merges() in Python."""
+    by_urgency = np.argsort(-scores, kind="stable")
+    rank_of = np.empty(len(tokens), np.int64)
+    rank_of[by_urgency] = np.arange(len(tokens))
+    ranks = rank_of.tolist()
+    usable = [i for i in np.flatnonzero(mergeable).tolist() if tokens[i]]
+    character = {tokens[i]: ranks[i] for i in usable if len(tokens[i]) == 1}
+    pairs: dict[tuple[int, int], int] = {}
+    for token in sorted((i for i in usable if len(tokens[i]) > 1), key=lambda i: len(tokens[i])):
+        left_over = _merge([character.get(c, -1) for c in tokens[token]], pairs)
+        if len(left_over) == 2 and -1 not in left_over:
+            pairs[left_over[0], left_over[1]] = ranks[token]
+    in_order = sorted(pairs.items(), key=lambda item: item[1])
+    return by_urgency[np.array([pair for pair, _ in in_order], np.int64).reshape(-1, 2)].astype(np.int32)
+
+
+def _merge(symbols: list[int], pairs: dict[tuple[int, int], int]) -> list[int]:
+    """Byte-pair encoding of one text: the most urgent pair first, then the leftmost."""
+    count = len(symbols)
+    after, before = list(range(1, count + 1)), list(range(-1, count - 1))
+    queue = [(m, i, *pair) for i, pair in enumerate(zip(symbols, symbols[1:], strict=False)) if (m := pairs.get(pair)) is not None]
+    heapq.heapify(queue)
+    while queue:
+        merged, at, left, right = heapq.heappop(queue)
+        follower = after[at]
+        if symbols[at] != left or follower >= count or symbols[follower] != right:
+            continue
+        symbols[at], symbols[follower] = merged, -2
+        after[at] = after[follower]
+        if after[at] < count:
+            before[after[at]] = at
+        for i in (before[at], at):
+            if i >= 0 and after[i] < count and (m := pairs.get((symbols[i], symbols[after[i]]))) is not None:
+                heapq.heappush(queue, (m, i, symbols[i], symbols[after[i]]))
+    return [s for s in symbols if s != -2]
+
+
+def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> Backend:
+    """SentencePiece BPE: the whole text is one word, spaces are spelt U+2581, unknown characters become bytes."""
+    if vocabulary.scores is None:
+        raise TokenizerError(f"tokenizer.ggml.scores is missing: they order the merges. {FIX}")
+    if not np.isfinite(vocabulary.scores).all():
+        raise TokenizerError(f"the score of token {int(np.argmin(np.isfinite(vocabulary.scores)))} is no finite number. {FIX}")
+    ids = vocabulary.ids
+    pairs = spm_merges(vocabulary.tokens, vocabulary.scores, vocabulary.of_type(NORMAL, UNUSED))
+    text_of = vocabulary.tokens.__getitem__
+    merges = list(zip(map(text_of, pairs[:, 0].tolist()), map(text_of, pairs[:, 1].tolist()), strict=True))
+    backend = Backend(models.BPE(ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=True))
+    spell = normalizers.Replace(" ", SPACE)
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spell]) if add_space_prefix else spell
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if add_space_prefix else steps)
+    return backend
+
+
+def unigram(
+    vocabulary: Vocabulary, unk_id: int, charsmap: bytes, add_space_prefix: bool, remove_extra_spaces: bool, byte_fallback: bool
+) -> Backend:
+    """SentencePiece's unigram model: the likeliest segmentation by the scores."""
+    if vocabulary.scores is None:
+        raise TokenizerError(f"tokenizer.ggml.scores is missing: a unigram tokenizer is nothing without them. {FIX}")
+    scores = vocabulary.scores.astype(np.float64)
+    scores[vocabulary.of_type(USER_DEFINED)] = 0.0
+    backend = Backend(models.Unigram(list(zip(vocabulary.tokens, scores.tolist(), strict=True)), unk_id, byte_fallback))
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
+    if remove_extra_spaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if steps:
+        backend.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if add_space_prefix else "never"
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=True)
+    backend.decoder = decoders.Metaspace(SPACE, scheme)
+    return backend
+
+
+def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bool | None, chinese_characters: bool = True) -> Backend:
+    """BERT's tokenizer over a vocabulary in which ## marks the inside of a word."""
+    backend = Backend(models.WordPiece(ids, unk_token=unk, continuing_subword_prefix="##", max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese_characters, strip_accents=strip_accents, lowercase=lowercase
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece("##", cleanup=True)
+    return backend
+
+
+def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str) -> Backend:
+    """Byte-level BPE as in GPT-2."""
+    if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
+        raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
+    ids = vocabulary.ids
+    pairs = []
+    for merge in merges:
+        left, space, right = merge[1:].partition(" ")  # a token may begin with a space, never hold one further on
+        if space:
+            pairs.append((merge[0] + left, right))
+    try:
+        model = models.BPE(ids, pairs, ignore_merges=split.ignore_merges)
+    except Exception:  # a merge of tokens that do not exist: it can never be done
+        pairs = [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids]
+        model = models.BPE(ids, pairs, ignore_merges=split.ignore_merges)
+    backend = Backend(model)
+    if split.nfc:
+        backend.normalizer = normalizers.NFC()
+    cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+# ---- GGUF ----------------------------------------------------------------------------------------
+
+# Special tokens by role: the key (tokenizer.ggml.<key>_token_id) and, per kind of tokenizer, the id that files without the key mean.
+_ROLE_KEYS = {
+    "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
+    "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
+}  # fmt: skip
+_DEFAULT_IDS: dict[str, dict[str, int]] = {
+    "llama": {"bos": 1, "eos": 2, "unk": 0},
+    "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
+    "gpt2": {"bos": 11, "eos": 11},
+    "t5": {"eos": 1, "unk": 2, "pad": 0},
+}
+
+
+def build(get: Callable[[str], Any], where: str) -> Built:
+    """The tokenizer of a GGUF file; get(key) gives a metadata value or None."""
+    kind = get("tokenizer.ggml.model")
+    if kind not in _DEFAULT_IDS:
+        found = "has no tokenizer (tokenizer.ggml.model is missing)" if kind is None else f"has a tokenizer of kind {kind!r}"
+        raise TokenizerError(f"{where} {found}; known kinds: {', '.join(_DEFAULT_IDS)}. {FIX}")
+    vocabulary = _checked_vocabulary(get("tokenizer.ggml.tokens"), get("tokenizer.ggml.scores"), get("tokenizer.ggml.token_type"), where)
+    special = _special_ids(get, kind, len(vocabulary.tokens), where)
+    ends = _ends(vocabulary, special)
+    if (vocabulary.types[list(ends)] != CONTROL).any():  # some files type <|im_end|> and the like as text
+        types = vocabulary.types.copy()
+        types[list(ends)] = CONTROL
+        vocabulary = replace(vocabulary, types=types)
+
+    def flag(name: str, default: bool) -> bool:
+        value = get(f"tokenizer.ggml.{name}")
+        return default if value is None else bool(value)
+
+    def text(role: str) -> str | None:
+        return vocabulary.tokens[special[role]] if role in special else None
+
+    add_bos, add_eos = False, False
+    if kind == "llama":
+        backend = spm_bpe(vocabulary, text("unk"), flag("add_space_prefix", True))
+        add_bos = True
+    elif kind == "gpt2":
+        split = _split(get("tokenizer.ggml.pre"), where)
+        backend = byte_bpe(vocabulary, get("tokenizer.ggml.merges"), split, where)
+        add_bos = split.add_bos
+    elif kind == "bert":
+        lowercase = flag("normalizer.lowercase", True)
+        backend = word_piece(_hash_spelling(vocabulary), text("unk") or "[UNK]", lowercase, flag("normalizer.strip_accents", lowercase))
+    elif "unk" not in special:
+        raise TokenizerError(f"{where}: a unigram tokenizer needs an unknown token (tokenizer.ggml.unknown_token_id). {FIX}")
+    else:
+        charsmap = get("tokenizer.ggml.precompiled_charsmap")
+        backend = unigram(
+            vocabulary,
+            special["unk"],
+            np.asarray([] if charsmap is None else charsmap).astype(np.uint8).tobytes(),
+            flag("add_space_prefix", True),
+            flag("remove_extra_whitespaces", False),
+            bool(vocabulary.of_type(BYTE).any()),
+        )
+        add_eos = True
+    backend.add_tokens(_added(vocabulary, kind))
+
+    if kind == "bert":
+        set_template(backend, special.get("cls", special.get("bos")), special.get("sep"), pair=True)
+    else:
+        edges: list[int | None] = []
+        for role, default in (("bos", add_bos), ("eos", add_eos)):
+            wanted = flag(f"add_{role}_token", default)
+            if wanted and role not in special:
+                raise TokenizerError(f"{where}: a {role} token is to be added (tokenizer.ggml.add_{role}_token) but none is named. {FIX}")
+            edges.append(special[role] if wanted else None)
+        set_template(backend, edges[0], edges[1])
+    return Built(backend, special.get("bos"), ends, special)
+
+
+def _ends(vocabulary: Vocabulary, special: dict[str, int]) -> tuple[int, ...]:
+    def id_of(text: str) -> int | None:
+        i = vocabulary.ids.get(text)
+        # Gemma has the HTML tag </s> as a word: only a control token of that name is an end.
+        return None if i is None or (text == "</s>" and vocabulary.types[i] != CONTROL) else i
+
+    return end_ids(id_of, [special[role] for role in _END_KEYS if role in special])
+
+
+def _split(name: Any, where: str) -> Split:
+    if name is None or name == "":
+        log.warning("%s: tokenizer.ggml.pre is missing, so how words are split is a guess ('default'). %s", where, FIX)
+        name = "default"
+    if name not in SPLITS:
+        raise TokenizerError(
+            f"{where}: its tokenizer splits words as {name!r} (tokenizer.ggml.pre), which this version does not know. {FIX} "
+            f"Known: {', '.join(sorted(SPLITS))}."
+        )
+    return SPLITS[name]
+
+
+def _special_ids(get: Callable[[str], Any], kind: str, count: int, where: str) -> dict[str, int]:
+    ids = {role: i for role, i in _DEFAULT_IDS[kind].items() if i < count}
+    for role, key in _ROLE_KEYS.items():
+        name = f"tokenizer.ggml.{key}_token_id"
+        value = get(name)
+        if value is None:
+            continue
+        if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # "none", as some converters write it
+            ids.pop(role, None)
+        elif isinstance(value, int | np.integer) and 0 <= int(value) < count:
+            ids[role] = int(value)
+        else:
+            raise TokenizerError(f"{where}: {name} is {value!r}; the vocabulary has {count} tokens. {FIX}")
+    return ids
+
+
+def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
+    """GGUF spells the start of a word U+2581 + word and its inside bare; WordPiece spells the start bare and the inside ##."""
+    tokens = []
+    for token, kind in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True):
+        if token.startswith(SPACE):
+            tokens.append(token[1:])
+        elif kind in (CONTROL, UNKNOWN, USER_DEFINED) or (token[0] == "[" and token[-1] == "]" and len(token) > 2):
+            tokens.append(token)
+        else:
+            tokens.append("##" + token)
+    return Vocabulary(tokens, None, vocabulary.types).ids
+
+
+def _added(vocabulary: Vocabulary, kind: str) -> list[AddedToken]:
+    if kind != "bert":
+        return vocabulary.added()
+    # Bracketed names are special in every BERT vocabulary, also in files that type them as normal.
+    return [
+        AddedToken(token, special=True, normalized=False)
+        for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
+        if t in (CONTROL, UNKNOWN) or token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    ]
+
+
+def set_template(backend: Backend, first: int | None, last: int | None, pair: bool = False) -> None:
+    """Has encode() put a token before and after each text. With pair=True the texts of a pair share the first one and differ in type."""
+    if first is None and last is None:
+        return
+    tokens = [
+        {"id": name, "ids": [i], "tokens": [backend.id_to_token(i)]} for name, i in (("first", first), ("last", last)) if i is not None
+    ]
+    head, tail = ["first"] * (first is not None), ["last"] * (last is not None)
+    second = 1 if pair else 0
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*head, "$A", *tail],
+        pair=[*head, "$A", *tail, *(f"{t}:{second}" for t in ([] if pair else head)), f"$B:{second}", *(f"{t}:{second}" for t in tail)],
+        special_tokens=tokens,
+    )

