@@ -17,7 +17,8 @@ namespace {
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kBanned = -1e30f;    // what a bias of -inf becomes: far below any logit, and still a number
-constexpr float kUnderflow = -87.f;  // exp of less is 0 here
+constexpr float kUnderflow = -126.f;  // 2 to the power of less is 0 here
+constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
 using F4 = float __attribute__((vector_size(16)));
 using U4 = std::uint32_t __attribute__((vector_size(16)));
@@ -31,19 +32,18 @@ F4 all(float value) { return F4{value, value, value, value}; }
 F4 larger(F4 a, F4 b) { return a > b ? a : b; }
 float sum(F4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-// exp(x) for x <= 0, relative error below 2e-7: x = n ln 2 + r, Taylor to r^7 / 7! (|r| <= 0.347), n added to the exponent bits.
-F4 exp4(F4 x) {
-  const F4 shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are round(x / ln 2)
-  const U4 n = (U4)shifted - 0x4b400000u;
-  const F4 whole = shifted - 12582912.0f;
-  const F4 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // ln 2 in two parts
-  F4 series = all(1.0f / 5040);
-  for (const float factor : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) series = series * r + factor;
-  const F4 value = (F4)((U4)series + (n << 23));
+// 2^x for x <= 0: x = n + f, a polynomial in f (|f| <= 1/2; fitted for least relative error, 2e-7 in float), n added to the exponent
+// bits. A weight is 2^((logit - max) * scale): the temperature and the change of base are one factor.
+F4 exp2(F4 x) {
+  const F4 shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are round(x), and its bits above are lost in the shift by 23
+  const F4 f = x - (shifted - 12582912.0f);
+  F4 power = all(1.327647175e-03f);
+  for (const float factor : {9.675541552e-03f, 5.550713276e-02f, 2.402211972e-01f, 6.931469671e-01f, 1.000000072e+00f}) power = power * f + factor;
+  const F4 value = (F4)((U4)power + ((U4)shifted << 23));
   return x < kUnderflow ? all(0.0f) : value;
 }
 
-float exp1(float x) { return exp4(all(x))[0]; }
+float exp2(float x) { return exp2(all(x))[0]; }
 
 // Block b of a row; a short last block is filled up in `pad`.
 const float* block(std::span<const float> row, std::int64_t b, float fill, std::array<float, kBlock>& pad) {
@@ -160,20 +160,20 @@ void Sampler::scan(std::span<const float> logits) {
   max_ = *std::max_element(block_max_.begin(), block_max_.end());
 }
 
-// The sum of exp((x - max) / T) per block, and over all.
-double Sampler::weigh(std::span<const float> logits, float inverse_temperature) {
+// The sum of weights per block, and over all.
+double Sampler::weigh(std::span<const float> logits, float scale) {
   const std::int64_t count = blocks(logits);
   block_sum_.resize(count);
   std::array<float, kBlock> pad;
   double total = 0;
   for (std::int64_t b = 0; b < count; ++b) {
     block_sum_[b] = 0;
-    if ((block_max_[b] - max_) * inverse_temperature < kUnderflow) continue;
+    if ((block_max_[b] - max_) * scale < kUnderflow) continue;
     const float* x = block(logits, b, -kInfinity, pad);
     F4 s0 = all(0.0f), s1 = s0;
     for (std::int64_t i = 0; i < kBlock; i += 8) {
-      s0 += exp4((load(x + i) - max_) * inverse_temperature);
-      s1 += exp4((load(x + i + 4) - max_) * inverse_temperature);
+      s0 += exp2((load(x + i) - max_) * scale);
+      s1 += exp2((load(x + i + 4) - max_) * scale);
     }
     block_sum_[b] = sum(s0 + s1);
     total += block_sum_[b];
@@ -182,27 +182,31 @@ double Sampler::weigh(std::span<const float> logits, float inverse_temperature) 
 }
 
 // All tokens with a logit of at least `at_least`, in the order of ids.
-void Sampler::collect(std::span<const float> logits, float at_least, float inverse_temperature) {
+void Sampler::collect(std::span<const float> logits, float at_least, float scale) {
   candidates_.clear();
   const std::int64_t count = blocks(logits), size = static_cast<std::int64_t>(logits.size());
+  std::array<float, kBlock> pad, weights;
   for (std::int64_t b = 0; b < count; ++b) {
     if (!(block_max_[b] >= at_least)) continue;
-    for (std::int64_t i = b * kBlock, end = std::min(size, i + kBlock); i < end; ++i) {
-      if (logits[i] >= at_least)
-        candidates_.push_back({logits[i], exp1((logits[i] - max_) * inverse_temperature), static_cast<std::int32_t>(i)});
+    const float* x = block(logits, b, -kInfinity, pad);
+    for (std::int64_t i = 0; i < kBlock; i += 4) {
+      const F4 weight = exp2((load(x + i) - max_) * scale);
+      std::memcpy(&weights[i], &weight, sizeof weight);
     }
+    for (std::int64_t i = 0, end = std::min(kBlock, size - b * kBlock); i < end; ++i)
+      if (x[i] >= at_least) candidates_.push_back({x[i], weights[i], static_cast<std::int32_t>(b * kBlock + i)});
   }
 }
 
 // The `count` largest. As many blocks have a maximum of at least the count-th largest maximum, so nothing below that can be among them.
-void Sampler::collect_top(std::span<const float> logits, std::size_t count, float inverse_temperature) {
+void Sampler::collect_top(std::span<const float> logits, std::size_t count, float scale) {
   float at_least = -kInfinity;
   if (count <= block_max_.size()) {
     order_ = block_max_;
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
     at_least = order_[count - 1];
   }
-  collect(logits, at_least, inverse_temperature);
+  collect(logits, at_least, scale);
   if (candidates_.size() <= count) return;
   ranked_ = candidates_;
   std::nth_element(ranked_.begin(), ranked_.begin() + static_cast<std::ptrdiff_t>(count) - 1, ranked_.end(), better);
@@ -232,14 +236,14 @@ void Sampler::keep_mass(double mass) {
 }
 
 // Ranks by how near a token's surprise is to the entropy, keeps `typical_p` of the mass, and ranks by logit again.
-void Sampler::keep_typical(float typical_p, float inverse_temperature) {
+void Sampler::keep_typical(float typical_p, float scale) {
   double total = 0, weighted = 0;
   for (const Candidate& c : candidates_) {
     total += c.weight;
-    weighted += static_cast<double>(c.weight) * ((c.rank - max_) * inverse_temperature);
+    weighted += static_cast<double>(c.weight) * ((c.rank - max_) * scale);
   }
-  const double mean = weighted / total;  // entropy = log(total) - mean, surprise = log(total) - z: their difference is z - mean
-  for (Candidate& c : candidates_) c.rank = -static_cast<float>(std::fabs((c.rank - max_) * inverse_temperature - mean));
+  const double mean = weighted / total;  // entropy = log2(total) - mean, surprise = log2(total) - z: their difference is z - mean
+  for (Candidate& c : candidates_) c.rank = -static_cast<float>(std::fabs((c.rank - max_) * scale - mean));
   keep_mass(typical_p * total);
 }
 
@@ -255,8 +259,8 @@ std::int32_t Sampler::largest(std::span<const float> logits) const {
   return static_cast<std::int32_t>(std::find(logits.begin() + b * kBlock, logits.end(), max_) - logits.begin());
 }
 
-std::int32_t Sampler::draw_all(std::span<const float> logits, float inverse_temperature, double u) {
-  const double target = u * weigh(logits, inverse_temperature);
+std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, double u) {
+  const double target = u * weigh(logits, scale);
   double below = 0;
   std::int64_t chosen = -1;
   for (std::int64_t b = 0; b < static_cast<std::int64_t>(block_sum_.size()); ++b) {
@@ -268,7 +272,7 @@ std::int32_t Sampler::draw_all(std::span<const float> logits, float inverse_temp
   const std::int64_t size = static_cast<std::int64_t>(logits.size());
   std::int64_t id = -1;
   for (std::int64_t i = chosen * kBlock, end = std::min(size, i + kBlock); i < end; ++i) {
-    const float weight = exp1((logits[i] - max_) * inverse_temperature);
+    const float weight = exp2((logits[i] - max_) * scale);
     if (weight == 0) continue;
     id = i;  // the block's last token with any weight, should rounding leave the target above the sum
     below += weight;
@@ -293,31 +297,31 @@ std::int32_t Sampler::draw(double u) const {
 std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step) {
   scan(logits);
   if (params_.greedy() || params_.top_k == 1) return largest(logits);
-  const float inverse_temperature = std::min(1.0f / params_.temperature, FLT_MAX);
+  const float scale = std::min(kLog2e / params_.temperature, FLT_MAX);
   const double u = uniform(seed_, stream, step);
   const bool top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
   const bool typical = params_.typical_p < 1.0f, top_p = params_.top_p < 1.0f;
-  if (!top_k && !typical && !top_p && params_.min_p == 0.0f) return draw_all(logits, inverse_temperature, u);
+  if (!top_k && !typical && !top_p && params_.min_p == 0.0f) return draw_all(logits, scale, u);
 
-  const auto logit_at = [&](float z) { return max_ + z * params_.temperature; };
+  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_.temperature; };  // whose weight is 2^z
   bool nucleus_done = false;
   if (top_k) {
-    collect_top(logits, static_cast<std::size_t>(params_.top_k), inverse_temperature);
+    collect_top(logits, static_cast<std::size_t>(params_.top_k), scale);
   } else if (typical) {
-    collect(logits, logit_at(kUnderflow), inverse_temperature);
+    collect(logits, logit_at(kUnderflow), scale);
   } else if (top_p) {  // nearly always the mass lies within a few units of the maximum: look there first
-    const double wanted = params_.top_p * weigh(logits, inverse_temperature);
-    for (float z = -4.0f;; z *= 2.0f) {
-      collect(logits, logit_at(std::max(z, kUnderflow)), inverse_temperature);
+    const double wanted = params_.top_p * weigh(logits, scale);
+    for (float z = -6.0f;; z *= 2.0f) {
+      collect(logits, logit_at(std::max(z, kUnderflow)), scale);
       if (z <= kUnderflow || mass() >= wanted) break;
     }
     keep_mass(wanted);
     nucleus_done = true;
   } else {
-    collect(logits, logit_at(std::max(std::log(params_.min_p) - 1e-3f, kUnderflow)), inverse_temperature);
+    collect(logits, logit_at(std::max(std::log2(params_.min_p) - 1e-3f, kUnderflow)), scale);
   }
   if (typical) {
-    keep_typical(params_.typical_p, inverse_temperature);
+    keep_typical(params_.typical_p, scale);
     for (Candidate& c : candidates_) c.rank = logits[c.id];
   }
   if (top_p && !nucleus_done) keep_mass(params_.top_p * mass());
@@ -331,13 +335,13 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, 
 
 void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
   scan(logits);
-  const double log_total = std::log(weigh(logits, 1.0f));
+  const double log_total = std::log(weigh(logits, kLog2e));
   const auto log_prob = [&](float logit) { return static_cast<float>(static_cast<double>(logit) - max_ - log_total); };
   choice.logprob = log_prob(logits[choice.id]);
   choice.top_ids.clear();
   choice.top_logprobs.clear();
   if (params_.logprobs == 0) return;
-  collect_top(logits, static_cast<std::size_t>(params_.logprobs), 1.0f);
+  collect_top(logits, static_cast<std::size_t>(params_.logprobs), kLog2e);
   std::sort(candidates_.begin(), candidates_.end(), better);
   for (const Candidate& c : candidates_) {
     choice.top_ids.push_back(c.id);

@@ -71,21 +71,21 @@ class Sampler {
 
  private:
   struct Candidate {
-    float rank, weight;  // rank: the logit, or how typical; weight: exp((logit - max) / temperature)
+    float rank, weight;  // rank: the logit, or how typical; weight: exp((logit - max) / temperature) = 2^((logit - max) * scale)
     std::int32_t id;
   };
   static bool better(const Candidate& a, const Candidate& b) { return a.rank > b.rank || (a.rank == b.rank && a.id < b.id); }
 
   void patch(std::span<float> logits, const TokenCounts& seen);
   void scan(std::span<const float> logits);
-  double weigh(std::span<const float> logits, float inverse_temperature);
-  void collect(std::span<const float> logits, float at_least, float inverse_temperature);
-  void collect_top(std::span<const float> logits, std::size_t count, float inverse_temperature);
+  double weigh(std::span<const float> logits, float scale);
+  void collect(std::span<const float> logits, float at_least, float scale);
+  void collect_top(std::span<const float> logits, std::size_t count, float scale);
   void keep_mass(double mass);
-  void keep_typical(float typical_p, float inverse_temperature);
+  void keep_typical(float typical_p, float scale);
   double mass() const;
   std::int32_t largest(std::span<const float> logits) const;
-  std::int32_t draw_all(std::span<const float> logits, float inverse_temperature, double u);
+  std::int32_t draw_all(std::span<const float> logits, float scale, double u);
   std::int32_t draw(double u) const;
   std::int32_t pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step);
   void log_probs(std::span<const float> logits, Choice& choice);

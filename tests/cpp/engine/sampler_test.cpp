@@ -1,0 +1,362 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "engine/toy.h"
+
+namespace pumice::engine {
+namespace {
+
+std::vector<float> row(std::size_t size, unsigned seed, double spread = 3) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(0, spread);
+  std::vector<float> logits(size);
+  for (float& x : logits) x = static_cast<float>(normal(random));
+  return logits;
+}
+
+// The distribution that SamplingParams stands for, written down plainly: sorts, doubles, one filter after the other.
+std::vector<double> reference(std::vector<float> logits, const SamplingParams& p, const TokenCounts& seen) {
+  seen.each([&](std::int32_t id, std::int32_t generated) {
+    float& x = logits[id];
+    x = x > 0 ? x / p.repetition_penalty : x * p.repetition_penalty;
+    if (generated) x -= p.presence_penalty + static_cast<float>(generated) * p.frequency_penalty;
+  });
+  for (const auto& [id, bias] : p.logit_bias) logits[id] += bias;
+  const std::size_t n = logits.size();
+  std::vector<double> probability(n);
+  const double top = *std::max_element(logits.begin(), logits.end());
+  for (std::size_t i = 0; i < n; ++i) probability[i] = std::exp((logits[i] - top) / p.temperature);
+  const auto normalise = [&] {
+    const double total = std::accumulate(probability.begin(), probability.end(), 0.0);
+    for (double& x : probability) x /= total;
+  };
+  const auto order_by = [&](const std::vector<double>& rank) {
+    std::vector<std::size_t> order(n);
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank[a] > rank[b]; });
+    return order;
+  };
+  const auto keep_mass = [&](const std::vector<std::size_t>& order, double mass) {
+    double sum = 0;
+    for (const std::size_t i : order) {
+      if (sum >= mass && sum > 0) {
+        probability[i] = 0;
+      } else {
+        sum += probability[i];
+      }
+    }
+    normalise();
+  };
+  const std::vector<double> by_logit(logits.begin(), logits.end());
+  normalise();
+  if (p.top_k > 0) {
+    const auto order = order_by(by_logit);
+    for (std::size_t i = static_cast<std::size_t>(p.top_k); i < n; ++i) probability[order[i]] = 0;
+    normalise();
+  }
+  if (p.typical_p < 1) {
+    double entropy = 0;
+    for (const double x : probability)
+      if (x > 0) entropy -= x * std::log(x);
+    std::vector<double> rank(n);
+    for (std::size_t i = 0; i < n; ++i) rank[i] = probability[i] > 0 ? -std::fabs(-std::log(probability[i]) - entropy) : -1e300;
+    keep_mass(order_by(rank), p.typical_p);
+  }
+  if (p.top_p < 1) {
+    std::vector<double> rank = by_logit;
+    for (std::size_t i = 0; i < n; ++i)
+      if (probability[i] == 0) rank[i] = -1e300;
+    keep_mass(order_by(rank), p.top_p);
+  }
+  if (p.min_p > 0) {
+    const double most = *std::max_element(probability.begin(), probability.end());
+    for (double& x : probability)
+      if (x < p.min_p * most) x = 0;
+    normalise();
+  }
+  return probability;
+}
+
+// Draws against the reference: nothing outside its support, and chi-square (tokens expected at least 10 times; the rest in one class)
+// below mean + 5 standard deviations.
+void check_distribution(const std::vector<float>& logits, const SamplingParams& p, const TokenCounts& seen, const char* what) {
+  const auto expected = reference(logits, p, seen);
+  const int draws = 20000;
+  std::vector<int> counts(logits.size());
+  Sampler sampler(p, 12345);
+  std::vector<float> work = logits;
+  Choice choice;
+  for (int i = 0; i < draws; ++i) {
+    sampler.choose(work, seen, 7, static_cast<std::uint64_t>(i), choice);
+    ++counts[static_cast<std::size_t>(choice.id)];
+  }
+  EXPECT_EQ(work, logits) << what;
+  double chi = 0, rest_expected = 0, rest_seen = 0;
+  int classes = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (expected[i] == 0) {
+      EXPECT_EQ(counts[i], 0) << what << ", token " << i;
+    }
+    const double e = expected[i] * draws;
+    if (e < 10) {
+      rest_expected += e;
+      rest_seen += counts[i];
+      continue;
+    }
+    chi += (counts[i] - e) * (counts[i] - e) / e;
+    ++classes;
+  }
+  if (rest_expected >= 10) {
+    chi += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+    ++classes;
+  }
+  const double freedom = std::max(0, classes - 1);
+  EXPECT_LT(chi, freedom + 5 * std::sqrt(2 * freedom) + 1) << what;
+}
+
+TEST(Sampler, DrawsFromTheDistribution) {
+  TokenCounts none;
+  for (const std::size_t size : {1u, 5u, 63u, 64u, 65u, 1000u}) {
+    const auto logits = row(size, 11 + static_cast<unsigned>(size));
+    const auto check = [&](const char* what, auto&& set) {
+      SamplingParams p;
+      p.temperature = 1;
+      set(p);
+      SCOPED_TRACE(size);
+      check_distribution(logits, p, none, what);
+    };
+    check("temperature 1", [](auto&) {});
+    check("temperature 0.3", [](auto& p) { p.temperature = 0.3f; });
+    check("temperature 5", [](auto& p) { p.temperature = 5; });
+    check("top_k 3", [](auto& p) { p.top_k = 3; });
+    check("top_k 40", [](auto& p) { p.top_k = 40, p.temperature = 2; });
+    check("top_k 900", [](auto& p) { p.top_k = 900, p.temperature = 3; });
+    check("top_p 0.9", [](auto& p) { p.top_p = 0.9f; });
+    check("top_p 0.999", [](auto& p) { p.top_p = 0.999f, p.temperature = 4; });
+    check("top_p 0", [](auto& p) { p.top_p = 0; });
+    check("min_p 0.05", [](auto& p) { p.min_p = 0.05f; });
+    check("typical_p 0.5", [](auto& p) { p.typical_p = 0.5f, p.temperature = 2; });
+    check("typical_p 0.9 and top_p 0.7", [](auto& p) { p.typical_p = 0.9f, p.top_p = 0.7f, p.temperature = 2; });
+    check("all", [](auto& p) { p.top_k = 30, p.typical_p = 0.95f, p.top_p = 0.9f, p.min_p = 0.02f, p.temperature = 1.7f; });
+  }
+}
+
+TEST(Sampler, PenaltiesAndBias) {
+  const auto logits = row(100, 5);
+  TokenCounts seen;
+  for (std::int32_t id = 0; id < 40; ++id) seen.add(id, false);
+  for (std::int32_t id = 20; id < 60; ++id)
+    for (std::int32_t times = 0; times < id % 4; ++times) seen.add(id, true);
+  SamplingParams p;
+  p.temperature = 1.5f;
+  p.repetition_penalty = 1.3f;
+  check_distribution(logits, p, seen, "repetition");
+  p.presence_penalty = 0.5f, p.frequency_penalty = 0.7f;
+  check_distribution(logits, p, seen, "all penalties");
+  p.logit_bias = {{3, 4.0f}, {50, -3.0f}, {3, 1.0f}};
+  check_distribution(logits, p, seen, "penalties and bias");
+  p.top_k = 20, p.top_p = 0.9f;
+  check_distribution(logits, p, seen, "penalties, bias and filters");
+
+  SamplingParams ban;
+  const auto best = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  ban.logit_bias = {{best, -std::numeric_limits<float>::infinity()}};
+  auto work = logits;
+  Choice choice;
+  Sampler(ban, 0).choose(work, {}, 0, 0, choice);
+  auto without = logits;
+  without[best] = -1e9f;
+  EXPECT_EQ(choice.id, std::max_element(without.begin(), without.end()) - without.begin());
+  EXPECT_EQ(work, logits);
+}
+
+TEST(Sampler, GreedyTakesTheLowestIdOfTies) {
+  Sampler sampler({}, 0);
+  Choice choice;
+  for (const std::size_t size : {1u, 3u, 64u, 100u, 1000u, 4099u}) {
+    auto logits = row(size, 1);
+    std::mt19937 random(static_cast<unsigned>(size));
+    for (int i = 0; i < 200; ++i) {
+      std::vector<std::size_t> at(1 + random() % 3);
+      auto work = logits;
+      for (auto& a : at) work[a = random() % size] = 1000;
+      sampler.choose(work, {}, 0, 0, choice);
+      ASSERT_EQ(choice.id, static_cast<std::int32_t>(*std::min_element(at.begin(), at.end())));
+    }
+  }
+  std::vector<float> equal(500, -3.0f);
+  sampler.choose(equal, {}, 0, 0, choice);
+  EXPECT_EQ(choice.id, 0);
+  SamplingParams two;
+  two.temperature = 1, two.top_k = 2;
+  Sampler top(two, 3);
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    top.choose(equal, {}, 0, i, choice);
+    EXPECT_LT(choice.id, 2);
+  }
+}
+
+TEST(Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
+  for (const std::size_t size : {5u, 64u, 1000u, 50000u}) {
+    auto logits = row(size, 9);
+    SamplingParams p;
+    p.temperature = 0.7f, p.repetition_penalty = 2, p.logprobs = 5;
+    TokenCounts seen;
+    for (std::int32_t id = 0; id < 5; ++id) seen.add(id, true);
+    Choice choice;
+    Sampler(p, 1).choose(logits, seen, 0, 0, choice);
+    double total = 0;
+    for (const float x : logits) total += std::exp(static_cast<double>(x));
+    EXPECT_NEAR(choice.logprob, logits[choice.id] - std::log(total), 2e-6);
+    std::vector<std::int32_t> order(size);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+    order.resize(5);
+    EXPECT_EQ(choice.top_ids, order);
+    for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(choice.top_logprobs[i], logits[order[i]] - std::log(total), 2e-6);
+  }
+}
+
+TEST(Sampler, NumbersThatAreNoneAreErrors) {
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (const std::size_t size : {1u, 70u, 500u}) {
+      for (const std::size_t at : {std::size_t{0}, size / 2, size - 1}) {
+        for (const float temperature : {0.0f, 1.0f}) {
+          auto logits = row(size, 2);
+          logits[at] = bad;
+          SamplingParams p;
+          p.temperature = temperature;
+          p.repetition_penalty = 1.1f;
+          std::string message;
+          Choice choice;
+          TokenCounts seen;
+          seen.add(static_cast<std::int32_t>(at), true);
+          EXPECT_EQ(toy::error_of([&] { Sampler(p, 0).choose(logits, seen, 0, 0, choice); }, &message), ErrorKind::numeric);
+          EXPECT_NE(message.find("token " + std::to_string(at)), std::string::npos) << message;
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, ExtremesStayDefined) {
+  Choice choice;
+  auto logits = row(300, 4);
+  const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  for (const float temperature : {1e-45f, 1e-30f, 1e-6f}) {
+    SamplingParams p;
+    p.temperature = temperature;
+    for (const float top_p : {1.0f, 0.5f}) {
+      p.top_p = top_p;
+      Sampler(p, 0).choose(logits, {}, 0, 0, choice);
+      EXPECT_EQ(choice.id, best);
+    }
+  }
+  logits[17] = 3e38f, logits[18] = -3e38f;
+  SamplingParams p;
+  p.temperature = 1;
+  Sampler(p, 0).choose(logits, {}, 0, 0, choice);
+  EXPECT_EQ(choice.id, 17);
+}
+
+TEST(Sampler, UniformIsPhiloxAndDependsOnEverything) {
+  EXPECT_DOUBLE_EQ(uniform(0, 0, 0), static_cast<double>(0x6627e8d5e169c58dull >> 11) * 0x1p-53);  // known answer of Random123
+  EXPECT_DOUBLE_EQ(uniform(~0ull, ~0ull, ~0ull), static_cast<double>(0x408f276d41c83b0eull >> 11) * 0x1p-53);
+  double mean = 0;
+  for (std::uint64_t i = 0; i < 10000; ++i) mean += uniform(1, 2, i) / 10000;
+  EXPECT_NEAR(mean, 0.5, 0.015);
+  EXPECT_NE(uniform(1, 2, 3), uniform(2, 2, 3));
+  EXPECT_NE(uniform(1, 2, 3), uniform(1, 3, 3));
+  EXPECT_NE(uniform(1, 2, 3), uniform(1, 2, 4));
+}
+
+TEST(Sampler, CountsAreExact) {
+  TokenCounts counts;
+  std::map<std::int32_t, std::int32_t> expected;
+  std::mt19937 random(1);
+  for (int i = 0; i < 5000; ++i) {
+    const auto id = static_cast<std::int32_t>(random() % 1500);
+    const bool generated = random() % 2;
+    counts.add(id, generated);
+    expected[id] += generated;
+  }
+  std::map<std::int32_t, std::int32_t> found;
+  counts.each([&](std::int32_t id, std::int32_t generated) { EXPECT_TRUE(found.emplace(id, generated).second); });
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Sampler, ParametersAreChecked) {
+  const auto refused = [](auto&& set, const char* name) {
+    SamplingParams p;
+    set(p);
+    std::string message;
+    EXPECT_EQ(toy::error_of([&] { p.validate(100); }, &message), ErrorKind::invalid_argument);
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+  };
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  for (const float bad : {-1.0f, nan, inf}) {
+    refused([&](auto& p) { p.temperature = bad; }, "temperature");
+    refused([&](auto& p) { p.top_p = bad; }, "top_p");
+    refused([&](auto& p) { p.typical_p = bad; }, "typical_p");
+    refused([&](auto& p) { p.min_p = bad; }, "min_p");
+    refused([&](auto& p) { p.repetition_penalty = bad; }, "repetition_penalty");
+  }
+  refused([&](auto& p) { p.repetition_penalty = 0; }, "repetition_penalty");
+  refused([&](auto& p) { p.presence_penalty = nan; }, "presence_penalty");
+  refused([&](auto& p) { p.frequency_penalty = inf; }, "frequency_penalty");
+  refused([&](auto& p) { p.top_k = -1; }, "top_k");
+  refused([&](auto& p) { p.logprobs = 101; }, "logprobs");
+  refused([&](auto& p) { p.logit_bias = {{100, 1.0f}}; }, "100");
+  refused([&](auto& p) { p.logit_bias = {{-1, 1.0f}}; }, "-1");
+  refused([&](auto& p) { p.logit_bias = {{1, nan}}; }, "logit_bias");
+  SamplingParams fine;
+  fine.validate(100);
+}
+
+// Not a benchmark: a guard against a sort of the vocabulary or a loop that stopped being vectorised. The measured times are recorded.
+TEST(Sampler, LargeVocabulariesAreCheap) {
+  auto logits = row(262144, 8);
+  const auto milliseconds = [&](SamplingParams p) {
+    Sampler sampler(p, 0);
+    Choice choice;
+    double best = 1e9;
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      sampler.choose(logits, {}, 0, i, choice);
+      best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    }
+    return best;
+  };
+  const double greedy = milliseconds({});
+  SamplingParams p;
+  p.temperature = 1;
+  const double temperature = milliseconds(p);
+  p.top_k = 50;
+  const double top_k = milliseconds(p);
+  p.top_k = 0, p.top_p = 0.95f;
+  const double top_p = milliseconds(p);
+  p.top_p = 1, p.typical_p = 0.9f;
+  const double typical = milliseconds(p);
+  RecordProperty("greedy_ms", std::to_string(greedy));
+  RecordProperty("temperature_ms", std::to_string(temperature));
+  RecordProperty("top_k_ms", std::to_string(top_k));
+  RecordProperty("top_p_ms", std::to_string(top_p));
+  RecordProperty("typical_ms", std::to_string(typical));
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(greedy, 0.6);  // ten times what an idle machine needs
+  EXPECT_LT(temperature, 3);
+  EXPECT_LT(top_k, 3);
+#endif
+}
+
+}  // namespace
+}  // namespace pumice::engine
