@@ -15,8 +15,9 @@ Cases of every operation of cpp/core/program.h: read by GoogleTest, pytest and b
 Numbers: splitmix64 (state += 0x9e3779b97f4a7c15 before each draw). uniform = (bits >> 40) / 2^24. normal = float32((u + u + u + u - 2) *
 1.7320508075688772) from four uniforms, in double. Stream s of case number i (from 0) starts from state 1000 i + s.
 Stream 0: the input slot, row-major, all its columns: pad, in, pad, and, with residual or add other than 'none', a second view as wide as
-out. Values are normal * spread + offset in float32 (spread 1, offset 0 where not given). out is a slot of its own: pad, out, pad; or, with
-residual or add 'out', the second view; with in_place, in. With add 'in', add is in.
+out. Values are normal * spread + offset in float32 (spread 1, offset 0 where not given). out is a slot of its own, or, where pad > 0 and
+rows are tokens, a last view of the input slot (pad, out), whose other columns must not change; or, with residual or add 'out', the second
+view; with in_place, in. With add 'in', add is in.
 q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
 Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
 Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
@@ -148,7 +149,6 @@ def embeds() -> list[Case]:
                     "positions": ["none", "F32", "F16", "F32"][kind],
                     "types": ["none", "none", "F32", "F32"][kind],
                     "scale": [1.0, 27.7, 0.5][(n + t) % 3],
-                    "pad": PADS[(n + t) % 3],
                     "nmse": 1e-12,
                 }
             )

@@ -179,9 +179,11 @@ class Builder {
     slot = view.col + width;
     return view;
   }
+  // Padded, the result is a view of the input slot, whose other columns must stay as they are; else a slot of its own.
   View output(std::int32_t width, Rows rows = Rows::tokens) {
-    c_.program.slots.push_back({rows, pad_ + width + pad_});
-    return {static_cast<std::int32_t>(c_.program.slots.size()) - 1, pad_, width};
+    if (pad_ > 0 && rows == Rows::tokens && c_.program.input >= 0) return input(width);
+    c_.program.slots.push_back({rows, width});
+    return {static_cast<std::int32_t>(c_.program.slots.size()) - 1, 0, width};
   }
   void answer(std::vector<View> views) {
     c_.out = std::move(views);
@@ -441,6 +443,14 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   const std::span<const float> in = std::span(c.in).subspan(static_cast<std::size_t>(slice.first) * static_cast<std::size_t>(c.in_width),
                                                             static_cast<std::size_t>(slice.rows) * static_cast<std::size_t>(c.in_width));
   program_->run(*workspace_, caches_.get(), batch, {in, out}, Cancel());
+  if (c.program.output == c.program.input) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto col = static_cast<std::int32_t>(i % static_cast<std::size_t>(c.out_width));
+      const auto inside = [&](const View& view) { return col >= view.col && col < view.col + view.width; };
+      const bool kept = std::memcmp(&out[i], &in[i], sizeof(float)) == 0;
+      require(kept || std::any_of(c.out.begin(), c.out.end(), inside), c.name, ": column ", col, " outside the result was changed");
+    }
+  }
   std::vector<float> counted;
   for (std::size_t r = 0; r < out_rows; ++r) {
     for (const View& view : c.out) {
