@@ -56,7 +56,7 @@ struct MatrixKernels {
 //   q8_0 adds one float scale per position for keys and one for values: page = codes of K, scales of K, codes of V, scales of V.
 struct Query {
   const float* q;                    // head_dim values, already turned
-  std::int64_t first_key, last_key;  // keys [first_key, last_key] are seen
+  std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
 };
 
 // Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, head_dim + 2 floats: the
