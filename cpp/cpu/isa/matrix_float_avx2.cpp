@@ -7,11 +7,21 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-constexpr std::int64_t kColumns = 256;     // of a panel: 16 KiB, half of L1
+constexpr std::int64_t kColumns = 192;     // of a panel: 12 KiB, a third of L1
 constexpr std::int64_t kFewColumns = 64;   // of four panels at once, for few tokens
 constexpr int kTile = 6;                   // tokens of a register tile: 12 accumulators, 2 weights, 1 activation
 constexpr int kTokens = 72;                // tokens of a local tile of sums
 constexpr int kGroups = 4;                 // groups of a local tile of sums: 18 KiB
+
+// Rows of activations whose addresses differ by multiples of 1 KiB share few sets of L1 and push each other and the panel out
+// (a third slower at 1536 columns): they are copied to rows of 13 lines.
+constexpr std::int64_t kCopyStride = kColumns + 16;
+bool crowds_l1(std::int64_t x_stride) { return x_stride % 256 == 0; }
+
+void copy_rows(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, float* out) {
+  for (std::int64_t r = 0; r < rows; ++r)
+    __builtin_memcpy(out + r * kCopyStride, x + r * x_stride, static_cast<std::size_t>(columns) * sizeof(float));
+}
 
 // Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back.
 template <int G, int N>
@@ -69,6 +79,7 @@ void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::ui
                          const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
   alignas(64) float sums[kGroups][kTokens][16];
   alignas(64) float buffer[kGroups * kFewColumns * 16];
+  alignas(64) float copy[kTokens * kCopyStride];
   static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float));
   const std::int64_t all_groups = (rows + 15) / 16;
   const bool few = count <= 3;
@@ -89,12 +100,18 @@ void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::ui
           kFew[count][gs](panels, ks, xk, x_stride, sums[0][0], kTokens * 16);
           continue;
         }
+        std::int64_t xk_stride = x_stride;
+        if (crowds_l1(x_stride)) {
+          copy_rows(xk, x_stride, tokens, ks, copy);
+          xk = copy;
+          xk_stride = kCopyStride;
+        }
         for (std::int64_t g = 0; g < gs; ++g) {
           const float* weights = panel(groups + (g0 + g) * group_bytes, k, ks, buffer);
           const std::int64_t tiles = (tokens + kTile - 1) / kTile;  // of equal size, so that none is much slower
           for (std::int64_t i = 0, t = 0; i < tiles; ++i) {
             const std::int64_t n = (tokens - t + tiles - i - 1) / (tiles - i);
-            kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
+            kTiles[n](&weights, ks, xk + t * xk_stride, xk_stride, sums[g][t], 0);
             t += n;
           }
         }
