@@ -23,7 +23,8 @@ T from_little_endian(std::string_view bytes) {
       std::conditional_t<sizeof(T) == 2, std::uint16_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
   static_assert(sizeof(T) == sizeof(Bits));
   Bits bits = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) bits = static_cast<Bits>(bits | static_cast<Bits>(static_cast<std::uint8_t>(bytes[i])) << (8 * i));
+  for (std::size_t i = 0; i < sizeof(T); ++i)
+    bits = static_cast<Bits>(bits | static_cast<Bits>(static_cast<std::uint8_t>(bytes[i])) << (8 * i));
   return std::bit_cast<T>(bits);
 }
 

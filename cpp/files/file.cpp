@@ -123,7 +123,7 @@ std::vector<std::string> Folder::names() const {
 File Folder::open(const std::string& name) const {
   const std::string shown = path_ + (path_.ends_with('/') ? "" : "/") + name;
   if (!is_bare_name(name))
-    fail_at(ErrorKind::model_format, path_, "", std::nullopt, quoted(name), " is not the name of a file in this folder");
+    fail_at(ErrorKind::model_format, path_, "", std::nullopt, quote(name), " is not the name of a file in this folder");
   Descriptor descriptor = open_at(descriptor_.get(), name, kOpenFlags | O_NOFOLLOW);
   if (!descriptor && errno == ELOOP) descriptor = open_link_target(name);
   if (!descriptor) fail_io(shown, "cannot be opened", errno);
@@ -149,7 +149,7 @@ Descriptor Folder::open_link_target(const std::string& name) const {
     allowed = cache && same_folder(leads_to.get(), cache.get());
   }
   if (!allowed || !is_bare_name(target_name) || static_cast<std::size_t>(length) == buffer.size()) {
-    fail_at(ErrorKind::io, path_ + "/" + name, "", std::nullopt, "is a link to ", quoted(target),
+    fail_at(ErrorKind::io, path_ + "/" + name, "", std::nullopt, "is a link to ", quote(target),
             "; links may only lead into the same folder or the cache's own blobs folder. Copy the file here");
   }
   return open_at(leads_to.get(), target_name, kOpenFlags | O_NOFOLLOW);

@@ -92,7 +92,7 @@ class Parser {
     const std::uint64_t at = read_.position();
     const std::string_view text = string(most);
     if (text.empty()) read_.fail(at, "has an empty ", what);
-    if (!valid_utf8(text)) read_.fail(at, "has a ", what, " that is not UTF-8: ", quoted(text));
+    if (!valid_utf8(text)) read_.fail(at, "has a ", what, " that is not UTF-8: ", quote(text));
     return std::string(text);
   }
 
@@ -309,7 +309,7 @@ class Parser {
       const TensorInfo& after = header_.tensors[order[i]];
       if (before.bytes > after.offset - before.offset) {
         read_.enter("tensor " + after.name);
-        read_.fail(after.offset, "shares bytes with tensor ", quoted(before.name), ", which ends at byte ", before.offset + before.bytes);
+        read_.fail(after.offset, "shares bytes with tensor ", quote(before.name), ", which ends at byte ", before.offset + before.bytes);
       }
     }
   }

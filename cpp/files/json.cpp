@@ -33,7 +33,7 @@ class Adapter {
   bool parse_error(std::size_t position, const std::string& near, const nlohmann::json::exception& error) {
     const bool range = dynamic_cast<const nlohmann::json::out_of_range*>(&error) != nullptr;
     fail_at(ErrorKind::model_format, file_, field_, base_ + (position > 0 ? position - 1 : 0),
-            range ? "has a number that is too large: " : "is not valid JSON near ", quoted(near));
+            range ? "has a number that is too large: " : "is not valid JSON near ", quote(near));
   }
 
  private:

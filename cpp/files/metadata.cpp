@@ -46,7 +46,7 @@ double Metadata::finite(std::string_view key, double number) const {
 }
 
 std::string Metadata::utf8(std::string_view key, std::string_view text) const {
-  if (!valid_utf8(text)) fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is not valid UTF-8: ", quoted(text));
+  if (!valid_utf8(text)) fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is not valid UTF-8: ", quote(text));
   return std::string(text);
 }
 

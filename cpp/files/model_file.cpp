@@ -127,9 +127,9 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
     if (bytes.starts_with("GGUF")) return open_gguf(path, std::move(file));
     if (bytes.empty()) fail_model(path, "is not a model: it is empty");
     if (const auto* other = known_other(bytes))
-      fail_model(path, "is not a model: it begins with ", quoted(bytes.substr(0, 8)), ": ", other->meaning);
+      fail_model(path, "is not a model: it begins with ", quote(bytes.substr(0, 8)), ": ", other->meaning);
     if (!path.ends_with(kSafetensors)) {
-      fail_model(path, "is not a model: it begins with ", quoted(bytes.substr(0, 8)),
+      fail_model(path, "is not a model: it begins with ", quote(bytes.substr(0, 8)),
                  "; a GGUF file begins with 'GGUF', and a safetensors file has the name "
                  ".safetensors. If this is a pickle (.bin, .pt), convert it to safetensors");
     }
@@ -167,7 +167,7 @@ ModelFile ModelFile::open_gguf(const std::string& path, File file) {
     fail_at(ErrorKind::model_format, path, "split.count", std::nullopt, "is ", parts,
             ", and the parts of a split model are found by names as in "
             "model-00001-of-00003.gguf; this file is called ",
-            quoted(name), ". At most ", kMaxShards, " parts are read");
+            quote(name), ". At most ", kMaxShards, " parts are read");
   }
   const Folder folder(folder_path);
   std::int64_t announced = 0;
@@ -252,7 +252,7 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
     for (const TensorInfo& tensor : model.tensors_) present.insert(tensor.name);
     for (const auto& [tensor, in] : shard_of) {
       if (in != shard || present.contains(tensor)) continue;
-      fail_at(ErrorKind::model_format, index.path(), "weight_map." + tensor, std::nullopt, "is said to be in ", quoted(shard),
+      fail_at(ErrorKind::model_format, index.path(), "weight_map." + tensor, std::nullopt, "is said to be in ", quote(shard),
               ", which has no such tensor");
     }
   }

@@ -73,11 +73,11 @@ class HeaderBuilder : public JsonEvents {
     }
     if (in_metadata_) {
       if (metadata_keys_.size() == kMaxKeys) fail("has more than ", kMaxKeys, " keys");
-      if (!metadata_keys_.insert(name).second) fail("has the key ", quoted(name), " twice");
+      if (!metadata_keys_.insert(name).second) fail("has the key ", quote(name), " twice");
       return;
     }
     field_ = static_cast<std::size_t>(std::ranges::find(kFields, name) - kFields.begin());
-    if (field_ == kNoField) fail("has the unknown key ", quoted(name));
+    if (field_ == kNoField) fail("has the unknown key ", quote(name));
     if (std::exchange(seen_[field_], true)) fail("has ", name, " twice");
   }
   void end_object() override {
@@ -100,7 +100,7 @@ class HeaderBuilder : public JsonEvents {
       const auto* text = std::get_if<std::string>(&value);
       if (!text) wrong();
       const auto found = std::ranges::find(kDtypes, *text, &Dtype::name);
-      if (found == std::end(kDtypes)) fail("has the unknown dtype ", quoted(*text));
+      if (found == std::end(kDtypes)) fail("has the unknown dtype ", quote(*text));
       dtype_ = *found;
     } else {
       const auto* number = std::get_if<std::int64_t>(&value);
@@ -225,7 +225,7 @@ class IndexBuilder : public JsonEvents {
     const auto* shard = std::get_if<std::string>(&value);
     if (depth_ != 2 || !shard) wrong();
     if (!is_bare_name(*shard) || !shard->ends_with(".safetensors")) {
-      fail("weight_map." + tensor_, quoted(*shard), " is not the name of a .safetensors file in the same folder");
+      fail("weight_map." + tensor_, quote(*shard), " is not the name of a .safetensors file in the same folder");
     }
     if (map_.size() == kMaxTensors) fail("weight_map", "has more than ", kMaxTensors, " tensors");
     if (!map_.try_emplace(tensor_, *shard).second) fail("weight_map." + tensor_, "comes twice");

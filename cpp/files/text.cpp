@@ -46,6 +46,6 @@ std::string printable(std::string_view text, std::size_t limit) {
   return shown;
 }
 
-std::string quoted(std::string_view text) { return "'" + printable(text, 80) + "'"; }
+std::string quote(std::string_view text) { return "'" + printable(text, 80) + "'"; }
 
 }  // namespace pumice::files

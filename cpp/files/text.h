@@ -15,7 +15,7 @@ bool valid_utf8(std::string_view text);
 
 // For messages: control characters and bytes that are not UTF-8 become \xNN; what is over `limit` bytes is cut.
 std::string printable(std::string_view text, std::size_t limit = 4096);
-std::string quoted(std::string_view text);  // 'text', cut at 80 bytes
+std::string quote(std::string_view text);  // 'text', cut at 80 bytes
 
 // "model.gguf: general.alignment: is 3 (at byte 64)": the one way errors about files are put together.
 template <class... Parts>

@@ -1,0 +1,209 @@
+#include "files/build_files.h"
+
+#include <bit>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <type_traits>
+
+namespace pumice::files::testing {
+namespace {
+
+template <class T>
+std::string little_endian(T value) {
+  std::uint64_t bits;
+  if constexpr (std::is_same_v<T, float>) {
+    bits = std::bit_cast<std::uint32_t>(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    bits = std::bit_cast<std::uint64_t>(value);
+  } else {
+    bits = static_cast<std::uint64_t>(value);
+  }
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes += static_cast<char>(bits >> (8 * i));
+  return bytes;
+}
+
+}  // namespace
+
+TempFolder::TempFolder() {
+  const std::filesystem::path base = std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path();
+  std::string name = (base / "pumice-test-XXXXXX").string();
+  if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder in " + base.string());
+  root_ = name;
+}
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(root_, ignored);
+}
+std::string TempFolder::write(const std::string& name, std::string_view bytes) const {
+  const auto file = root_ / name;
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  return file.string();
+}
+
+template <class T>
+void GgufBuilder::number(const std::string& name, T value) {
+  entries_.fields.push_back({name, entries_.bytes.size(), sizeof(T)});
+  entries_.bytes += little_endian(value);
+}
+#define PUMICE_NUMBER(T) template void GgufBuilder::number(const std::string&, T);
+PUMICE_NUMBER(std::uint8_t)
+PUMICE_NUMBER(std::int8_t)
+PUMICE_NUMBER(std::uint16_t)
+PUMICE_NUMBER(std::int16_t)
+PUMICE_NUMBER(std::uint32_t)
+PUMICE_NUMBER(std::int32_t)
+PUMICE_NUMBER(std::uint64_t)
+PUMICE_NUMBER(std::int64_t)
+PUMICE_NUMBER(float)
+PUMICE_NUMBER(double)
+#undef PUMICE_NUMBER
+
+void GgufBuilder::string(const std::string& name, const std::string& value) {
+  number(name + " length", std::uint64_t{value.size()});
+  entries_.bytes += value;
+}
+void GgufBuilder::begin_key(const std::string& name, std::uint32_t type) {
+  string("key " + name, name);
+  number(name + " type", type);
+  ++keys_;
+}
+GgufBuilder& GgufBuilder::text(const std::string& name, const std::string& value) {
+  begin_key(name, 8);
+  string(name, value);
+  return *this;
+}
+GgufBuilder& GgufBuilder::texts(const std::string& name, const std::vector<std::string>& values) {
+  begin_key(name, 9);
+  number(name + " element type", std::uint32_t{8});
+  number(name + " element count", std::uint64_t{values.size()});
+  for (const auto& value : values) string(name + " element", value);
+  return *this;
+}
+GgufBuilder& GgufBuilder::align(std::uint32_t alignment) {
+  alignment_ = alignment;
+  return key("general.alignment", 4, alignment);
+}
+GgufBuilder& GgufBuilder::tensor(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format,
+                                 const std::string& data) {
+  tensors_.push_back({name, dims, format, data});
+  return *this;
+}
+
+Built GgufBuilder::build() const {
+  Built file;
+  const auto put = [&](const std::string& name, auto value) {
+    file.fields.push_back({name, file.bytes.size(), sizeof value});
+    file.bytes += little_endian(value);
+  };
+  file.fields.push_back({"magic", 0, 4});
+  file.bytes = "GGUF";
+  put("version", version_);
+  put("tensor_count", std::uint64_t{tensors_.size()});
+  put("metadata_kv_count", keys_);
+  for (Field field : entries_.fields) {
+    field.offset += file.bytes.size();
+    file.fields.push_back(field);
+  }
+  file.bytes += entries_.bytes;
+  std::string data;
+  for (const Tensor& tensor : tensors_) {
+    put("tensor " + tensor.name + " name length", std::uint64_t{tensor.name.size()});
+    file.bytes += tensor.name;
+    put("tensor " + tensor.name + " dims", static_cast<std::uint32_t>(tensor.dims.size()));
+    for (const std::uint64_t dim : tensor.dims) put("tensor " + tensor.name + " dim", dim);
+    put("tensor " + tensor.name + " format", tensor.format);
+    put("tensor " + tensor.name + " offset", std::uint64_t{data.size()});
+    data += tensor.data;
+    data.resize((data.size() + alignment_ - 1) / alignment_ * alignment_);
+  }
+  file.header_bytes = file.bytes.size();
+  file.bytes.resize((file.bytes.size() + alignment_ - 1) / alignment_ * alignment_);
+  file.bytes += data;
+  return file;
+}
+
+GgufBuilder sample_gguf(std::uint32_t version) {
+  GgufBuilder builder(version);
+  builder.text("general.architecture", "llama").align(32);
+  builder.key("t.u8", 0, std::uint8_t{200}).key("t.i8", 1, std::int8_t{-100}).key("t.u16", 2, std::uint16_t{60000});
+  builder.key("t.i16", 3, std::int16_t{-30000}).key("t.u32", 4, std::uint32_t{4000000000u}).key("t.i32", 5, std::int32_t{-2000000000});
+  builder.key("t.f32", 6, 1.5f).key("t.bool", 7, std::uint8_t{1}).key("t.u64", 10, std::uint64_t{1} << 63);
+  builder.key("t.i64", 11, std::int64_t{-5}).key("t.f64", 12, 2.25);
+  builder.array("a.u8", 0, std::vector<std::uint8_t>{1, 255}).array("a.i8", 1, std::vector<std::int8_t>{-1, 7});
+  builder.array("a.u16", 2, std::vector<std::uint16_t>{65535}).array("a.i16", 3, std::vector<std::int16_t>{-32768});
+  builder.array("a.u32", 4, std::vector<std::uint32_t>{4294967295u}).array("a.i32", 5, std::vector<std::int32_t>{3, -4});
+  builder.array("a.f32", 6, std::vector<float>{0.5f, -0.5f}).array("a.bool", 7, std::vector<std::uint8_t>{1, 0, 1});
+  builder.array("a.u64", 10, std::vector<std::uint64_t>{8}).array("a.i64", 11, std::vector<std::int64_t>{-9});
+  builder.array("a.f64", 12, std::vector<double>{0.125});
+  builder.texts("tokenizer.ggml.tokens", {"<s>", "", "\xC4\xA0the", std::string("a\0b", 3)});
+  builder.tensor("norm", {8}, 0, floats({1, 2, 3, 4, 5, 6, 7, 8}));
+  builder.tensor("half", {3, 2}, 1, pattern(12, 1));
+  builder.tensor("q4", {32, 3}, 2, pattern(3 * 18, 2));
+  builder.tensor("q6_k", {256, 1, 2}, 14, pattern(2 * 210, 3));
+  builder.tensor("foreign", {256, 1, 1, 1}, 16, pattern(66, 4));
+  return builder;
+}
+
+std::string safetensors_raw(const std::string& header, const std::string& data) {
+  return little_endian(std::uint64_t{header.size()}) + header + data;
+}
+
+Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& metadata) {
+  Built file;
+  std::string header = "{", data;
+  const auto put_number = [&](const std::string& name, std::uint64_t value) {
+    const std::string digits = std::to_string(value);
+    file.fields.push_back({name, 8 + header.size(), digits.size()});
+    header += digits;
+  };
+  if (!metadata.empty()) header += "\"__metadata__\":" + metadata + ",";
+  for (const SafeTensor& tensor : tensors) {
+    header += "\"" + tensor.name + "\":{\"dtype\":\"" + tensor.dtype + "\",\"shape\":[";
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+      if (i > 0) header += ",";
+      put_number("tensor " + tensor.name + " shape", static_cast<std::uint64_t>(tensor.shape[i]));
+    }
+    header += "],\"data_offsets\":[";
+    put_number("tensor " + tensor.name + " begin", data.size());
+    data += tensor.data;
+    header += ",";
+    put_number("tensor " + tensor.name + " end", data.size());
+    header += "]},";
+  }
+  if (header.size() > 1) header.pop_back();
+  header += "}";
+  file.fields.insert(file.fields.begin(), {"header length", 0, 8});
+  file.header_bytes = 8 + header.size();
+  file.bytes = safetensors_raw(header, data);
+  return file;
+}
+
+std::vector<SafeTensor> sample_tensors() {
+  return {{"position_ids", "I64", {1, 2}, pattern(16, 7)},
+          {"scalar", "F32", {}, floats({3.5f})},
+          {"empty", "F16", {0, 4}, ""},
+          {"weight", "F32", {2, 3}, floats({1, 2, 3, 4, 5, 6})},
+          {"half", "F16", {4}, pattern(8, 8)},
+          {"brain", "BF16", {2, 2}, pattern(8, 9)}};
+}
+
+std::string pattern(std::size_t bytes, std::uint32_t seed) {
+  std::string data(bytes, '\0');
+  std::uint32_t state = seed * 2654435761u + 1;
+  for (char& byte : data) {
+    state = state * 1664525u + 1013904223u;
+    byte = static_cast<char>(state >> 24 & 0x3F);  // small exponents: finite in every format
+  }
+  return data;
+}
+
+std::string floats(const std::vector<float>& values) {
+  std::string bytes;
+  for (const float value : values) bytes += little_endian(value);
+  return bytes;
+}
+
+}  // namespace pumice::files::testing

@@ -1,0 +1,96 @@
+// Writes small GGUF and safetensors files for tests, and remembers where each number of them lies, so that tests can break it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pumice::files::testing {
+
+// A folder in memory (where the system has one), gone with the object.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  std::string path(const std::string& name = "") const { return (root_ / name).string(); }
+  std::string write(const std::string& name, std::string_view bytes) const;  // gives the path
+
+ private:
+  std::filesystem::path root_;
+};
+
+// A number (or a name) inside of a built file.
+struct Field {
+  std::string name;
+  std::size_t offset = 0, size = 0;
+};
+
+struct Built {
+  std::string bytes;
+  std::vector<Field> fields;
+  std::size_t header_bytes = 0;
+};
+
+class GgufBuilder {
+ public:
+  explicit GgufBuilder(std::uint32_t version = 3) : version_(version) {}
+
+  template <class T>  // type: the number of the GGUF value type; value: of just that width
+  GgufBuilder& key(const std::string& name, std::uint32_t type, T value) {
+    begin_key(name, type);
+    number(name, value);
+    return *this;
+  }
+  template <class T>
+  GgufBuilder& array(const std::string& name, std::uint32_t type, const std::vector<T>& values) {
+    begin_key(name, 9);
+    number(name + " element type", type);
+    number(name + " element count", std::uint64_t{values.size()});
+    for (const T value : values) number(name + " element", value);
+    return *this;
+  }
+  GgufBuilder& text(const std::string& name, const std::string& value);
+  GgufBuilder& texts(const std::string& name, const std::vector<std::string>& values);
+  // `dims` as GGUF has them: the length of a row first.
+  GgufBuilder& tensor(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, const std::string& data);
+  GgufBuilder& align(std::uint32_t alignment);  // writes general.alignment
+
+  Built build() const;
+
+ private:
+  struct Tensor {
+    std::string name;
+    std::vector<std::uint64_t> dims;
+    std::uint32_t format;
+    std::string data;
+  };
+  void begin_key(const std::string& name, std::uint32_t type);
+  template <class T>
+  void number(const std::string& name, T value);
+  void string(const std::string& name, const std::string& value);
+
+  std::uint32_t version_, alignment_ = 32;
+  std::uint64_t keys_ = 0;
+  Built entries_;  // offsets from the first entry
+  std::vector<Tensor> tensors_;
+};
+
+// A GGUF file with every value type and tensors of several formats, the last of which cannot be computed with.
+GgufBuilder sample_gguf(std::uint32_t version);
+
+struct SafeTensor {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;
+  std::string data;
+};
+Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& metadata = R"({"format":"pt"})");
+// Any header before any data.
+std::string safetensors_raw(const std::string& header, const std::string& data);
+std::vector<SafeTensor> sample_tensors();
+
+std::string pattern(std::size_t bytes, std::uint32_t seed);  // data that differs everywhere
+std::string floats(const std::vector<float>& values);
+
+}  // namespace pumice::files::testing
