@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/checked.h"
+#include "cpu/blas.h"
 
 namespace pumice::cpu {
 namespace {
@@ -76,8 +77,12 @@ std::int64_t checked_group_bytes(const Matrix& matrix) {
 
 bool sgemm_by_openblas() {
   static const bool chosen = [] {
-    const char* name = std::getenv("PUMICE_SGEMM");
-    return name && std::string_view(name) == "openblas";
+    const char* value = std::getenv("PUMICE_SGEMM");
+    const std::string_view name = value ? value : "";
+    if (name.empty() || name == "own") return false;
+    require(name == "openblas", "the environment variable PUMICE_SGEMM is \"", name, "\"; known are own, openblas");
+    if (!blas()) fail(ErrorKind::device, "PUMICE_SGEMM asks for OpenBLAS, which cannot be used: ", blas_why_not());
+    return true;
   }();
   return chosen;
 }

@@ -1,0 +1,111 @@
+#include "cpu/cpu_backend.h"
+
+#include <utility>
+
+#include "core/checked.h"
+#include "cpu/cache_store.h"
+#include "cpu/executor.h"
+#include "cpu/kernels.h"
+#include "cpu/lowering.h"
+#include "cpu/packed_weights.h"
+#include "cpu/system.h"
+#include "cpu/team.h"
+
+namespace pumice::cpu {
+namespace {
+
+WeightShapes shapes_of(const PackedWeights& weights) {
+  WeightShapes shapes;
+  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0});
+  for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  return shapes;
+}
+
+WeightShapes shapes_of(const Weights& weights) {
+  WeightShapes shapes;
+  for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true});
+  for (const Vector& v : weights.vectors) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  return shapes;
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads) : team_(std::make_shared<TeamHolder>(threads)) {
+    kernels();  // both say here, not in the middle of a load, what is wrong with the choice made by an environment variable
+    sgemm_by_openblas();
+  }
+
+  DeviceInfo info() const override {
+    DeviceInfo info;
+    info.id = "cpu";
+    info.name = str(cpu_model(), " (", lanes(), lanes() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
+    info.type = "cpu";
+    info.driver = str(kernels().isa, sgemm_by_openblas() ? ", OpenBLAS for float32" : ", own kernels");
+    const Memory now = memory();
+    info.memory_total = now.total;
+    info.memory_free = now.free;
+    info.features = {kernels().isa};
+    return info;
+  }
+
+  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                                               const Cancel& cancel) override {
+    return std::make_shared<PackedWeights>(weights, used, team_->get(), progress, cancel);
+  }
+
+  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+    return std::make_unique<PageStore>(shapes, format);
+  }
+
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+    auto packed = std::dynamic_pointer_cast<const PackedWeights>(std::move(weights));
+    require(packed != nullptr, "program '", program.name, "': weights of another device");
+    Plan plan = lower(program, shapes_of(*packed), compute);
+    return std::make_shared<ProgramExecutable>(std::move(plan), std::move(packed), team_);
+  }
+
+  std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<ScratchSpace>(crew, lanes()); }
+
+  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+    require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
+    const Plan plan = lower(program, shapes_of(weights), Compute::automatic);
+    Cost cost;
+    for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
+      if (!plan.used[m]) continue;
+      const auto sum = checked_add(cost.weights, packed_bytes(weights.matrices[m]));
+      if (!sum) fail(ErrorKind::out_of_memory, "program '", program.name, "': weights of more bytes than can be addressed");
+      cost.weights = *sum;
+    }
+    cost.page = cache_page_bytes(program.caches, format);
+    if (rows == 0) return cost;
+    // One text of `rows` tokens, every row of which is asked for.
+    const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
+    const std::vector<std::int32_t> selected(plan.takes_selected ? static_cast<std::size_t>(rows) : 0);
+    Batch batch;
+    batch.rows = text.rows;
+    batch.segments = {&text, 1};
+    batch.selected = selected;
+    BatchLayout layout;
+    layout.arrange(plan, batch, lanes());
+    cost.scratch = scratch_capacity(layout.total);
+    return cost;
+  }
+
+  int lanes() const override { return team_->threads(); }
+
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override {
+    team_->get().parallel(jobs, job, cancel);
+  }
+
+ private:
+  std::shared_ptr<TeamHolder> team_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_backend(int threads) {
+  require(threads >= 0 && threads <= kMaxThreads, "threads is ", threads, "; needed: 0 (automatic) to ", kMaxThreads);
+  return std::make_shared<CpuBackend>(threads == 0 ? default_threads() : threads);
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,807 @@
+#include "cpu/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "core/checked.h"
+#include "cpu/blas.h"
+#include "cpu/kernels.h"
+
+namespace pumice::cpu {
+namespace {
+
+// ---------------------------------------------------------------- how work is cut
+// None of these changes a bit of the result (kernels.h).
+constexpr std::int64_t kNarrowRows = 8;               // up to here a product is bound by reading weights
+constexpr std::int64_t kBlockRows = 96;               // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
+constexpr std::int64_t kBlockGroups = 4;              // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
+constexpr std::int64_t kTaskBytes = 24 * 1024;        // of weights: 1 to 2 us
+constexpr std::int64_t kMostTaskBytes = 256 * 1024;   // about 15 us: what a thread can lag behind at the end of a step
+constexpr std::int64_t kTaskFloats = 16 * 1024;       // of a step over rows: 2 to 5 us
+constexpr std::int64_t kTaskMacs = 64 * 1024;         // of attention
+constexpr std::int64_t kTileFloats = 8 * 1024;        // scratch for the second product of a gated step
+constexpr std::int64_t kLine = 64;
+
+std::uint64_t align_line(std::uint64_t n) {
+  const auto aligned = checked_align(n, kLine);
+  if (!aligned) fail(ErrorKind::out_of_memory, "cpu: scratch of more bytes than can be addressed");
+  return *aligned;
+}
+std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
+  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "cpu: scratch"));
+}
+
+std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
+std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }  // groups of more heads than one call takes
+
+struct Keys {  // [first, end)
+  std::int64_t first, end;
+  std::int64_t first_chunk() const { return first / kChunkKeys; }
+  std::int64_t last_chunk() const { return (end - 1) / kChunkKeys; }
+};
+Keys keys_of(const AttendShape& shape, const Segment& segment, std::int64_t row) {
+  if (shape.cached) {
+    const std::int64_t position = segment.past + row;
+    return {shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0, position + 1};
+  }
+  if (shape.window == 0) return {0, segment.rows};
+  return {std::max<std::int64_t>(0, row - shape.window), std::min<std::int64_t>(segment.rows, row + shape.window + 1)};
+}
+
+struct Unit {
+  std::size_t segment;
+  int kv_head;
+  std::int64_t row, rows;     // of the segment
+  std::int64_t head, heads;   // of the group
+  std::int64_t first_chunk, last_chunk;
+};
+Unit unit_at(const AttendShape& shape, const AttendSchedule& schedule, const Batch& batch, std::int64_t index) {
+  const auto after = std::upper_bound(schedule.first_unit.begin(), schedule.first_unit.end(), index);
+  Unit unit;
+  unit.segment = static_cast<std::size_t>(after - schedule.first_unit.begin()) - 1;
+  const Segment& segment = batch.segments[unit.segment];
+  const std::int64_t blocks = ceil_div(segment.rows, unit_rows(shape)), splits = head_splits(shape);
+  std::int64_t local = index - schedule.first_unit[unit.segment];
+  unit.kv_head = static_cast<int>(local / (blocks * splits));  // the units of one kv head follow each other: its pages stay near
+  local %= blocks * splits;
+  unit.head = local % splits * kMaxQueries;
+  unit.heads = std::min<std::int64_t>(kMaxQueries, shape.group - unit.head);
+  unit.row = local / splits * unit_rows(shape);
+  unit.rows = std::min(unit_rows(shape), segment.rows - unit.row);
+  unit.first_chunk = keys_of(shape, segment, unit.row).first_chunk();
+  unit.last_chunk = keys_of(shape, segment, unit.row + unit.rows - 1).last_chunk();
+  return unit;
+}
+
+void schedule(const AttendShape& shape, const Batch& batch, int threads, AttendSchedule& out) {
+  out.first_unit.clear();
+  out.pieces.clear();
+  out.first_piece.clear();
+  out.units = 0;
+  out.most_chunks = 1;
+  out.partial_floats = 0;
+  double macs = 0;
+  for (const Segment& segment : batch.segments) {
+    out.first_unit.push_back(out.units);
+    out.units += shape.kv_heads * ceil_div(segment.rows, unit_rows(shape)) * head_splits(shape);
+    const Keys last = keys_of(shape, segment, segment.rows - 1);
+    const std::int64_t most_keys = shape.window > 0 ? std::min(last.end, 2 * std::int64_t{shape.window} + kMaxQueries) : last.end;
+    out.most_chunks = std::max(out.most_chunks, std::min(last.last_chunk() + 1, most_keys / kChunkKeys + 2));
+    macs += 2.0 * static_cast<double>(segment.rows) * shape.kv_heads * shape.group * shape.head_dim * static_cast<double>(most_keys);
+  }
+  out.first_unit.push_back(out.units);
+  const double per_unit = macs / static_cast<double>(std::max<std::int64_t>(1, out.units));
+  out.units_per_task = std::max<std::int64_t>(1, static_cast<std::int64_t>(kTaskMacs / std::max(1.0, per_unit)));
+  out.units_per_task = std::max(out.units_per_task, ceil_div(out.units, kMaxTasks));
+  out.split = threads > 1 && out.units < 4 * threads && out.most_chunks > 1;
+  if (!out.split) return;
+  for (std::int64_t u = 0; u < out.units; ++u) {
+    const Unit unit = unit_at(shape, out, batch, u);
+    out.first_piece.push_back(static_cast<std::int64_t>(out.pieces.size()));
+    for (std::int64_t chunk = unit.first_chunk; chunk <= unit.last_chunk; ++chunk) {
+      out.pieces.push_back({u, chunk, out.partial_floats});
+      out.partial_floats += unit.rows * unit.heads * (shape.head_dim + 2);
+    }
+  }
+  out.first_piece.push_back(static_cast<std::int64_t>(out.pieces.size()));
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- memory of a batch
+void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
+  rows[static_cast<int>(Rows::tokens)] = batch.rows;
+  rows[static_cast<int>(Rows::segments)] = static_cast<std::int64_t>(batch.segments.size());
+  rows[static_cast<int>(Rows::selected)] = static_cast<std::int64_t>(batch.selected.size());
+
+  page_runs.clear();
+  first_page.clear();
+  std::int64_t pages = 0, most_pages = 1;
+  for (std::size_t s = 0; plan.takes_segments && s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    first_page.push_back(pages);
+    const std::int64_t of_segment = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
+    pages += of_segment;
+    most_pages = std::max(most_pages, of_segment);
+    for (std::int32_t row = 0; row < segment.rows;) {
+      const std::int32_t position = segment.past + row;
+      const std::int32_t count = std::min(segment.rows - row, kPageTokens - position % kPageTokens);
+      page_runs.push_back({static_cast<std::int32_t>(s), segment.first + row, count, position});
+      row += count;
+    }
+  }
+  first_page.push_back(pages);
+
+  total = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t at = total;
+    const auto sum = checked_add(total, align_line(bytes));
+    if (!sum) fail(ErrorKind::out_of_memory, "cpu: scratch of more bytes than can be addressed");
+    total = *sum;
+    return at;
+  };
+  area_at.clear();
+  for (const Area& area : plan.areas) {
+    const std::int64_t count = rows[static_cast<int>(area.rows)];
+    area_at.push_back(take(bytes_of(area.in_blocks ? std::min(count, kTailRows) : count, area.row_bytes) + 2 * kLine));
+  }
+  turns_at.clear();
+  for (const Rope& rope : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, static_cast<std::int64_t>(rope.inv_freq.size()) * 8)));
+
+  attends.resize(plan.attends.size());
+  std::uint64_t kept = 0, partials = 0, per_thread = 0;
+  if (plan.gated) per_thread = bytes_of(kTileFloats, sizeof(float));
+  per_thread = std::max(per_thread, 2 * align_line(bytes_of(plan.widest_embedding, sizeof(float))));
+  for (std::size_t a = 0; a < attends.size(); ++a) {
+    const AttendShape& shape = plan.attends[a];
+    schedule(shape, batch, threads, attends[a]);
+    if (!shape.cached) kept = std::max(kept, bytes_of(pages * shape.kv_heads, kv_page_bytes(KvFormat::f32, shape.head_dim)));
+    partials = std::max(partials, bytes_of(attends[a].partial_floats, sizeof(float)));
+    const std::int64_t own = attends[a].split ? 0 : attends[a].most_chunks * kMaxQueries * (shape.head_dim + 2);
+    per_thread = std::max(per_thread, align_line(bytes_of(most_pages, sizeof(std::uint8_t*))) + align_line(bytes_of(own, sizeof(float))));
+  }
+  kept_at = take(kept);
+  partials_at = take(partials);
+  thread_bytes = align_line(per_thread) + 2 * kLine;  // threads' pieces never share a line, nor a pair of them
+  threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
+}
+
+// Steps of an eighth: batches of slowly growing size do not allocate each time.
+std::uint64_t scratch_capacity(std::uint64_t needed) {
+  std::uint64_t step = 4096;
+  while (step * 16 <= needed) step *= 2;
+  return (needed + step - 1) / step * step;
+}
+
+void ScratchSpace::fit() {
+  constexpr std::uint64_t kWorthGivingBack = 32 << 20;
+  const std::uint64_t wanted = scratch_capacity(layout.total);
+  // A long prompt between single steps keeps its scratch; sixteen small runs in a row give it back.
+  far_too_large = scratch.bytes() > kWorthGivingBack && wanted < scratch.bytes() / 4 ? far_too_large + 1 : 0;
+  if (wanted <= scratch.bytes() && far_too_large < 16) return;
+  scratch = Buffer();
+  far_too_large = 0;
+  if (wanted > kWorthGivingBack) check_memory(wanted, "the scratch memory of a run");
+  scratch = Buffer(wanted, "the scratch memory of a run");
+}
+
+// ---------------------------------------------------------------- one run
+namespace {
+
+class BatchRun final : public Job {
+ public:
+  BatchRun(const ProgramExecutable& executable, ScratchSpace& space, const PageStore* store, const Batch& batch, const Io& io,
+           const Cancel& cancel)
+      : exe_(executable), plan_(executable.plan()), weights_(executable.weights()), space_(space), layout_(space.layout), store_(store),
+        batch_(batch), io_(io), cancel_(cancel), kernels_(kernels()) {}
+
+  std::int64_t next(int thread) override {
+    for (;;) {
+      if (step_ == plan_.steps.size()) {
+        if (plan_.tail == plan_.steps.size() || tail_row_ + kTailRows >= batch_.rows) return 0;
+        tail_row_ += kTailRows;
+        step_ = plan_.tail;
+      }
+      const Step& step = plan_.steps[step_];
+      in_tail_ = step_ >= plan_.tail;
+      ++step_;
+      const std::int64_t tasks = std::visit([&](const auto& s) { return this->tasks(s); }, step);
+      if (tasks == 0) continue;
+      now_ = &step;
+      if (tasks > 1) return tasks;
+      cancel_.check();
+      task(0, thread);  // not worth a barrier
+    }
+  }
+
+  void task(std::int64_t index, int thread) override {
+    std::visit([&](const auto& s) { this->run(s, index, thread); }, *now_);
+  }
+
+ private:
+  // ------------------------------------------------------------ rows and memory
+  struct Range { std::int64_t first, count; };
+  Range rows_of(Rows rows) const {
+    const std::int64_t count = layout_.rows[static_cast<int>(rows)];
+    return in_tail_ ? Range{tail_row_, std::min(kTailRows, count - tail_row_)} : Range{0, count};
+  }
+  const SlotPlace& slot(const View& view) const { return plan_.slots[static_cast<std::size_t>(view.slot)]; }
+  std::int64_t stride(const View& view) const { return slot(view).stride; }
+  std::uint8_t* area(std::int32_t a) const { return space_.scratch.data() + layout_.area_at[static_cast<std::size_t>(a)]; }
+  std::int64_t first_row(std::int32_t a) const { return plan_.areas[static_cast<std::size_t>(a)].in_blocks ? tail_row_ : 0; }
+
+  float* row(const View& view, std::int64_t r) const {
+    const SlotPlace& place = slot(view);
+    if (place.area < 0) return io_.out.data() + r * place.stride + view.col;
+    return reinterpret_cast<float*>(area(place.area)) + (r - first_row(place.area)) * place.stride + view.col;
+  }
+
+  QuantRows quantised(std::int32_t q) const {
+    const QuantisedPlace& place = plan_.quantised[static_cast<std::size_t>(q)];
+    const std::int64_t all = layout_.rows[static_cast<int>(place.rows)];
+    QuantRows rows;
+    rows.cols = place.cols;
+    rows.rows = plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all;
+    std::uint8_t* at = area(place.area);
+    rows.codes = reinterpret_cast<std::int8_t*>(at);
+    at += round_up(rows.rows * rows.cols, kLine);
+    rows.scales = reinterpret_cast<float*>(at);
+    at += round_up(rows.rows * (rows.cols / kQuantBlock) * static_cast<std::int64_t>(sizeof(float)), kLine);
+    rows.sums = reinterpret_cast<std::int32_t*>(at);
+    return rows;
+  }
+  std::int64_t quantised_row(std::int32_t q, std::int64_t r) const {
+    return r - first_row(plan_.quantised[static_cast<std::size_t>(q)].area);
+  }
+
+  std::uint8_t* scratch_of(int thread) const {
+    return space_.scratch.data() + layout_.threads_at + static_cast<std::uint64_t>(thread) * layout_.thread_bytes + kLine;
+  }
+
+  // Steps over rows: tasks of about kTaskFloats.
+  std::int64_t row_tasks(Rows rows, std::int64_t width) {
+    range_ = rows_of(rows);
+    rows_per_task_ = std::max<std::int64_t>(1, kTaskFloats / width);
+    rows_per_task_ = std::max(rows_per_task_, ceil_div(range_.count, kMaxTasks));
+    return ceil_div(range_.count, rows_per_task_);
+  }
+  Range task_rows(std::int64_t index) const {
+    const std::int64_t first = index * rows_per_task_;
+    return {range_.first + first, std::min(rows_per_task_, range_.count - first)};
+  }
+
+  // ------------------------------------------------------------ input, embedding
+  std::int64_t tasks(const InputStep& s) {
+    const SlotPlace& place = plan_.slots[static_cast<std::size_t>(s.slot)];
+    return row_tasks(place.rows, place.width);
+  }
+  void run(const InputStep& s, std::int64_t index, int) {
+    const std::int32_t width = plan_.slots[static_cast<std::size_t>(s.slot)].width;
+    const Range rows = task_rows(index);
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      std::memmove(row({s.slot, 0, width}, r), io_.in.data() + r * width, static_cast<std::size_t>(width) * sizeof(float));
+    }
+  }
+
+  std::int64_t tasks(const EmbedStep& s) { return row_tasks(Rows::tokens, s.op.out.width); }
+  void run(const EmbedStep& s, std::int64_t index, int thread) {
+    const Range rows = task_rows(index);
+    const std::int64_t width = s.op.out.width;
+    float* position_row = reinterpret_cast<float*>(scratch_of(thread));
+    float* type_row = position_row + round_up(width, kLine / 4);
+    std::size_t at = 0;
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      float* out = row(s.op.out, r);
+      weights_.matrix(s.op.tokens).unpack_row(batch_.ids[static_cast<std::size_t>(r)], out);
+      if (s.op.positions != MatrixId::none) {
+        weights_.matrix(s.op.positions).unpack_row(position_of(r, at), position_row);
+      }
+      if (s.op.types != MatrixId::none) {
+        weights_.matrix(s.op.types).unpack_row(batch_.types.empty() ? 0 : batch_.types[static_cast<std::size_t>(r)], type_row);
+      }
+      kernels_.rows.scale_add(out, s.op.scale, s.op.positions != MatrixId::none ? position_row : nullptr,
+                              s.op.types != MatrixId::none ? type_row : nullptr, width, out);
+    }
+  }
+
+  // `at`: the segment of the row before, so that a walk over rows is a walk over segments.
+  std::int64_t position_of(std::int64_t r, std::size_t& at) const {
+    if (at >= batch_.segments.size() || r < batch_.segments[at].first) at = 0;
+    const auto holds = [&](const Segment& s) { return r >= s.first && r < std::int64_t{s.first} + s.rows; };
+    if (!holds(batch_.segments[at])) {
+      const auto after = std::upper_bound(batch_.segments.begin(), batch_.segments.end(), r,
+                                          [](std::int64_t row, const Segment& s) { return row < s.first; });
+      at = static_cast<std::size_t>(after - batch_.segments.begin()) - 1;
+    }
+    return batch_.segments[at].past + (r - batch_.segments[at].first);
+  }
+
+  // ------------------------------------------------------------ norm, quantisation
+  std::int64_t tasks(const NormStep& s) { return row_tasks(slot(s.op.in).rows, s.op.in.width); }
+  void run(const NormStep& s, std::int64_t index, int) {
+    const Norm& op = s.op;
+    const Range rows = task_rows(index);
+    const std::int64_t group = op.group == 0 ? op.in.width : op.group;
+    const float* weight = op.weight == VectorId::none ? exe_.ones() : weights_.vector(op.weight);
+    const float* bias = op.bias == VectorId::none ? exe_.zeros() : weights_.vector(op.bias);
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      const float* in = row(op.in, r);
+      const float* add = op.add ? row(op.add, r) : nullptr;
+      float* out = row(op.out, r);
+      for (std::int64_t c = 0; c < op.in.width; c += group) {
+        if (op.kind == NormKind::rms) {
+          kernels_.rows.rms_norm(in + c, weight, add ? add + c : nullptr, op.eps, group, out + c);
+        } else {
+          kernels_.rows.layer_norm(in + c, weight, bias, add ? add + c : nullptr, op.eps, group, out + c);
+        }
+      }
+      if (s.quantised >= 0) kernels_.rows.quantize(out, stride(op.out), 1, quantised_row(s.quantised, r), quantised(s.quantised));
+    }
+  }
+
+  std::int64_t tasks(const QuantizeStep& s) { return row_tasks(slot(s.in).rows, s.in.width); }
+  void run(const QuantizeStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index);
+    kernels_.rows.quantize(row(s.in, rows.first), stride(s.in), rows.count, quantised_row(s.quantised, rows.first), quantised(s.quantised));
+  }
+
+  // ------------------------------------------------------------ products
+  // Tasks are blocks of groups of one part times blocks of rows; the blocks of groups are innermost, so that threads at work at the
+  // same time share the rows, which are the larger half.
+  std::int64_t cut_product(std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, Rows kind, std::int64_t most_groups) {
+    range_ = rows_of(kind);
+    const std::int64_t share = space_.threads * 8;
+    std::int64_t blocks = 1;
+    if (range_.count <= kNarrowRows) {
+      rows_per_task_ = std::max<std::int64_t>(1, range_.count);
+      const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
+      groups_per_task_ = std::clamp(ceil_div(groups, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
+    } else {
+      blocks = ceil_div(range_.count, kBlockRows);
+      rows_per_task_ = std::min(range_.count, round_up(ceil_div(range_.count, blocks), 12));
+      blocks = ceil_div(range_.count, rows_per_task_);
+      const std::int64_t least = std::min(kBlockGroups, ceil_div(4 * kTaskMacs, kGroupRows * cols * rows_per_task_));
+      groups_per_task_ = std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups);
+    }
+    groups_per_task_ = std::min(groups_per_task_, most_groups);
+    while (ceil_div(groups, groups_per_task_) * blocks > kMaxTasks / 2) groups_per_task_ *= 2;
+    return range_.count == 0 ? 0 : blocks;
+  }
+
+  // out = in * W^T for outputs [first, first + count) of a part.
+  void product(const Part& part, const View& in, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows, float* out,
+               std::int64_t out_stride) const {
+    const PackedMatrix& matrix = weights_.matrix(part.weight);
+    if (part.int8) {
+      matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
+                                   rows.count, out, out_stride);
+    } else if (matrix.row_major) {
+      blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
+                       reinterpret_cast<const float*>(matrix.data.data()) + first * matrix.cols, matrix.cols, out, out_stride);
+    } else {
+      matrix.kernels->product_f32(matrix.group(first / kGroupRows), count, matrix.cols, row(in, rows.first), stride(in), rows.count, out,
+                                  out_stride);
+    }
+  }
+
+  std::int64_t group_bytes(const Part& part) const {
+    return std::max<std::int64_t>(kLine, weights_.matrix(part.weight).group_bytes);
+  }
+
+  std::int64_t tasks(const LinearStep& s) {
+    std::int64_t groups = 0, heaviest = 0, cols = 1;
+    for (const Part& part : s.parts) {
+      groups += ceil_div(part.rows, kGroupRows);
+      heaviest = std::max(heaviest, group_bytes(part));
+      cols = part.cols;
+    }
+    const std::int64_t blocks = cut_product(groups, heaviest, cols, slot(s.in).rows, INT32_MAX);
+    group_tasks_ = 0;
+    for (const Part& part : s.parts) group_tasks_ += ceil_div(ceil_div(part.rows, kGroupRows), groups_per_task_);
+    return group_tasks_ * blocks;
+  }
+  void run(const LinearStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index / group_tasks_);
+    std::int64_t task = index % group_tasks_;
+    const Part* part = s.parts.data();
+    for (std::int64_t own; task >= (own = ceil_div(ceil_div(part->rows, kGroupRows), groups_per_task_)); ++part) task -= own;
+    const std::int64_t first = task * groups_per_task_ * kGroupRows;
+    const std::int64_t count = std::min(groups_per_task_ * kGroupRows, part->rows - first);
+    float* out = row(s.out, rows.first) + part->col + first;
+    if (!s.residual || !(s.residual == s.out)) {
+      product(*part, s.in, s.quantised, first, count, rows, out, stride(s.out));
+      finish(s, *part, first, count, rows, out, s.residual ? row(s.residual, rows.first) + part->col + first : nullptr);
+      return;
+    }
+    finish_in_place(s, *part, first, count, rows, out);
+  }
+  void finish(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out,
+              const float* residual) const {
+    if (part.bias == VectorId::none && s.activation == Activation::none && !residual) return;
+    kernels_.rows.epilogue(out, stride(s.out), rows.count, count, part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first,
+                           s.activation, residual, residual ? stride(s.residual) : 0);
+  }
+  // x = x + W h: the product goes to a tile beside, since its place still holds x.
+  void finish_in_place(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out) const {
+    alignas(kLine) float tile[kTileFloats];
+    const std::int64_t width = std::min<std::int64_t>(count, kTileFloats / rows.count / kGroupRows * kGroupRows);
+    for (std::int64_t c = 0; c < count; c += width) {
+      const std::int64_t cols = std::min(width, count - c);
+      product(part, s.in, s.quantised, first + c, cols, rows, tile, width);
+      kernels_.rows.epilogue(tile, width, rows.count, cols,
+                             part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first + c, s.activation, out + c,
+                             stride(s.out));
+      for (std::int64_t r = 0; r < rows.count; ++r) {
+        std::memcpy(out + r * stride(s.out) + c, tile + r * width, static_cast<std::size_t>(cols) * sizeof(float));
+      }
+    }
+  }
+
+  std::int64_t tasks(const GatedStep& s) {
+    const std::int64_t groups = ceil_div(s.gate.rows, kGroupRows);
+    const std::int64_t most = kTileFloats / (kGroupRows * std::min(kBlockRows, std::max<std::int64_t>(1, rows_of(slot(s.in).rows).count)));
+    const std::int64_t blocks = cut_product(groups, group_bytes(s.gate) + group_bytes(s.up), s.gate.cols, slot(s.in).rows, most);
+    group_tasks_ = ceil_div(groups, groups_per_task_);
+    return group_tasks_ * blocks;
+  }
+  void run(const GatedStep& s, std::int64_t index, int thread) {
+    const Range rows = task_rows(index / group_tasks_);
+    const std::int64_t first = index % group_tasks_ * groups_per_task_ * kGroupRows;
+    const std::int64_t end = std::min(first + groups_per_task_ * kGroupRows, s.gate.rows);
+    const std::int64_t width = std::min(groups_per_task_ * kGroupRows, kTileFloats / rows.count / kGroupRows * kGroupRows);
+    float* up = reinterpret_cast<float*>(scratch_of(thread));
+    for (std::int64_t c = first; c < end; c += width) {
+      const std::int64_t count = std::min(width, end - c);
+      float* out = row(s.out, rows.first) + c;
+      product(s.gate, s.in, s.quantised, c, count, rows, out, stride(s.out));
+      product(s.up, s.in, s.quantised, c, count, rows, up, width);
+      for (std::int64_t r = 0; r < rows.count; ++r) kernels_.rows.gate(out + r * stride(s.out), up + r * width, s.activation, count);
+    }
+  }
+
+  // ------------------------------------------------------------ positions, caches
+  float* turns_row(std::int32_t t, std::int64_t r) const {
+    const auto pairs = static_cast<std::int64_t>(plan_.turns[static_cast<std::size_t>(t)].inv_freq.size());
+    return reinterpret_cast<float*>(space_.scratch.data() + layout_.turns_at[static_cast<std::size_t>(t)]) + r * 2 * pairs;
+  }
+  std::int64_t tasks(const TurnsStep& s) {
+    return row_tasks(Rows::tokens, 32 * static_cast<std::int64_t>(plan_.turns[static_cast<std::size_t>(s.turns)].inv_freq.size()));
+  }
+  void run(const TurnsStep& s, std::int64_t index, int) {
+    const Rope& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
+    const std::size_t pairs = rope.inv_freq.size();
+    const Range rows = task_rows(index);
+    std::size_t at = 0;
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      const auto position = static_cast<float>(position_of(r, at));
+      float* cos = turns_row(s.turns, r);
+      float* sin = cos + pairs;
+      for (std::size_t j = 0; j < pairs; ++j) {
+        const double angle = position * rope.inv_freq[j];  // a float32 product, as the models were trained with
+        cos[j] = static_cast<float>(std::cos(angle)) * rope.magnitude;
+        sin[j] = static_cast<float>(std::sin(angle)) * rope.magnitude;
+      }
+    }
+  }
+
+  std::int64_t page_run_tasks(std::int64_t width) {
+    const auto runs = static_cast<std::int64_t>(layout_.page_runs.size());
+    const std::int64_t floats = std::max<std::int64_t>(1, batch_.rows * width / std::max<std::int64_t>(1, runs));
+    rows_per_task_ = std::max<std::int64_t>(1, kTaskFloats / floats);  // runs
+    rows_per_task_ = std::max(rows_per_task_, ceil_div(runs, kMaxTasks));
+    return ceil_div(runs, rows_per_task_);
+  }
+  template <class Body>
+  void for_page_runs(std::int64_t index, const Body& body) const {
+    const auto end = std::min<std::int64_t>((index + 1) * rows_per_task_, static_cast<std::int64_t>(layout_.page_runs.size()));
+    for (std::int64_t i = index * rows_per_task_; i < end; ++i) body(layout_.page_runs[static_cast<std::size_t>(i)]);
+  }
+
+  std::int64_t tasks(const RopeStoreStep& s) { return page_run_tasks(s.q.width + s.k.width + s.v.width); }
+  void run(const RopeStoreStep& s, std::int64_t index, int) {
+    for_page_runs(index, [&](const PageRun& run) {
+      if (s.turns >= 0) {
+        const Rope& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
+        const int pairs = static_cast<int>(rope.inv_freq.size());
+        for (std::int64_t r = run.first; r < run.first + run.rows; ++r) {
+          const float* cos = turns_row(s.turns, r);
+          float* q = row(s.q, r);
+          float* k = row(s.k, r);
+          for (std::int32_t c = 0; c < s.q.width; c += s.head_dim) kernels_.rows.rope(q + c, cos, cos + pairs, 2 * pairs, rope.interleaved);
+          for (std::int32_t c = 0; c < s.k.width; c += s.head_dim) kernels_.rows.rope(k + c, cos, cos + pairs, 2 * pairs, rope.interleaved);
+        }
+      }
+      std::uint8_t* page = space_.pages[static_cast<std::size_t>(layout_.first_page[static_cast<std::size_t>(run.segment)] +
+                                                                 run.position / kPageTokens)];
+      for (int head = 0; head < s.k.width / s.head_dim; ++head) {
+        kernels_.rows.kv_store(store_->format(), s.head_dim, row(s.k, run.first) + head * s.head_dim, row(s.v, run.first) + head * s.head_dim,
+                               stride(s.k), stride(s.v), run.position % kPageTokens, run.rows, page + store_->offset(s.cache, head));
+      }
+    });
+  }
+
+  // An encoder's keys and values lie on scratch pages, so that its attention is the same code.
+  std::uint8_t* kept_page(const Attend& op, std::int64_t page, int head) const {
+    return space_.scratch.data() + layout_.kept_at +
+           static_cast<std::uint64_t>((page * op.kv_heads + head) * kv_page_bytes(KvFormat::f32, op.head_dim));
+  }
+  std::int64_t tasks(const KeepStep& s) { return page_run_tasks(s.op.k.width + s.op.v.width); }
+  void run(const KeepStep& s, std::int64_t index, int) {
+    const Attend& op = s.op;
+    for_page_runs(index, [&](const PageRun& run) {
+      const std::int64_t page = layout_.first_page[static_cast<std::size_t>(run.segment)] + run.position / kPageTokens;
+      for (int head = 0; head < op.kv_heads; ++head) {
+        kernels_.rows.kv_store(KvFormat::f32, op.head_dim, row(op.k, run.first) + head * op.head_dim, row(op.v, run.first) + head * op.head_dim,
+                               stride(op.k), stride(op.v), run.position % kPageTokens, run.rows, kept_page(op, page, head));
+      }
+    });
+  }
+
+  // ------------------------------------------------------------ attention
+  std::int64_t tasks(const AttendStep& s) {
+    const AttendSchedule& schedule = layout_.attends[static_cast<std::size_t>(s.shape)];
+    return schedule.split ? static_cast<std::int64_t>(schedule.pieces.size()) : ceil_div(schedule.units, schedule.units_per_task);
+  }
+  void run(const AttendStep& s, std::int64_t index, int thread) {
+    const AttendShape& shape = plan_.attends[static_cast<std::size_t>(s.shape)];
+    const AttendSchedule& schedule = layout_.attends[static_cast<std::size_t>(s.shape)];
+    auto** pages = reinterpret_cast<const std::uint8_t**>(scratch_of(thread));
+    if (schedule.split) {
+      const AttendSchedule::Piece& piece = schedule.pieces[static_cast<std::size_t>(index)];
+      chunks(s, unit_at(shape, schedule, batch_, piece.unit), piece.chunk, piece.chunk, pages, shared_partials() + piece.partial);
+      return;
+    }
+    std::int64_t most_pages = 1;
+    for (std::size_t i = 0; i + 1 < layout_.first_page.size(); ++i) {
+      most_pages = std::max(most_pages, layout_.first_page[i + 1] - layout_.first_page[i]);
+    }
+    float* partials = reinterpret_cast<float*>(scratch_of(thread) + align_line(static_cast<std::uint64_t>(most_pages) * sizeof(std::uint8_t*)));
+    const std::int64_t end = std::min((index + 1) * schedule.units_per_task, schedule.units);
+    for (std::int64_t u = index * schedule.units_per_task; u < end && !cancel_.requested(); ++u) {
+      const Unit unit = unit_at(shape, schedule, batch_, u);
+      chunks(s, unit, unit.first_chunk, unit.last_chunk, pages, partials);
+      merge(s.op, shape, unit, partials);
+    }
+  }
+
+  std::int64_t tasks(const MergeStep& s) {
+    const AttendSchedule& schedule = layout_.attends[static_cast<std::size_t>(s.shape)];
+    if (!schedule.split) return 0;
+    units_per_merge_ = std::max<std::int64_t>(1, schedule.units * kTaskFloats / std::max<std::int64_t>(1, schedule.partial_floats));
+    return ceil_div(schedule.units, units_per_merge_);
+  }
+  void run(const MergeStep& s, std::int64_t index, int) {
+    const AttendShape& shape = plan_.attends[static_cast<std::size_t>(s.shape)];
+    const AttendSchedule& schedule = layout_.attends[static_cast<std::size_t>(s.shape)];
+    const std::int64_t end = std::min((index + 1) * units_per_merge_, schedule.units);
+    for (std::int64_t u = index * units_per_merge_; u < end; ++u) {
+      const std::int64_t first = schedule.pieces[static_cast<std::size_t>(schedule.first_piece[static_cast<std::size_t>(u)])].partial;
+      merge(s.op, shape, unit_at(shape, schedule, batch_, u), shared_partials() + first);
+    }
+  }
+
+  float* shared_partials() const { return reinterpret_cast<float*>(space_.scratch.data() + layout_.partials_at); }
+
+  // Partials of chunks [first, last] of a unit, chunk after chunk; in a chunk row after row, head after head.
+  void chunks(const AttendStep& s, const Unit& unit, std::int64_t first, std::int64_t last, const std::uint8_t** pages, float* partials) const {
+    const Attend& op = s.op;
+    const AttendShape& shape = plan_.attends[static_cast<std::size_t>(s.shape)];
+    const Segment& segment = batch_.segments[unit.segment];
+    const std::int64_t page_base = layout_.first_page[unit.segment];
+    // One page more than these chunks' own, where there is one: it is fetched ahead.
+    const std::int64_t end_key = keys_of(shape, segment, unit.row + unit.rows - 1).end;
+    const std::int64_t end_page = std::min((last + 1) * (kChunkKeys / kPageTokens) + 1, ceil_div(end_key, kPageTokens));
+    for (std::int64_t p = first * (kChunkKeys / kPageTokens); p < end_page; ++p) {
+      pages[p] = shape.cached ? space_.pages[static_cast<std::size_t>(page_base + p)] + store_->offset(op.cache, unit.kv_head)
+                              : kept_page(op, page_base + p, unit.kv_head);
+    }
+    Query queries[kMaxQueries];
+    int count = 0;
+    for (std::int64_t r = unit.row; r < unit.row + unit.rows; ++r) {
+      const Keys keys = keys_of(shape, segment, r);
+      const float* q = row(op.q, segment.first + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.head_dim;
+      for (std::int64_t h = 0; h < unit.heads; ++h) queries[count++] = {q + h * shape.head_dim, keys.first, keys.end};
+    }
+    AttendCall call{shape.cached ? store_->format() : KvFormat::f32, shape.head_dim, op.scale, op.softcap, pages, 0};
+    for (call.chunk = first; call.chunk <= last; ++call.chunk) {
+      if (cancel_.requested()) return;  // the run's end reports it
+      kernels_.rows.attend(call, queries, count, partials);
+      partials += count * (shape.head_dim + 2);
+    }
+  }
+
+  // Each query folds the chunks that it sees, and no others: which ones went along is the batch's affair.
+  void merge(const Attend& op, const AttendShape& shape, const Unit& unit, const float* partials) const {
+    const Segment& segment = batch_.segments[unit.segment];
+    const std::int64_t floats = shape.head_dim + 2, stride = unit.rows * unit.heads * floats;
+    for (std::int64_t r = 0; r < unit.rows; ++r) {
+      const Keys keys = keys_of(shape, segment, unit.row + r);
+      const std::int64_t first = keys.first_chunk(), last = keys.last_chunk();
+      float* out = row(op.out, segment.first + unit.row + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.head_dim;
+      for (std::int64_t h = 0; h < unit.heads; ++h) {
+        kernels_.rows.merge(partials + (first - unit.first_chunk) * stride + (r * unit.heads + h) * floats, last - first + 1, stride,
+                            shape.head_dim, out + h * shape.head_dim);
+      }
+    }
+  }
+
+  // ------------------------------------------------------------ ends
+  std::int64_t tasks(const SelectStep& s) { return row_tasks(Rows::selected, s.out.width); }
+  void run(const SelectStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index);
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      std::memcpy(row(s.out, r), row(s.in, batch_.selected[static_cast<std::size_t>(r)]), static_cast<std::size_t>(s.out.width) * sizeof(float));
+    }
+  }
+
+  std::int64_t tasks(const PoolStep& s) {
+    range_ = rows_of(Rows::segments);
+    if (range_.count == 0) return 0;
+    rows_per_task_ = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * ceil_div(std::max(1, batch_.rows), range_.count)));
+    return ceil_div(range_.count, rows_per_task_);
+  }
+  void run(const PoolStep& s, std::int64_t index, int) {
+    const Range segments = task_rows(index);
+    for (std::int64_t i = segments.first; i < segments.first + segments.count; ++i) {
+      const Segment& segment = batch_.segments[static_cast<std::size_t>(i)];
+      kernels_.rows.pool(row(s.in, segment.first), stride(s.in), segment.rows, s.in.width, s.kind, row(s.out, i));
+    }
+  }
+
+  std::int64_t tasks(const LogProbStep& s) { return row_tasks(Rows::tokens, s.logits.width); }
+  void run(const LogProbStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index);
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      const float* logits = row(s.logits, r);
+      const double sum = kernels_.rows.log_sum_exp(logits, s.logits.width);
+      *row(s.out, r) = static_cast<float>(static_cast<double>(logits[batch_.ids[static_cast<std::size_t>(r)]]) - sum);
+    }
+  }
+
+  const ProgramExecutable& exe_;
+  const Plan& plan_;
+  const PackedWeights& weights_;
+  ScratchSpace& space_;
+  const BatchLayout& layout_;
+  const PageStore* store_;
+  const Batch& batch_;
+  const Io& io_;
+  const Cancel& cancel_;
+  const Kernels& kernels_;
+
+  std::size_t step_ = 0;
+  std::int64_t tail_row_ = 0;
+  // The step at work, and how it is cut: written between phases only.
+  const Step* now_ = nullptr;
+  bool in_tail_ = false;
+  Range range_{0, 0};
+  std::int64_t rows_per_task_ = 1, groups_per_task_ = 1, group_tasks_ = 1, units_per_merge_ = 1;
+};
+
+class Busy {
+ public:
+  explicit Busy(ScratchSpace& space) : space_(space) {
+    require(!space_.busy.exchange(true), "a workspace serves one run at a time");
+  }
+  ~Busy() { space_.busy.store(false); }
+
+ private:
+  ScratchSpace& space_;
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------- the executable
+ProgramExecutable::ProgramExecutable(Plan plan, std::shared_ptr<const PackedWeights> weights, std::shared_ptr<TeamHolder> team)
+    : plan_(std::move(plan)), weights_(std::move(weights)), team_(std::move(team)) {
+  std::size_t widest = 0;
+  for (const Step& step : plan_.steps) {
+    if (const auto* norm = std::get_if<NormStep>(&step)) widest = std::max(widest, static_cast<std::size_t>(norm->op.in.width));
+  }
+  ones_.assign(widest, 1.0f);
+  zeros_.assign(widest, 0.0f);
+}
+
+// Everything that a kernel relies on, checked here once for the whole batch.
+void ProgramExecutable::check(const ScratchSpace&, const PageStore* store, const Batch& batch, const Io& io) const {
+  const std::string where = "program '" + plan_.name + "': ";
+  const auto rows = static_cast<std::size_t>(std::max(0, batch.rows));
+  require(batch.rows >= 0, where, batch.rows, " rows");
+  if (plan_.takes_ids) require(batch.ids.size() == rows, where, batch.ids.size(), " ids for ", rows, " rows");
+  require(batch.types.empty() || batch.types.size() == rows, where, batch.types.size(), " types for ", rows, " rows");
+  if (plan_.takes_segments) {
+    std::int64_t next = 0;
+    for (const Segment& segment : batch.segments) {
+      require(segment.rows > 0 && segment.past >= 0 && segment.first == next && std::int64_t{segment.past} + segment.rows <= INT32_MAX - kPageTokens,
+              where, "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, " follows row ", next);
+      next += segment.rows;
+    }
+    require(next == batch.rows, where, "segments cover ", next, " of ", batch.rows, " rows");
+  }
+  for (const AttendShape& shape : plan_.attends) {
+    if (shape.cached) continue;
+    for (const Segment& segment : batch.segments) require(segment.past == 0, where, "an encoder's segment has a past of ", segment.past);
+    break;
+  }
+  for (const Segment& segment : batch.segments) {
+    if (plan_.positions_limit == INT64_MAX) break;
+    if (std::int64_t{segment.past} + segment.rows > plan_.positions_limit) {
+      fail(ErrorKind::context_length, where, "a text of ", std::int64_t{segment.past} + segment.rows, " tokens; the model has positions for ",
+           plan_.positions_limit);
+    }
+  }
+  if (plan_.takes_selected) {
+    std::int64_t before = -1;
+    for (const std::int32_t row : batch.selected) {
+      require(row > before && row < batch.rows, where, "selected row ", row, " after ", before, " of ", batch.rows, " rows");
+      before = row;
+    }
+  }
+  for (const Step& step : plan_.steps) {
+    const auto in_range = [&](std::span<const std::int32_t> values, std::int64_t limit, const char* what) {
+      for (std::size_t r = 0; r < values.size(); ++r) {
+        require(values[r] >= 0 && values[r] < limit, where, what, " ", values[r], " in row ", r, " is not in 0 to ", limit - 1);
+      }
+    };
+    if (const auto* embed = std::get_if<EmbedStep>(&step)) {
+      in_range(batch.ids, weights_->matrix(embed->op.tokens).rows, "token id");
+      if (embed->op.types != MatrixId::none) in_range(batch.types, weights_->matrix(embed->op.types).rows, "token type");
+    } else if (const auto* log_prob = std::get_if<LogProbStep>(&step)) {
+      in_range(batch.ids, log_prob->logits.width, "target id");
+    }
+  }
+  if (!plan_.caches.empty()) {
+    require(store != nullptr, where, "needs caches");
+    require(store->shapes().size() == plan_.caches.size(), where, "has ", plan_.caches.size(), " caches, the store ", store->shapes().size());
+    for (std::size_t c = 0; c < plan_.caches.size(); ++c) {
+      const CacheShape &needed = plan_.caches[c], &found = store->shapes()[c];
+      require(needed.kv_heads == found.kv_heads && needed.head_dim == found.head_dim, where, "cache ", c, " of ", needed.kv_heads, " heads of ",
+              needed.head_dim, ", the store has ", found.kv_heads, " of ", found.head_dim);
+    }
+    for (const Segment& segment : batch.segments) {
+      const auto pages = static_cast<std::size_t>(ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens));
+      require(segment.pages.size() >= pages, where, segment.pages.size(), " pages for ", std::int64_t{segment.past} + segment.rows,
+              " positions");
+      for (std::size_t p = 0; p < pages; ++p) {
+        require(segment.pages[p] >= 0 && segment.pages[p] < store->pages(), where, "page ", segment.pages[p], " of ", store->pages());
+      }
+    }
+  }
+  const auto floats = [&](std::int32_t slot) {
+    if (slot < 0) return std::size_t{0};
+    const SlotPlace& place = plan_.slots[static_cast<std::size_t>(slot)];
+    const std::size_t count = place.rows == Rows::tokens ? rows : place.rows == Rows::segments ? batch.segments.size() : batch.selected.size();
+    return count * static_cast<std::size_t>(place.width);
+  };
+  require(io.in.size() == floats(plan_.input), where, "input of ", io.in.size(), " floats, needed are ", floats(plan_.input));
+  require(io.out.size() == floats(plan_.output), where, "output of ", io.out.size(), " floats, needed are ", floats(plan_.output));
+}
+
+void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {
+  auto* space = dynamic_cast<ScratchSpace*>(&workspace);
+  const auto* store = dynamic_cast<PageStore*>(caches);
+  require(space != nullptr && (caches == nullptr || store != nullptr), "program '", plan_.name, "': a workspace or caches of another device");
+  cancel.check();
+  const Busy busy(*space);
+  check(*space, store, batch, io);
+  if (batch.rows == 0) return;
+  space->layout.arrange(plan_, batch, space->threads);
+  space->fit();
+  space->pages.clear();
+  for (std::size_t s = 0; !plan_.caches.empty() && s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
+    for (std::int64_t p = 0; p < pages; ++p) space->pages.push_back(store->page(segment.pages[static_cast<std::size_t>(p)]));
+  }
+  BatchRun run(*this, *space, store, batch, io, cancel);
+  if (space->crew == Crew::team) {
+    team_->get().run(run, cancel);
+  } else {
+    run_alone(run, cancel);
+  }
+  cancel.check();  // a task that was cut short left its rows unfinished
+}
+
+}  // namespace pumice::cpu
