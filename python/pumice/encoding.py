@@ -90,7 +90,7 @@ class Rows:
     """The result array: the caller's, or our own that grows when the number of texts is not known."""
 
     def __init__(self, width: int, expected: int | None, out: Float32 | None) -> None:
-        self._out = out
+        self._out: Float32 | None = out
         self._array: Float32 = np.asarray(out) if out is not None else np.empty((expected or 0, width), np.float32)
         self.filled = 0
 
@@ -115,7 +115,8 @@ class Rows:
         return result
 
     def partial(self) -> Float32:
-        return self._array[: self.filled].copy()
+        result: Float32 = self._array[: self.filled].copy()
+        return result
 
 
 def check_text(text: object, name: str) -> str:
@@ -180,10 +181,10 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
 
 
 def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
-    """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (as sentence-transformers decides)."""
+    """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (sentence-transformers' rule; not for one text)."""
     if not isinstance(show, (bool, np.bool_, type(None))):
         raise TypeError(f"show_progress_bar must be True, False or None, not {show!r}")
-    if not show and not (show is None and logger.getEffectiveLevel() <= logging.INFO):
+    if not show and not (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
         return None
     from tqdm.auto import tqdm
 
