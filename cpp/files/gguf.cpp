@@ -289,7 +289,7 @@ class Parser {
   // place. Bytes that two tensors share are not: some published quantisations reserved too little, and each tensor read its
   // last rows from its neighbour.
   void place_tensors() {
-    const auto data = checked_align(read_.position(), alignment_);
+    const auto data = checked_align(read_.position(), alignment_);  // has a value: the header ends far below 2^64
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
       TensorInfo& tensor = header_.tensors[i];
       read_.enter("tensor " + tensor.name);
@@ -300,6 +300,15 @@ class Parser {
                    file_.size(), " bytes); the file is truncated or damaged");
       }
       tensor.offset = *begin;
+    }
+    // Where the data begins follows from the tensor list and the alignment. That the last tensor ends where the file ends proves both:
+    // with a wrong count or alignment every tensor would silently read its neighbour's bytes.
+    std::uint64_t end = *data;
+    for (const TensorInfo& tensor : header_.tensors) end = std::max(end, tensor.offset + tensor.bytes);
+    if (file_.size() > end && file_.size() - end >= alignment_) {
+      read_.enter("tensor_count");
+      read_.fail(end, "the last tensor ends here, but ", file_.size() - end,
+                 " bytes follow; the list of tensors or the alignment is damaged");
     }
     std::vector<std::uint32_t> order(header_.tensors.size());
     std::iota(order.begin(), order.end(), 0u);

@@ -154,6 +154,11 @@ ModelFile ModelFile::open_gguf(const std::string& path, File file) {
   Metadata metadata(path, std::move(header.entries));
   const std::int64_t parts = metadata.integer("split.count").value_or(1);
   if (parts <= 1) {
+    const auto announced = metadata.integer("split.tensors.count");
+    if (announced && *announced != static_cast<std::int64_t>(header.tensors.size())) {
+      fail_at(ErrorKind::model_format, path, "split.tensors.count", std::nullopt, "is ", *announced, ", but this file holds ",
+              header.tensors.size(), " tensors and names no other parts");
+    }
     model.gguf_version_ = header.version;
     model.files_.push_back(std::move(file));
     model.tensors_ = std::move(header.tensors);

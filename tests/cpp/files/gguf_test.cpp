@@ -150,7 +150,8 @@ TEST_F(Gguf, EveryTruncationSaysSo) {
     EXPECT_TRUE(error.offset().has_value() && *error.offset() <= size);
   }
   refused(built.bytes.substr(0, built.bytes.size() - 1), "tensor w: its 32 bytes");
-  EXPECT_EQ(open(built.bytes + "trailing")->tensors().size(), 1u);  // padding after the last tensor
+  EXPECT_EQ(open(built.bytes + std::string(31, 'x'))->tensors().size(), 1u);  // padding after the last tensor
+  refused(built.bytes + std::string(32, 'x'), "the last tensor ends here, but 32 bytes follow");
 }
 
 TEST_F(Gguf, KeysAndNames) {
@@ -280,6 +281,11 @@ TEST_F(SplitGguf, AnyPartOpensAll) {
     EXPECT_EQ(model->string("general.architecture"), "llama");
     EXPECT_EQ(model->integer("split.no"), 0);
   }
+}
+
+TEST_F(SplitGguf, APartIsNotTakenForTheWhole) {
+  const std::string path = write(0, 3, GgufBuilder().key("split.tensors.count", 5, std::int32_t{3}).tensor("a", {8}, 0, pattern(32, 1)));
+  expect_error(ErrorKind::model_format, "is 3, but this file holds 1 tensors", [&] { ModelFile::open(path); });
 }
 
 TEST_F(SplitGguf, PartsThatDoNotBelongTogether) {

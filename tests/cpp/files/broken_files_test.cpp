@@ -1,0 +1,238 @@
+// Broken files by the ten thousand: each number of a header set to boundary values, each bit of a header flipped, each file cut at
+// each byte. Every one must either be refused with a typed error or load with everything as it was but for the part that was broken.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <random>
+
+#include "files/build_files.h"
+#include "files/expect_error.h"
+#include "files/fuzz_target.h"
+
+namespace pumice::files::testing {
+namespace {
+
+// 0, 1, -1, the edges of 8 to 64 bits, their neighbours, and numbers near the value that was there.
+std::vector<std::uint64_t> boundary_values(std::uint64_t value, std::uint64_t file_size) {
+  std::vector<std::uint64_t> values = {0, 1, 2, 3, ~0ull, ~0ull - 1, 1ull << 60, (1ull << 42) + 1};
+  for (const int bits : {7, 8, 15, 16, 24, 31, 32, 33, 61, 62, 63}) {
+    for (const int near : {-1, 0, 1}) values.push_back((1ull << bits) + static_cast<std::uint64_t>(near));
+  }
+  const auto add = [&](std::initializer_list<std::uint64_t> more) { values.insert(values.end(), more); };
+  add({value - 1, value + 1, value + 2, value * 2, value / 2, value + 32, value - 32, value + (1ull << 32)});
+  add({file_size, file_size - 1, file_size + 1, file_size / 2});
+  return values;
+}
+
+class Campaign {
+ public:
+  // `written`: the file that is broken; `opened`: what is given to open(). `most_lost`: how many entries the breaking of one place may take
+  // along.
+  Campaign(std::string name, std::string written, std::string opened, const std::string& bytes, std::size_t most_lost = 1)
+      : name_(std::move(name)), written_(std::move(written)), opened_(std::move(opened)), bytes_(bytes), most_lost_(most_lost) {
+    put(bytes_);
+    std::string unsound;
+    original_ = load(opened_, &unsound).value();
+  }
+  ~Campaign() {
+    put(bytes_);
+    std::cout << "  " << name_ << ": " << files_ << " broken files, " << loaded_ << " of them loaded, the rest refused\n";
+  }
+
+  void check(const std::string& broken, const std::string& what) {
+    if (broken == bytes_) return;
+    ++files_;
+    put(broken);
+    std::string unsound;
+    const auto got = load(opened_, &unsound);
+    if (!unsound.empty()) ADD_FAILURE() << name_ << ", " << what << ": " << unsound;
+    if (!got) return;
+    ++loaded_;
+    std::size_t changed = differences(original_.metadata, got->metadata) + differences(original_.tensors, got->tensors);
+    EXPECT_LE(changed, most_lost_) << name_ << ", " << what << ": loaded with other changes than the broken part";
+    // One change in all: a tensor that was moved or renamed must not have touched its neighbours.
+    EXPECT_LE(differences(original_.data, got->data), most_lost_) << name_ << ", " << what << ": the bytes of other tensors changed";
+  }
+
+  std::size_t files() const { return files_; }
+
+  void cut_everywhere() {
+    for (std::size_t size = 0; size < bytes_.size(); ++size) check(bytes_.substr(0, size), str("cut to ", size, " bytes"));
+  }
+  void flip_every_bit(std::size_t end) {
+    for (std::size_t i = 0; i < end; ++i) {
+      for (int bit = 0; bit < 8; ++bit) {
+        std::string broken = bytes_;
+        broken[i] = static_cast<char>(broken[i] ^ 1 << bit);
+        check(broken, str("bit ", bit, " of byte ", i, " flipped"));
+      }
+    }
+  }
+  void set_every_byte(std::size_t end, std::string_view values) {
+    for (std::size_t i = 0; i < end; ++i) {
+      for (const char value : values) {
+        std::string broken = bytes_;
+        broken[i] = value;
+        check(broken, str("byte ", i, " set to ", int{static_cast<unsigned char>(value)}));
+      }
+    }
+  }
+
+ private:
+  using Map = std::map<std::string, std::string>;
+  void put(const std::string& bytes) const { std::ofstream(written_, std::ios::binary | std::ios::trunc) << bytes; }
+  // Entries that are gone or changed, or those that are new if they are more: a renamed entry counts once.
+  static std::size_t differences(const Map& before, const Map& after) {
+    const auto missing = [](const Map& from, const Map& in) {
+      std::size_t n = 0;
+      for (const auto& [key, value] : from) {
+        const auto found = in.find(key);
+        n += found == in.end() || found->second != value;
+      }
+      return n;
+    };
+    return std::max(missing(before, after), missing(after, before));
+  }
+
+  std::string name_, written_, opened_, bytes_;
+  std::size_t most_lost_;
+  Contents original_;
+  std::size_t files_ = 0, loaded_ = 0;
+};
+
+void break_gguf(const std::string& name, const std::string& written, const std::string& opened, const Built& built, std::size_t& total) {
+  Campaign campaign(name, written, opened, built.bytes);
+  for (const Field& field : built.fields) {
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < field.size; ++i) {
+      value |= std::uint64_t{static_cast<unsigned char>(built.bytes[field.offset + i])} << (8 * i);
+    }
+    for (const std::uint64_t broken_value : boundary_values(value, built.bytes.size())) {
+      std::string broken = built.bytes;
+      for (std::size_t i = 0; i < field.size; ++i) broken[field.offset + i] = static_cast<char>(broken_value >> (8 * i));
+      campaign.check(broken, str(field.name, " set to ", broken_value));
+    }
+  }
+  campaign.flip_every_bit(built.header_bytes);
+  campaign.cut_everywhere();
+  total += campaign.files();
+}
+
+TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
+  const auto start = std::chrono::steady_clock::now();
+  const TempFolder folder;
+  std::size_t total = 0;
+
+  for (const std::uint32_t version : {2u, 3u}) {
+    const std::string path = folder.path("model.gguf");
+    break_gguf(str("GGUF version ", version), path, path, sample_gguf(version).build(), total);
+  }
+  {
+    const auto part = [](std::uint16_t number) {
+      GgufBuilder builder;
+      builder.key("split.no", 2, number).key("split.count", 2, std::uint16_t{2}).key("split.tensors.count", 5, std::int32_t{2});
+      return builder.tensor(number == 0 ? "first" : "second", {8}, 0, pattern(32, number)).build();
+    };
+    const std::string first = folder.path("m-00001-of-00002.gguf"), second = folder.path("m-00002-of-00002.gguf");
+    folder.write(first, part(0).bytes);
+    folder.write(second, part(1).bytes);
+    break_gguf("GGUF part 1 of 2", first, first, part(0), total);
+    break_gguf("GGUF part 2 of 2", second, first, part(1), total);
+  }
+
+  folder.write("st/config.json", "{}");
+  {
+    const Built built = safetensors(sample_tensors());
+    Campaign campaign("safetensors", folder.path("st/model.safetensors"), folder.path("st"), built.bytes);
+    for (const Field& field : built.fields) {
+      std::uint64_t value = 0;
+      const bool text = field.size != 8 || field.offset != 0;
+      if (text) value = std::strtoull(built.bytes.substr(field.offset, field.size).c_str(), nullptr, 10);
+      for (std::size_t i = 0; !text && i < 8; ++i) value |= std::uint64_t{static_cast<unsigned char>(built.bytes[i])} << (8 * i);
+      for (const std::uint64_t broken_value : boundary_values(value, built.bytes.size())) {
+        if (!text) {
+          std::string broken = built.bytes;
+          for (std::size_t i = 0; i < 8; ++i) broken[i] = static_cast<char>(broken_value >> (8 * i));
+          campaign.check(broken, str(field.name, " set to ", broken_value));
+          continue;
+        }
+        for (const char* sign : {"", "-"}) {  // the header keeps its true length
+          std::string header = built.bytes.substr(8, built.header_bytes - 8);
+          header.replace(field.offset - 8, field.size, str(sign, broken_value));
+          campaign.check(safetensors_raw(header, built.bytes.substr(built.header_bytes)), str(field.name, " set to ", sign, broken_value));
+        }
+      }
+    }
+    campaign.flip_every_bit(built.header_bytes);
+    campaign.set_every_byte(built.header_bytes, std::string_view("\0\"{}[],:0-e\xFF", 12));
+    campaign.cut_everywhere();
+    total += campaign.files();
+  }
+  {
+    const std::string config =
+        R"({"model_type":"llama","hidden_size":64,"rms_norm_eps":1e-05,"tie":true,"none":null,)"
+        R"("eos_token_id":[1,2],"architectures":["A"],"rope_scaling":{"factor":8.0,"rope_type":"llama3"},"list":[{"k":1},{"k":2}]})";
+    Campaign campaign("config.json", folder.path("st/config.json"), folder.path("st"), config,
+                      2);  // a renamed object renames what it holds
+    campaign.flip_every_bit(config.size());
+    campaign.set_every_byte(config.size(), std::string_view("\0\"{}[],:0-e\xFF", 12));
+    campaign.cut_everywhere();
+    total += campaign.files();
+  }
+  {
+    const auto tensors = sample_tensors();
+    folder.write("sharded/config.json", "{}");
+    folder.write("sharded/a.safetensors", safetensors({tensors[0], tensors[1]}).bytes);
+    folder.write("sharded/b.safetensors", safetensors({tensors[3]}).bytes);
+    const std::string index =
+        R"({"metadata":{"total_size":44},"weight_map":{"position_ids":"a.safetensors","scalar":"a.safetensors","weight":"b.safetensors"}})";
+    Campaign campaign("index.json", folder.path("sharded/model.safetensors.index.json"), folder.path("sharded"), index);
+    campaign.flip_every_bit(index.size());
+    campaign.set_every_byte(index.size(), std::string_view("\0\"{}[],:/.\xFF", 12));
+    campaign.cut_everywhere();
+    total += campaign.files();
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::cout << "  " << total << " broken files in " << seconds << " s\n";
+  RecordProperty("broken_files", static_cast<int>(total));
+  EXPECT_GE(total, 20'000u);
+}
+
+TEST(BrokenFiles, ReplayOfTheFuzzTarget) {
+  std::vector<std::string> seeds = {sample_gguf(2).build().bytes, sample_gguf(3).build().bytes, safetensors(sample_tensors()).bytes,
+                                    R"({"a":1,"b":{"c":[1,2.5,null,"x"]},"weight_map":{"w":"model.safetensors"}})"};
+  std::mt19937 random(20'240'607);
+  for (int round = 0; round < 4000; ++round) {
+    std::string input = seeds[random() % seeds.size()];
+    for (unsigned edits = 1 + random() % 6; edits > 0; --edits) {
+      const std::size_t at = random() % (input.size() + 1), length = random() % 16;
+      switch (random() % 5) {
+        case 0:
+          if (at < input.size()) input[at] = static_cast<char>(random());
+          break;
+        case 1:
+          input.erase(at, length);
+          break;
+        case 2:
+          input.insert(at, length, static_cast<char>(random()));
+          break;
+        case 3:
+          input.insert(at, input.substr(random() % (input.size() + 1), length));
+          break;  // a piece twice
+        case 4: {
+          const std::string& other = seeds[random() % seeds.size()];
+          input.replace(at, length, other.substr(random() % other.size(), random() % 64));
+          break;
+        }
+      }
+    }
+    const std::vector<std::uint8_t> bytes(input.begin(), input.end());
+    ASSERT_NO_THROW(LLVMFuzzerTestOneInput(bytes.data(), bytes.size())) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace pumice::files::testing

@@ -1,0 +1,95 @@
+// The entry point that libFuzzer calls: any bytes either load, and can then be read whole, or give a typed error. Built into
+// the tests, where inputs are replayed; with -fsanitize=fuzzer it is a fuzz target as it is.
+#include "files/fuzz_target.h"
+
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "files/build_files.h"
+#include "files/model_file.h"
+#include "files/text.h"
+
+namespace pumice::files::testing {
+namespace {
+
+// What a typed error must be, whatever the bytes: text that can be shown, and the file it is about.
+bool is_sound(const Error& error) {
+  const bool kind =
+      error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model || error.kind() == ErrorKind::io;
+  return kind && valid_utf8(error.what()) && valid_utf8(error.field()) && !std::string_view(error.what()).empty() && !error.file().empty();
+}
+
+}  // namespace
+
+std::string snapshot(const Value& value) {
+  return std::visit(
+      [](const auto& held) -> std::string {
+        using T = std::decay_t<decltype(held)>;
+        std::ostringstream text;
+        text.precision(17);
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          text << "null";
+        } else if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>) {
+          text << held;
+        } else {
+          for (std::size_t i = 0; i < held.size(); ++i) text << held[i] << '\x1F';
+        }
+        return std::move(text).str();
+      },
+      value);
+}
+
+Contents contents(const ModelFile& model) {
+  Contents all;
+  for (const auto& [key, value] : model.metadata().entries()) all.metadata.emplace(key, snapshot(value));
+  std::vector<std::uint8_t> bytes;
+  for (const TensorInfo& tensor : model.tensors()) {
+    std::string shape;
+    for (const std::int64_t extent : tensor.shape) shape += str(extent, ",");
+    bytes.resize(tensor.bytes);
+    model.read(tensor, 0, tensor.bytes, bytes.data());
+    all.tensors.emplace(tensor.name, str(tensor.format_name, " ", shape, tensor.bytes));
+    all.data.emplace(tensor.name, std::string(bytes.begin(), bytes.end()));
+  }
+  return all;
+}
+
+std::optional<Contents> load(const std::string& path, std::string* unsound) {
+  try {
+    return contents(*ModelFile::open(path));
+  } catch (const Error& error) {
+    if (!is_sound(error)) *unsound = str("unsound error: ", error.what());
+  } catch (const std::exception& error) {
+    *unsound = str("not a pumice error: ", error.what());
+  } catch (...) {
+    *unsound = "not an exception of the standard library";
+  }
+  return std::nullopt;
+}
+
+}  // namespace pumice::files::testing
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace pumice::files::testing;
+  static const auto folder = [] {
+    auto made = std::make_unique<TempFolder>();
+    made->write("config.json", "{}");
+    made->write("config/model.safetensors", safetensors(sample_tensors()).bytes);
+    made->write("index/config.json", "{}");
+    return made;
+  }();
+  const std::string_view bytes(static_cast<const char*>(static_cast<const void*>(data)), size);
+  std::string unsound;
+  load(folder->write("model.safetensors", bytes), &unsound);  // GGUF files are known by their first bytes, not by their name
+  if (bytes.starts_with('{')) {
+    folder->write("config/config.json", bytes);
+    load(folder->path("config"), &unsound);
+    folder->write("index/model.safetensors.index.json", bytes);
+    load(folder->path("index"), &unsound);
+  }
+  if (!unsound.empty()) throw std::runtime_error(unsound);  // uncaught: a finding for the fuzzer; a failure in the tests
+  return 0;
+}
