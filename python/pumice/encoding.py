@@ -181,7 +181,7 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
 
 
 def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
-    """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (sentence-transformers' rule; not for one text)."""
+    """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (never for one text by itself)."""
     if not isinstance(show, (bool, np.bool_, type(None))):
         raise TypeError(f"show_progress_bar must be True, False or None, not {show!r}")
     if not show and not (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
