@@ -21,12 +21,14 @@ std::int64_t length(const Texts& texts, std::int64_t i) { return texts.offsets[i
 
 void check(const Runtime& runtime, const Texts& texts) {
   require(!texts.offsets.empty(), "offsets is empty; needed: one more than there are texts");
-  require(texts.types.empty() || texts.types.size() == texts.ids.size(), "there are ", texts.types.size(), " type ids for ", texts.ids.size(), " tokens");
+  require(texts.types.empty() || texts.types.size() == texts.ids.size(), "there are ", texts.types.size(), " type ids for ",
+          texts.ids.size(), " tokens");
   const auto count = static_cast<std::int64_t>(texts.offsets.size()) - 1;
   require(texts.offsets.front() >= 0 && texts.offsets.back() <= static_cast<std::int64_t>(texts.ids.size()), "offsets run from ",
           texts.offsets.front(), " to ", texts.offsets.back(), ", outside the ", texts.ids.size(), " ids");
   for (std::int64_t i = 0; i < count; ++i) {
-    require(texts.offsets[i] < texts.offsets[i + 1], "text ", i, " has no tokens: offsets ", texts.offsets[i], " and ", texts.offsets[i + 1]);
+    require(texts.offsets[i] < texts.offsets[i + 1], "text ", i, " has no tokens: offsets ", texts.offsets[i], " and ",
+            texts.offsets[i + 1]);
     require(texts.offsets[i + 1] <= texts.offsets.back(), "offsets are not ascending at text ", i);
     if (length(texts, i) > runtime.n_ctx)
       fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
@@ -34,7 +36,8 @@ void check(const Runtime& runtime, const Texts& texts) {
     runtime.check_ids(texts.ids.subspan(first, size), "text", i);
     if (texts.types.empty()) continue;
     for (const std::int32_t type : texts.types.subspan(first, size))
-      require(type >= 0 && type < std::max(1, runtime.types), "text ", i, ": type id ", type, "; this model's are 0 to ", std::max(1, runtime.types) - 1);
+      require(type >= 0 && type < std::max(1, runtime.types), "text ", i, ": type id ", type, "; this model's are 0 to ",
+              std::max(1, runtime.types) - 1);
   }
 }
 
@@ -48,7 +51,8 @@ Plan pack(const Texts& texts, std::int64_t token_budget) {
   Plan plan;
   plan.order.resize(texts.offsets.size() - 1);
   std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
-  std::stable_sort(plan.order.begin(), plan.order.end(), [&](std::int64_t a, std::int64_t b) { return length(texts, a) > length(texts, b); });
+  std::stable_sort(plan.order.begin(), plan.order.end(),
+                   [&](std::int64_t a, std::int64_t b) { return length(texts, a) > length(texts, b); });
   std::int64_t tokens = 0;
   for (std::size_t i = 0; i < plan.order.size(); ++i) {
     const std::int64_t more = length(texts, plan.order[i]);
@@ -141,7 +145,8 @@ void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, 
 }
 
 [[noreturn]] void not_a_number(std::int64_t text) {
-  fail(ErrorKind::numeric, "the result of text ", text, " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
+  fail(ErrorKind::numeric, "the result of text ", text,
+       " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
        "compute=\"float32\" tells which");
 }
 
@@ -151,9 +156,12 @@ void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int
             const TextsDone& progress, const Cancel& cancel) {
   check(runtime, texts);
   const std::size_t count = texts.offsets.size() - 1;
-  require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(), " values; asked for: ", d);
-  require(out.size() == count * static_cast<std::size_t>(d), "encode: the result has room for ", out.size(), " values, needed: ", count, " x ", d);
-  require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ", token_budget);
+  require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(),
+          " values; asked for: ", d);
+  require(out.size() == count * static_cast<std::size_t>(d), "encode: the result has room for ", out.size(), " values, needed: ", count,
+          " x ", d);
+  require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
+          token_budget);
   if (count == 0) return;
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
     double squares = 0;  // of floats: cannot overflow

@@ -15,8 +15,8 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr std::int64_t kMostSequences = 65536;
-constexpr std::int64_t kDecodeRows = 512;      // sequences that decode at once
-constexpr std::size_t kParallelSampling = 5;   // rows from which sampling on all workers beats waiting for a turn of the device
+constexpr std::int64_t kDecodeRows = 512;     // sequences that decode at once
+constexpr std::size_t kParallelSampling = 5;  // rows from which sampling on all workers beats waiting for a turn of the device
 
 std::uint64_t system_seed() {
   std::random_device device;
@@ -32,17 +32,16 @@ Generator::Generator(std::shared_ptr<Runtime> runtime, const std::vector<std::ve
   params_.sampling.validate(r.pipeline.vocab_size());
   require(params_.max_new_tokens >= 1, "max_new_tokens must be at least 1, not ", params_.max_new_tokens);
   require(params_.n >= 1 && params_.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params_.n);
-  require(static_cast<std::int64_t>(prompts.size()) * params_.n <= kMostSequences, prompts.size(), " prompts x n=", params_.n, " are more than ",
-          kMostSequences, " sequences: give them in several calls");
+  require(static_cast<std::int64_t>(prompts.size()) * params_.n <= kMostSequences, prompts.size(), " prompts x n=", params_.n,
+          " are more than ", kMostSequences, " sequences: give them in several calls");
   for (const std::int32_t id : params_.eos_ids)
     require(id >= 0 && id < r.pipeline.vocab_size(), "eos id ", id, " is not in the vocabulary of ", r.pipeline.vocab_size());
   context_ = std::min<std::int64_t>(r.n_ctx, r.pages->max_tokens());
 
   // Equal prompts of one call draw from different streams, different ones from the same: so a prompt's tokens are those that it would
   // get alone, and a prompt given twice gets two answers.
-  std::map<std::span<const std::int32_t>, std::uint64_t, decltype([](auto a, auto b) {
-             return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
-           })>
+  std::map<std::span<const std::int32_t>, std::uint64_t,
+           decltype([](auto a, auto b) { return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end()); })>
       streams;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     const std::vector<std::int32_t>& prompt = prompts[p];
@@ -101,8 +100,9 @@ void Generator::finish(std::int32_t sequence) {
       break;
     }
   }
-  done_ = std::all_of(sequences_.begin(), sequences_.end(),
-                      [](const Sequence& each) { return each.state == State::ended && each.news.ids.empty() && each.news.finish == Finish::none; });
+  done_ = std::all_of(sequences_.begin(), sequences_.end(), [](const Sequence& each) {
+    return each.state == State::ended && each.news.ids.empty() && each.news.finish == Finish::none;
+  });
 }
 
 bool Generator::done() const { return done_; }
@@ -139,7 +139,8 @@ void Generator::end(Sequence& sequence, Finish finish) {
 void Generator::make_room() {
   for (Sequence& s : sequences_) {
     while (s.state == State::runs && !runtime_->pages->extend(s.table, static_cast<std::int64_t>(s.ids.size()))) {
-      const auto last = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const Sequence& each) { return each.state == State::runs; });
+      const auto last =
+          std::find_if(sequences_.rbegin(), sequences_.rend(), [](const Sequence& each) { return each.state == State::runs; });
       start_again(*last);
     }
   }
@@ -298,11 +299,12 @@ void Generator::commit() {
 Generator::Outcome Generator::step(const Cancel& cancel) {
   const auto start = Clock::now();
   make_room();
-  const std::int64_t running = std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state == State::runs; });
+  const std::int64_t running =
+      std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state == State::runs; });
   const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(runtime_->pace.rows(), kDecodeRows - running));
-  const std::int64_t unfinished = std::accumulate(sequences_.begin(), sequences_.end(), std::int64_t{0}, [](std::int64_t sum, const Sequence& s) {
-    return sum + (s.state == State::runs && s.pending() > 1 ? s.pending() : 0);
-  });
+  const std::int64_t unfinished = std::accumulate(
+      sequences_.begin(), sequences_.end(), std::int64_t{0},
+      [](std::int64_t sum, const Sequence& s) { return sum + (s.state == State::runs && s.pending() > 1 ? s.pending() : 0); });
   admit(prefill - unfinished);
   assemble(std::max<std::int64_t>(prefill, 32));
   if (parts_.empty()) return Outcome::starved;
@@ -376,7 +378,8 @@ std::vector<News> Generator::advance(std::int32_t max_steps, double max_ms, cons
     const Running running{*this};
     resume();
     std::int32_t sampled = 0;
-    while (sampled < max_steps && std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state != State::ended; })) {
+    while (sampled < max_steps &&
+           std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state != State::ended; })) {
       cancel.check();
       const std::uint64_t seen = runtime_->pages->changes();
       const Outcome outcome = step(cancel);

@@ -34,8 +34,8 @@ struct News {
   std::int32_t sequence = 0;
   std::vector<std::int32_t> ids;
   Finish finish = Finish::none;
-  std::vector<float> logprobs;                                   // one per id, when asked for
-  std::vector<std::int32_t> top_ids;                             // ids x top_count
+  std::vector<float> logprobs;        // one per id, when asked for
+  std::vector<std::int32_t> top_ids;  // ids x top_count
   std::vector<float> top_logprobs;
   std::int32_t top_count = 0;
 };

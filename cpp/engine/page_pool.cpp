@@ -44,7 +44,8 @@ void PagePool::check_fits(std::int64_t tokens) const {
   if (needed <= budget_pages_) return;
   fail(ErrorKind::out_of_memory, "a sequence of ", tokens, " tokens needs ", needed, " cache pages of ", kPageTokens, " tokens (",
        gib(static_cast<std::uint64_t>(needed) * page_bytes_), "), the budget holds ", budget_pages_, " (",
-       gib(static_cast<std::uint64_t>(budget_pages_) * page_bytes_), "): raise kv_budget=, choose kv_dtype=\"q8_0\", or shorten the prompt");
+       gib(static_cast<std::uint64_t>(budget_pages_) * page_bytes_),
+       "): raise kv_budget=, choose kv_dtype=\"q8_0\", or shorten the prompt");
 }
 
 // ---------------------------------------------------------------- single pages

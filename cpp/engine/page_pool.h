@@ -121,10 +121,10 @@ class PagePool {
   std::mutex storage_mutex_;  // copies and growth, after mutex_ where both are held
   std::condition_variable changed_;
   PrefixTree tree_;
-  std::vector<Page> pages_;                                    // storage there is
+  std::vector<Page> pages_;  // storage there is
   std::vector<std::int32_t> free_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;    // kept pages without children, longest unused first
-  std::map<std::uint64_t, PageTable*> parked_;                 // longest parked first
+  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // kept pages without children, longest unused first
+  std::map<std::uint64_t, PageTable*> parked_;               // longest parked first
   std::uint64_t clock_ = 0, names_ = 0, changes_ = 0;
   std::int64_t kept_ = 0;
   Stats counts_;

@@ -71,10 +71,10 @@ struct Runtime {
       : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), lanes(pipeline) {}
 
   const Pipeline& pipeline;
-  PagePool* const pages;      // null: no caches (encoders)
-  const std::int32_t n_ctx;   // tokens of one sequence
-  const std::int32_t vocab;   // valid ids are below
-  const std::int32_t types;   // valid type ids are below (encoders)
+  PagePool* const pages;     // null: no caches (encoders)
+  const std::int32_t n_ctx;  // tokens of one sequence
+  const std::int32_t vocab;  // valid ids are below
+  const std::int32_t types;  // valid type ids are below (encoders)
   LanePool lanes;
   Pace pace;
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 
 #include "core/error.h"
@@ -16,7 +17,7 @@ namespace {
 // Rows are read in blocks of 64. The maximum of each block is kept: with it, top_k of 262,144 logits looks at a few blocks only.
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kBanned = -1e30f;    // what a bias of -inf becomes: far below any logit, and still a number
+constexpr float kBanned = -1e30f;     // what a bias of -inf becomes: far below any logit, and still a number
 constexpr float kUnderflow = -126.f;  // 2 to the power of less is 0 here
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
@@ -38,7 +39,8 @@ F4 exp2(F4 x) {
   const F4 shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are round(x), and its bits above are lost in the shift by 23
   const F4 f = x - (shifted - 12582912.0f);
   F4 power = all(1.327647175e-03f);
-  for (const float factor : {9.675541552e-03f, 5.550713276e-02f, 2.402211972e-01f, 6.931469671e-01f, 1.000000072e+00f}) power = power * f + factor;
+  for (const float factor : {9.675541552e-03f, 5.550713276e-02f, 2.402211972e-01f, 6.931469671e-01f, 1.000000072e+00f})
+    power = power * f + factor;
   const F4 value = (F4)((U4)power + ((U4)shifted << 23));
   return x < kUnderflow ? all(0.0f) : value;
 }
@@ -68,7 +70,8 @@ void SamplingParams::validate(std::int32_t vocab) const {
   in_range("top_p", top_p, 0, 1);
   in_range("typical_p", typical_p, 0, 1);
   in_range("min_p", min_p, 0, 1);
-  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition_penalty must be above 0 (1: off), not ", repetition_penalty);
+  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition_penalty must be above 0 (1: off), not ",
+          repetition_penalty);
   in_range("presence_penalty", presence_penalty, -100, 100);
   in_range("frequency_penalty", frequency_penalty, -100, 100);
   for (const auto& [id, bias] : logit_bias) {
@@ -214,11 +217,22 @@ void Sampler::collect_top(std::span<const float> logits, std::size_t count, floa
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Keeps the best-ranked candidates until their weights reach `mass`, the one that reaches it included. Halving: O(n), no sort.
+// Keeps the best-ranked candidates until their weights reach `mass`, the one that reaches it included. Without a sort: a histogram over
+// ranks tells which bin the mass is reached in, halving finds the place in that bin.
 void Sampler::keep_mass(double mass) {
-  ranked_ = candidates_;
+  constexpr int kBins = 1024;
+  const auto [least, most] = std::minmax_element(candidates_.begin(), candidates_.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
+  const double top = most->rank, per_bin = (kBins - 1) / std::max(top - least->rank, 1e-30);
+  const auto bin = [&](const Candidate& c) { return static_cast<int>((top - c.rank) * per_bin); };
+  std::array<double, kBins> weights{};
+  for (const Candidate& c : candidates_) weights[bin(c)] += c.weight;
+  double above = 0;  // weight of all before the bin, then before `low`
+  int reached = 0;
+  while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
+  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // rounding ran past the last one
+  ranked_.clear();
+  std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(ranked_), [&](const Candidate& c) { return bin(c) == reached; });
   auto low = ranked_.begin(), high = ranked_.end();
-  double above = 0;  // weight of all before `low`
   while (high - low > 1) {
     const auto middle = low + (high - low) / 2;
     std::nth_element(low, middle, high, better);

@@ -53,7 +53,7 @@ class TokenCounts {
 
 struct Choice {
   std::int32_t id = -1;
-  float logprob = 0;                // when asked for
+  float logprob = 0;                  // when asked for
   std::vector<std::int32_t> top_ids;  // likeliest first
   std::vector<float> top_logprobs;
 };
@@ -94,7 +94,7 @@ class Sampler {
   const std::uint64_t seed_;
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
-  std::vector<Candidate> candidates_, ranked_;          // candidates stay in the order of ids
+  std::vector<Candidate> candidates_, ranked_;           // candidates stay in the order of ids
   std::vector<std::pair<std::int32_t, float>> patched_;  // id, value before
 };
 

@@ -14,8 +14,8 @@ namespace {
 void check_finite(std::span<const float> values, std::int64_t first_token, std::size_t per_token, const char* what) {
   const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
   if (bad == values.end()) return;
-  fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token), " is ",
-       *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+  fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token),
+       " is ", *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
 }
 
 // Runs all of `ids` in chunks. each(lane, first, hidden): the hidden rows of tokens first, first + 1, ...; of the last token alone
@@ -28,7 +28,8 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
   runtime.check_ids(ids, "text", 0);
   const auto count = static_cast<std::int64_t>(ids.size());
   if (count > runtime.n_ctx)
-    fail(ErrorKind::context_length, "the text has ", count, " tokens, the context holds ", runtime.n_ctx, ": shorten it, or load with a larger n_ctx=");
+    fail(ErrorKind::context_length, "the text has ", count, " tokens, the context holds ", runtime.n_ctx,
+         ": shorten it, or load with a larger n_ctx=");
   PagePool& pool = *runtime.pages;
   pool.check_fits(count);
 
@@ -70,9 +71,10 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
 }  // namespace
 
 void logits(Runtime& runtime, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel) {
-  const auto vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size()), width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
-  require(out.size() == vocab * (all ? ids.size() : 1), "logits: the result has room for ", out.size(), " values, needed: ",
-          vocab * (all ? ids.size() : 1));
+  const auto vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size()),
+             width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  require(out.size() == vocab * (all ? ids.size() : 1), "logits: the result has room for ", out.size(),
+          " values, needed: ", vocab * (all ? ids.size() : 1));
   prefill(
       runtime, ids, all,
       [&](Lane& lane, std::int64_t first, std::span<const float> hidden) {
@@ -88,7 +90,8 @@ void logits(Runtime& runtime, std::span<const std::int32_t> ids, bool all, std::
 }
 
 void score(Runtime& runtime, std::span<const std::int32_t> ids, std::span<float> out, const Cancel& cancel) {
-  require(out.size() + 1 == ids.size(), "score: the result has room for ", out.size(), " values, needed: one less than the ", ids.size(), " tokens");
+  require(out.size() + 1 == ids.size(), "score: the result has room for ", out.size(), " values, needed: one less than the ", ids.size(),
+          " tokens");
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   prefill(
       runtime, ids, true,
@@ -97,7 +100,8 @@ void score(Runtime& runtime, std::span<const std::int32_t> ids, std::span<float>
         const std::size_t rows = std::min(hidden.size() / width, out.size() - static_cast<std::size_t>(first));  // nothing follows the last
         for (std::size_t row = 0; row < rows; row += step) {
           const std::size_t count = std::min(step, rows - row), at = static_cast<std::size_t>(first) + row;
-          runtime.pipeline.log_probs(lane, hidden.subspan(row * width, count * width), ids.subspan(at + 1, count), out.subspan(at, count), cancel);
+          runtime.pipeline.log_probs(lane, hidden.subspan(row * width, count * width), ids.subspan(at + 1, count), out.subspan(at, count),
+                                     cancel);
           check_finite(out.subspan(at, count), static_cast<std::int64_t>(at), 1, "log-probability");
         }
       },

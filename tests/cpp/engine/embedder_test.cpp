@@ -92,7 +92,8 @@ TEST(Embedder, TokensKeepTheirPlaces) {
   const Input in = some(200);
   std::vector<float> out(in.ids.size() * 2);
   std::int64_t last = 0;
-  encode_tokens(*m.runtime, in.texts(), out, [&](std::int64_t done) { last = done; }, m.cancel);
+  encode_tokens(
+      *m.runtime, in.texts(), out, [&](std::int64_t done) { last = done; }, m.cancel);
   EXPECT_EQ(last, 200);
   for (std::size_t i = 0; i < in.size(); ++i) {
     std::uint64_t state = 0;
@@ -109,13 +110,18 @@ TEST(Embedder, ReportsProgressAndStops) {
   const Input in = some(3000);
   std::vector<std::int64_t> done;
   std::vector<float> out(in.size() * 2);
-  encode(*m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t n) { done.push_back(n); }, m.cancel);
+  encode(
+      *m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t n) { done.push_back(n); }, m.cancel);
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
   EXPECT_EQ(done.back(), 3000);
   Cancel cancel;
   int calls = 0;
   m.seen->in_run = [&] { cancel.request(); };
-  EXPECT_EQ(toy::error_of([&] { encode(*m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t) { ++calls; }, cancel); }), ErrorKind::cancelled);
+  EXPECT_EQ(toy::error_of([&] {
+              encode(
+                  *m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t) { ++calls; }, cancel);
+            }),
+            ErrorKind::cancelled);
   EXPECT_EQ(calls, 0);
   m.seen->in_run = {};
   EXPECT_EQ(encode_all(m, in, 2, true), out);  // the next call is as if nothing had been; `out` was complete before
@@ -142,7 +148,8 @@ TEST(Embedder, RefusesWhatCannotBe) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   const Ids ids = {1, 2, 3, 4}, bad_ids = {1, 2, toy::kVocab, 4}, types = {0, 1, 0, 1}, bad_types = {0, 1, 2, 0};
-  const std::vector<std::int64_t> offsets = {0, 2, 4}, empty = {0, 4, 4}, back = {0, 3, 2}, outside = {0, 2, 5}, below = {-1, 2, 4}, over = {0, 9, 4};
+  const std::vector<std::int64_t> offsets = {0, 2, 4}, empty = {0, 4, 4}, back = {0, 3, 2}, outside = {0, 2, 5}, below = {-1, 2, 4},
+                                  over = {0, 9, 4};
   const auto invalid = ErrorKind::invalid_argument;
   refused({ids, {}, {}}, 2, 0, invalid, "offsets");
   refused({ids, empty, {}}, 2, 0, invalid, "text 1 has no tokens");

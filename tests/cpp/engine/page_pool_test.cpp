@@ -69,8 +69,8 @@ TEST(PagePool, ReusesFullPagesAndPartOfTheNext) {
   EXPECT_EQ(run(m, history), 0);
   Ids longer = history;
   for (const std::int32_t id : text(2, 50)) longer.push_back(id);
-  EXPECT_EQ(run(m, longer), 40);          // more than the full page of 32
-  EXPECT_EQ(run(m, longer), 89);          // all but the last token
+  EXPECT_EQ(run(m, longer), 40);            // more than the full page of 32
+  EXPECT_EQ(run(m, longer), 89);            // all but the last token
   EXPECT_EQ(run(m, part(longer, 64)), 63);  // a full page can be copied in part
   Ids other = part(longer, 45);
   other.push_back(209);

@@ -90,7 +90,7 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
 // below mean + 5 standard deviations.
 void check_distribution(const std::vector<float>& logits, const SamplingParams& p, const TokenCounts& seen, const char* what) {
   const auto expected = reference(logits, p, seen);
-  const int draws = 20000;
+  const int draws = 8000;
   std::vector<int> counts(logits.size());
   Sampler sampler(p, 12345);
   std::vector<float> work = logits;

@@ -28,7 +28,8 @@ inline std::uint64_t extend(std::uint64_t state, std::int32_t id) { return mix(s
 inline float low(std::uint64_t state) { return static_cast<float>(state & 0xffffff); }
 inline float high(std::uint64_t state) { return static_cast<float>((state >> 24) & 0xffffff); }
 inline float logit(float low, float high, std::int32_t id) {
-  const std::uint64_t h = mix(static_cast<std::uint64_t>(low) << 24 ^ static_cast<std::uint64_t>(high) ^ (static_cast<std::uint64_t>(id) << 48));
+  const std::uint64_t h =
+      mix(static_cast<std::uint64_t>(low) << 24 ^ static_cast<std::uint64_t>(high) ^ (static_cast<std::uint64_t>(id) << 48));
   return static_cast<float>(h >> 40) / static_cast<float>(1 << 21);  // 0 .. 8
 }
 
@@ -103,11 +104,15 @@ class Toy final : public Executable {
     ++(space.crew == Crew::solo ? seen_->solo : seen_->team);
     cancel.check();
     switch (kind_) {
-      case Kind::body: return body(static_cast<Store&>(*caches), batch, io, cancel);
-      case Kind::head: return head(batch, io);
-      case Kind::log_probs: return log_probs(batch, io);
+      case Kind::body:
+        return body(static_cast<Store&>(*caches), batch, io, cancel);
+      case Kind::head:
+        return head(batch, io);
+      case Kind::log_probs:
+        return log_probs(batch, io);
       case Kind::pooled:
-      case Kind::tokens: return encode(batch, io, cancel);
+      case Kind::tokens:
+        return encode(batch, io, cancel);
     }
   }
 
@@ -120,7 +125,8 @@ class Toy final : public Executable {
     ++seen_->runs;
     seen_->rows += batch.rows;
     raise(seen_->most_rows, batch.rows);
-    if (io.out.size() != batch.selected.size() * kWidth || batch.ids.size() != static_cast<std::size_t>(batch.rows)) fail(ErrorKind::device, "sizes");
+    if (io.out.size() != batch.selected.size() * kWidth || batch.ids.size() != static_cast<std::size_t>(batch.rows))
+      fail(ErrorKind::device, "sizes");
     std::int32_t next = 0;
     for (const Segment& s : batch.segments) {
       if (s.first != next || s.pages.size() * kPageTokens < static_cast<std::size_t>(s.past + s.rows)) fail(ErrorKind::device, "segments");
@@ -194,7 +200,9 @@ class Device final : public Backend {
  public:
   explicit Device(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
   DeviceInfo info() const override { return {.id = "toy"}; }
-  std::shared_ptr<const DeviceWeights> weights(const Weights&, const std::vector<bool>&, const Progress&, const Cancel&) override { return nullptr; }
+  std::shared_ptr<const DeviceWeights> weights(const Weights&, const std::vector<bool>&, const Progress&, const Cancel&) override {
+    return nullptr;
+  }
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute) override { return nullptr; }
   std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<Space>(crew); }
@@ -247,7 +255,8 @@ struct Model {
       stores.push_back(std::move(owned));
       pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), static_cast<std::uint64_t>(pages) * 1000);
     }
-    pipeline = std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs));
+    pipeline =
+        std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs));
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2);
   }
   // Nothing is held any more: all pages are free or kept.
