@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <initializer_list>
+#include <limits>
 #include <new>
 #include <optional>
 #include <string>
@@ -101,15 +101,19 @@ void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t
 // Are products right, and equal rows equal wherever they stand in a panel of this height? Kernels differ between processors, so
 // this is asked of the machine at hand (0.3 ms).
 bool Blas::computes(std::int64_t height) const {
-  struct Shape { std::int64_t cols, k; };
+  struct Shape {
+    std::int64_t cols, k;
+  };
   constexpr Shape kShapes[] = {{1, 33}, {49, 100}, {208, 33}, {400, 385}, {33, 1030}};
   std::uint32_t state = 1;
   const auto next = [&] { return static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1.0f; };
   for (const auto [cols, k] : kShapes) {
-    std::vector<float> w(static_cast<std::size_t>(cols * k)), x(static_cast<std::size_t>(height * k)), out(static_cast<std::size_t>(cols * height));
+    std::vector<float> w(static_cast<std::size_t>(cols * k)), x(static_cast<std::size_t>(height * k)),
+        out(static_cast<std::size_t>(cols * height));
     for (float& value : w) value = next();
     for (std::int64_t i = 0; i < k; ++i) x[static_cast<std::size_t>(i)] = next();
-    for (std::int64_t r = 1; r < height; ++r) std::memcpy(&x[static_cast<std::size_t>(r * k)], x.data(), static_cast<std::size_t>(k) * sizeof(float));
+    for (std::int64_t r = 1; r < height; ++r)
+      std::memcpy(&x[static_cast<std::size_t>(r * k)], x.data(), static_cast<std::size_t>(k) * sizeof(float));
     panel(cols, k, x.data(), k, w.data(), k, height, out.data());
     for (std::int64_t c = 0; c < cols; ++c) {
       const float* row = &out[static_cast<std::size_t>(c * height)];
@@ -128,8 +132,8 @@ void Blas::sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const 
                     std::int64_t w_stride, float* out, std::int64_t out_stride) const {
   for (const std::int64_t n : {cols, k, x_stride, w_stride}) {
     if (n < 0 || n > std::numeric_limits<int>::max()) {
-      fail(ErrorKind::invalid_argument, "float32 matrix product of ", rows, " x ", cols, " x ", k, ", strides ", x_stride, " and ", w_stride,
-           ": BLAS takes numbers up to ", std::numeric_limits<int>::max());
+      fail(ErrorKind::invalid_argument, "float32 matrix product of ", rows, " x ", cols, " x ", k, ", strides ", x_stride, " and ",
+           w_stride, ": BLAS takes numbers up to ", std::numeric_limits<int>::max());
     }
   }
   if (rows <= 0 || cols == 0) return;
@@ -142,7 +146,8 @@ void Blas::sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const 
     std::int64_t from_stride = x_stride;
     if (count < height) {
       float* filled = scratch(held_x, height * k).data();
-      for (std::int64_t r = 0; r < count; ++r) std::memcpy(filled + r * k, from + r * x_stride, static_cast<std::size_t>(k) * sizeof(float));
+      for (std::int64_t r = 0; r < count; ++r)
+        std::memcpy(filled + r * k, from + r * x_stride, static_cast<std::size_t>(k) * sizeof(float));
       std::memset(filled + count * k, 0, static_cast<std::size_t>((height - count) * k) * sizeof(float));
       from = filled;
       from_stride = k;
@@ -204,7 +209,8 @@ const std::string& blas_why_not() { return opened().why_not; }
 void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
               std::int64_t w_stride, float* out, std::int64_t out_stride) {
   const Blas* library = blas();
-  if (library == nullptr) fail(ErrorKind::device, "float32 matrix products by OpenBLAS were asked for, but there is none: ", blas_why_not());
+  if (library == nullptr)
+    fail(ErrorKind::device, "float32 matrix products by OpenBLAS were asked for, but there is none: ", blas_why_not());
   library->sgemm_nt(rows, cols, k, x, x_stride, w, w_stride, out, out_stride);
 }
 

@@ -41,7 +41,8 @@ struct Known {
   Kernels kernels;
 };
 const std::array<Known, 2>& known() {
-  static const std::array<Known, 2> all = {Known{runs_avx2(), {"avx2", kMatrixAvx2, kRowsAvx2}}, Known{true, {"scalar", kMatrixScalar, kRowsScalar}}};
+  static const std::array<Known, 2> all = {Known{runs_avx2(), {"avx2", kMatrixAvx2, kRowsAvx2}},
+                                           Known{true, {"scalar", kMatrixScalar, kRowsScalar}}};
   return all;
 }
 
@@ -55,8 +56,8 @@ const Kernels& choose() {
     here += (here.empty() ? "" : ", ") + std::string(candidate.kernels.isa);
     if (wanted == nullptr || *wanted == '\0' || std::string_view(wanted) == candidate.kernels.isa) return candidate.kernels;
   }
-  fail(ErrorKind::invalid_argument, "the environment variable PUMICE_ISA is \"", wanted, "\"; known are ", names, ", and this machine runs ", here,
-       ". Unset it to take the best one");
+  fail(ErrorKind::invalid_argument, "the environment variable PUMICE_ISA is \"", wanted, "\"; known are ", names,
+       ", and this machine runs ", here, ". Unset it to take the best one");
 }
 
 }  // namespace
@@ -79,9 +80,12 @@ std::int64_t kv_page_bytes(KvFormat format, int head_dim) {
   }
   const std::int64_t values = 2 * std::int64_t{kPageTokens} * head_dim;
   switch (format) {
-    case KvFormat::f16: return values * 2;
-    case KvFormat::f32: return values * 4;
-    case KvFormat::q8_0: return values + 2 * kPageTokens * static_cast<std::int64_t>(sizeof(float));
+    case KvFormat::f16:
+      return values * 2;
+    case KvFormat::f32:
+      return values * 4;
+    case KvFormat::q8_0:
+      return values + 2 * kPageTokens * static_cast<std::int64_t>(sizeof(float));
   }
   fail(ErrorKind::invalid_argument, "unknown cache format ", static_cast<int>(format));
 }

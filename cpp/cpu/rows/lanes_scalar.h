@@ -11,7 +11,7 @@ namespace pumice::cpu {
 namespace {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kAccumulators = 2;
+inline constexpr int kAccumulators = 1;
 
 struct Lanes { float v[kLanes]; };
 struct Bits { std::int32_t v[kLanes]; };
@@ -20,6 +20,7 @@ struct Mask { bool v[kLanes]; };
 template <class To, class F>
 PUMICE_INLINE To map(F f) {
   To out;
+#pragma GCC unroll 1  // sixteen calls of fmaf a step make 20 s of compiling
   for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
   return out;
 }
@@ -38,6 +39,15 @@ PUMICE_INLINE void store(std::uint16_t* p, const Lanes& x) {
 }
 PUMICE_INLINE void store(std::int8_t* p, const Bits& x) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int8_t>(x.v[i]);
+}
+PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std::int32_t* sums) {
+  store(p, a);
+  store(p + kLanes, b);
+  sums[0] = sums[1] = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    sums[0] += a.v[i];
+    sums[1] += b.v[i];
+  }
 }
 
 PUMICE_INLINE Lanes operator+(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] + b.v[i]; }); }
@@ -90,7 +100,6 @@ PUMICE_INLINE T fold(const T (&lanes)[kLanes], F f) {
 }
 PUMICE_INLINE float sum(const Lanes& x) { return fold(x.v, [](float a, float b) { return a + b; }); }
 PUMICE_INLINE float max_lane(const Lanes& x) { return fold(x.v, [](float a, float b) { return a > b ? a : b; }); }
-PUMICE_INLINE std::int32_t sum(const Bits& x) { return fold(x.v, [](std::int32_t a, std::int32_t b) { return a + b; }); }
 PUMICE_INLINE std::int32_t max_lane(const Bits& x) { return fold(x.v, [](std::int32_t a, std::int32_t b) { return a > b ? a : b; }); }
 PUMICE_INLINE float first_lane(const Lanes& x) { return x.v[0]; }
 

@@ -64,16 +64,23 @@ Floats on_all(const std::string& what, const std::function<Floats(const RowKerne
 
 double activation_of(Activation activation, double x) {
   switch (activation) {
-    case Activation::none: return x;
-    case Activation::gelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh: return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-    case Activation::silu: return x / (1.0 + std::exp(-x));
-    case Activation::relu: return std::max(x, 0.0);
-    case Activation::tanh: return std::tanh(x);
+    case Activation::none:
+      return x;
+    case Activation::gelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::silu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return 0.0;
 }
-constexpr Activation kActivations[] = {Activation::none, Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::relu, Activation::tanh};
+constexpr Activation kActivations[] = {Activation::none, Activation::gelu, Activation::gelu_tanh,
+                                       Activation::silu, Activation::relu, Activation::tanh};
 
 TEST(Rows, ActivationsAreAccurateEverywhere) {
   Floats x;
@@ -84,7 +91,8 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
     const auto name = "activation " + std::to_string(static_cast<int>(activation));
     const Floats y = on_all(name, [&](const RowKernels& rows) {
       Floats out = x;
-      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), nullptr, activation, nullptr, 0);
+      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), nullptr, activation, nullptr,
+                    0);
       return out;
     });
     double worst = 0.0, at = 0.0;
@@ -178,7 +186,8 @@ TEST(Rows, EpilogueTouchesItsTileOnly) {
               EXPECT_EQ(before, after);
               continue;
             }
-            const double truth = activation_of(activation, biased ? before + bias[c] : before) + (adds ? residual[r * residual_stride + c] : 0.0);
+            const double truth =
+                activation_of(activation, biased ? before + bias[c] : before) + (adds ? residual[r * residual_stride + c] : 0.0);
             EXPECT_NEAR(after, truth, 1e-6);
           }
         }
@@ -236,7 +245,8 @@ TEST(Rows, PoolKinds) {
     for (int n : {1, 15, 16, 33, 384}) {
       const int stride = n + 5;
       const Floats x = random(rows_in * stride, n);
-      for (PoolKind kind : {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
+      for (PoolKind kind :
+           {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
         const Floats y = on_all("pool", [&](const RowKernels& rows) {
           Floats out(n, kNan);
           rows.pool(x.data(), stride, rows_in, n, kind, out.data());
@@ -272,7 +282,8 @@ TEST(Rows, LogSumExp) {
     Floats x = random(n, n, 10.0f);
     x[n / 2] = -kInf;
     x[n - 1] = 3.0f;
-    const Floats y = on_all("log_sum_exp", [&](const RowKernels& rows) { return Floats{static_cast<float>(rows.log_sum_exp(x.data(), n))}; });
+    const Floats y =
+        on_all("log_sum_exp", [&](const RowKernels& rows) { return Floats{static_cast<float>(rows.log_sum_exp(x.data(), n))}; });
     const double top = *std::max_element(x.begin(), x.end());
     double sum = 0.0;
     for (float v : x) sum += std::exp(v - top);
@@ -285,13 +296,15 @@ struct Quantized {
   Floats scales;
   std::vector<std::int32_t> sums;
   bool operator==(const Quantized& other) const {
-    return codes == other.codes && sums == other.sums && std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0;
+    return codes == other.codes && sums == other.sums &&
+           std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0;
   }
 };
 
 Quantized quantized(const RowKernels& rows, const Floats& x, int stride, int count, int first, int total, int cols) {
   const std::size_t blocks = (cols + kQuantBlock - 1) / kQuantBlock;
-  Quantized q{std::vector<std::int8_t>(blocks * total * kQuantBlock, 99), Floats(blocks * total, 99.0f), std::vector<std::int32_t>(blocks * total * 2, 99)};
+  Quantized q{std::vector<std::int8_t>(blocks * total * kQuantBlock, 99), Floats(blocks * total, 99.0f),
+              std::vector<std::int32_t>(blocks * total * 2, 99)};
   rows.quantize(x.data(), stride, count, first, QuantRows{q.codes.data(), q.scales.data(), q.sums.data(), total, cols});
   return q;
 }
@@ -301,7 +314,8 @@ TEST(Rows, QuantizeLayoutAndError) {
     const int stride = cols + 3, count = 4, first = 2, total = 7;
     const Floats x = random(stride * count, cols, 2.0f);
     const Quantized q = quantized(runnable().front()->rows, x, stride, count, first, total, cols);
-    for (const Kernels* kernels : runnable()) EXPECT_TRUE(q == quantized(kernels->rows, x, stride, count, first, total, cols)) << kernels->isa;
+    for (const Kernels* kernels : runnable())
+      EXPECT_TRUE(q == quantized(kernels->rows, x, stride, count, first, total, cols)) << kernels->isa;
     for (int block = 0; block * kQuantBlock < cols; ++block) {
       for (int row = 0; row < total; ++row) {
         const int at = block * total + row;
@@ -449,7 +463,8 @@ Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const
   const std::int64_t chunks = (static_cast<std::int64_t>(cache.pages.size()) * kPageTokens + kChunkKeys - 1) / kChunkKeys;
   Floats partials(chunks * count * stride), out(count * cache.head_dim);
   for (std::int64_t c = 0; c < chunks; ++c) {
-    const AttendCall call{cache.format, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c};
+    const AttendCall call{cache.format, cache.head_dim,     1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
+                          softcap,      cache.pages.data(), c};
     rows.attend(call, queries.data(), static_cast<int>(count), partials.data() + c * count * stride);
   }
   for (std::int64_t q = 0; q < count; ++q) {
@@ -479,8 +494,8 @@ void expect_attention(const Cache& cache, const Query& query, float softcap, con
 }
 
 TEST(Rows, AttentionOverChunksWindowsAndCaps) {
-  const Case cases[] = {{1, 0, 0.0f},    {26, 0, 0.0f},   {31, 7, 0.0f},    {33, 0, 30.0f},  {255, 0, 0.0f},
-                        {256, 0, 0.0f},  {257, 0, 50.0f}, {300, 40, 0.0f},  {513, 0, 0.0f},  {700, 300, 20.0f}};
+  const Case cases[] = {{1, 0, 0.0f},   {26, 0, 0.0f},   {31, 7, 0.0f},   {33, 0, 30.0f}, {255, 0, 0.0f},
+                        {256, 0, 0.0f}, {257, 0, 50.0f}, {300, 40, 0.0f}, {513, 0, 0.0f}, {700, 300, 20.0f}};
   for (KvFormat format : kKvFormats) {
     for (int dim : {8, 32, 40, 64, 72, 80, 96, 128, 256}) {
       for (const Case& c : cases) {
@@ -603,7 +618,8 @@ TEST(KernelsDeathTest, EnvironmentChooses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(choose_and_report("scalar"), testing::ExitedWithCode(0), "chose scalar");
   EXPECT_EXIT(choose_and_report(""), testing::ExitedWithCode(0), "chose ");
-  EXPECT_EXIT(choose_and_report("sse1"), testing::ExitedWithCode(0), "error 0: .*PUMICE_ISA is \"sse1\"; known are avx2, scalar, and this machine runs .*scalar");
+  EXPECT_EXIT(choose_and_report("sse1"), testing::ExitedWithCode(0),
+              "error 0: .*PUMICE_ISA is \"sse1\"; known are avx2, scalar, and this machine runs .*scalar");
 }
 
 }  // namespace
