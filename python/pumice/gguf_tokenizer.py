@@ -6,9 +6,11 @@ of the model that gave each name, as listed by ggml-org/llama.cpp, src/llama-voc
 
 from __future__ import annotations
 
+import gc
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -251,6 +253,18 @@ def _merge(symbols: list[int], pairs: dict[tuple[int, int], int]) -> list[int]:
     return [s for s in symbols if s != -2]
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Holds the garbage collector back: it would walk all objects of the process several times while 236,000 tuples are made to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> Backend:
     """SentencePiece BPE: the whole text is one word, spaces are spelt U+2581, unknown characters become bytes."""
     if vocabulary.scores is None:
@@ -260,8 +274,9 @@ def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> 
     ids = vocabulary.ids
     pairs = spm_merges(vocabulary.tokens, vocabulary.scores, vocabulary.of_type(NORMAL, UNUSED))
     text_of = vocabulary.tokens.__getitem__
-    merges = list(zip(map(text_of, pairs[:, 0].tolist()), map(text_of, pairs[:, 1].tolist()), strict=True))
-    backend = Backend(models.BPE(ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=True))
+    with _no_collection():
+        merges = list(zip(map(text_of, pairs[:, 0].tolist()), map(text_of, pairs[:, 1].tolist()), strict=True))
+        backend = Backend(models.BPE(ids, merges, unk_token=unk, fuse_unk=True, byte_fallback=True))
     spell = normalizers.Replace(" ", SPACE)
     backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spell]) if add_space_prefix else spell
     steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -281,11 +296,10 @@ def unigram(
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    if steps:
-        backend.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if add_space_prefix else "never"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=True)
-    backend.decoder = decoders.Metaspace(SPACE, scheme)
+    # The text is searched as a whole, as SentencePiece does. (The Metaspace pre-tokenizer adds no space before a text that has one.)
+    steps += [normalizers.Prepend(SPACE)] if add_space_prefix else []
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+    backend.decoder = decoders.Metaspace(SPACE, "always" if add_space_prefix else "never")
     return backend
 
 

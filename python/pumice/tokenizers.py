@@ -94,7 +94,8 @@ class Tokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
-        self._single, self._pair = self._layouts()
+        with _no_panic("trying the tokenizer"):
+            self._single, self._pair = self._layouts()
         self._decoding = _Decoding.of(self)
 
     # ---- text to ids
@@ -295,13 +296,13 @@ def _check_text(text: Any, name: str = "text") -> None:
 
 @contextmanager
 def _no_panic(doing: str) -> Iterator[None]:
-    """A panic inside `tokenizers` is a BaseException that `except Exception` lets through."""
+    """What fails inside `tokenizers` is a bare Exception, or a panic: a BaseException that `except Exception` lets through."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}") from None
+        raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
 
 
 # ---- decoding ------------------------------------------------------------------------------------

