@@ -110,7 +110,11 @@ void measure(Format format, double hz) {
       if (int8 && k.product_int8 == nullptr) continue;
       std::printf("%-7s %4lldx%-4lld %-4s", std::string(f.name).c_str(), static_cast<long long>(shape.rows),
                   static_cast<long long>(shape.cols), int8 ? "int8" : "f32");
-      const double stream = best_seconds([&] { for (std::int64_t c = 0; c < copies; ++c) product(c, 1, int8); }, 0.15);
+      const double stream = best_seconds(
+          [&] {
+            for (std::int64_t c = 0; c < copies; ++c) product(c, 1, int8);
+          },
+          0.15);
       std::printf("  %5.1f GB/s |", static_cast<double>(bytes * copies) / stream * 1e-9);
       for (const std::int64_t tokens : {1, 2, 4, 5, 16, 64, 128, 256}) {
         const double seconds = best_seconds([&] { product(0, tokens, int8); }, 0.05);

@@ -7,11 +7,11 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-constexpr std::int64_t kColumns = 192;     // of a panel: 12 KiB, a third of L1
-constexpr std::int64_t kFewColumns = 64;   // of four panels at once, for few tokens
-constexpr int kTile = 6;                   // tokens of a register tile: 12 accumulators, 2 weights, 1 activation
-constexpr int kTokens = 72;                // tokens of a local tile of sums
-constexpr int kGroups = 4;                 // groups of a local tile of sums: 18 KiB
+constexpr std::int64_t kColumns = 192;    // of a panel: 12 KiB, a third of L1
+constexpr std::int64_t kFewColumns = 64;  // of four panels at once, for few tokens
+constexpr int kTile = 6;                  // tokens of a register tile: 12 accumulators, 2 weights, 1 activation
+constexpr int kTokens = 72;               // tokens of a local tile of sums
+constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
 
 // Rows of activations whose addresses differ by multiples of 1 KiB share few sets of L1 and push each other and the panel out
 // (a third slower at 1536 columns): they are copied to rows of 13 lines.
@@ -95,8 +95,7 @@ void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::ui
         const float* xk = x + t0 * x_stride + k;
         if (few) {
           const float* panels[kGroups];
-          for (std::int64_t g = 0; g < gs; ++g)
-            panels[g] = panel(groups + (g0 + g) * group_bytes, k, ks, buffer + g * kFewColumns * 16);
+          for (std::int64_t g = 0; g < gs; ++g) panels[g] = panel(groups + (g0 + g) * group_bytes, k, ks, buffer + g * kFewColumns * 16);
           kFew[count][gs](panels, ks, xk, x_stride, sums[0][0], kTokens * 16);
           continue;
         }

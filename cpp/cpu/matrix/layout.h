@@ -31,13 +31,13 @@ namespace {  // every instruction set compiles its own copy: an inline function 
 enum class Table : std::uint8_t { none, iq4, mxfp4 };
 
 struct Layout {
-  int low, high;      // bits of a code in the two planes
-  int offset;         // value = code - offset
-  Table table;        // or value = table[code]
-  int super;          // columns of one head: 32 (one level: no head) or 256
-  int subs;           // integer scales per 32 columns (two levels)
-  int fields;         // scale fields of a block ...
-  int field_bytes;    // ... of so many bytes
+  int low, high;    // bits of a code in the two planes
+  int offset;       // value = code - offset
+  Table table;      // or value = table[code]
+  int super;        // columns of one head: 32 (one level: no head) or 256
+  int subs;         // integer scales per 32 columns (two levels)
+  int fields;       // scale fields of a block ...
+  int field_bytes;  // ... of so many bytes
   bool minima;
   constexpr int blocks() const { return super / 32; }  // of a super-block
   constexpr bool two_levels() const { return super > 32; }
@@ -222,14 +222,13 @@ constexpr std::int64_t block_at(std::int64_t b) {
 }  // namespace
 
 // The kernels of one format; each instruction set has such a template and instantiates it in its own files.
-#define PUMICE_MATRIX_MEMBERS                                                                                                     \
-  static std::int64_t group_bytes(std::int64_t cols);                                                                             \
-  static void pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols,               \
-                         std::uint8_t* group);                                                                                    \
-  static void unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out);                                     \
-  static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride, \
-                          std::int64_t count, float* out, std::int64_t out_stride);                                               \
-  static void product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first, \
+#define PUMICE_MATRIX_MEMBERS                                                                                                             \
+  static std::int64_t group_bytes(std::int64_t cols);                                                                                     \
+  static void pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group); \
+  static void unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out);                                             \
+  static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,        \
+                          std::int64_t count, float* out, std::int64_t out_stride);                                                       \
+  static void product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,      \
                            std::int64_t count, float* out, std::int64_t out_stride)
 
 template <Format F>

@@ -61,8 +61,8 @@ int stream_value(const std::uint8_t* block, int lane, int k) {
 }
 
 struct LaneScales {
-  float d = 0, min = 0;       // one level: d and m; two levels: d and dmin
-  int scale[2] = {1, 1};      // two levels: of the sub-blocks
+  float d = 0, min = 0;   // one level: d and m; two levels: d and dmin
+  int scale[2] = {1, 1};  // two levels: of the sub-blocks
   int minimum[2] = {0, 0};
 };
 

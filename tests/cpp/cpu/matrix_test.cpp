@@ -24,15 +24,21 @@ std::vector<int> half_offsets(Format format) {
     case Format::Q5_0:
     case Format::Q8_0:
     case Format::IQ4_NL:
-    case Format::IQ4_XS: return {0};
+    case Format::IQ4_XS:
+      return {0};
     case Format::Q4_1:
     case Format::Q5_1:
     case Format::Q4_K:
-    case Format::Q5_K: return {0, 2};
-    case Format::Q2_K: return {80, 82};
-    case Format::Q3_K: return {108};
-    case Format::Q6_K: return {208};
-    default: return {};
+    case Format::Q5_K:
+      return {0, 2};
+    case Format::Q2_K:
+      return {80, 82};
+    case Format::Q3_K:
+      return {108};
+    case Format::Q6_K:
+      return {208};
+    default:
+      return {};
   }
 }
 
@@ -286,7 +292,8 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
   std::normal_distribution<float> normal;
   const std::int64_t most = 129;
   for (const std::int64_t rows : {1, 15, 16, 33, 70}) {
-    for (const std::int64_t cols : quantised ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
+    for (const std::int64_t cols :
+         quantised ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
       const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
       const std::vector<float> w = unpacked(format, file, cols);
       std::vector<float> x(static_cast<std::size_t>(most * cols));
@@ -296,7 +303,8 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
       const std::vector<float> all = run_f32(scalar, groups, rows, cols, x, 0, most);
       for (std::int64_t t = 0; t < most; t += 16) {
         for (std::int64_t r = 0; r < rows; ++r) {
-          const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) { return x[static_cast<std::size_t>(t * cols + i)]; });
+          const Reference truth =
+              reference(w.data() + r * cols, cols, [&](std::int64_t i) { return x[static_cast<std::size_t>(t * cols + i)]; });
           ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale);
         }
       }
