@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FIX = "Pass chat_template= with the text of a Jinja template (or a path to one)."
 
-MAX_SOURCE = 256 << 10  # bytes; the longest template of a known model has 26 KiB
+MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 8 << 20  # characters
 MAX_VOLUME = 48 << 20  # bytes of all the strings and lists a rendering makes
 MAX_WEIGHT = 16 << 20  # of one value: its characters, and ITEM_WEIGHT for each item, written out in full
@@ -44,9 +44,9 @@ MAX_STEPS = 1_000_000
 MAX_SECONDS = 1.0  # of the rendering thread's processor time
 MAX_CALL_DEPTH = 64
 MAX_TREE_DEPTH = 100
-MAX_TOKENS = 60_000  # a template of 26 KiB has 9,000
-MAX_TREE_NODES = 20_000  # compiling takes about 20 us a node
-MAX_REGEX_TEXT = 1 << 18  # characters that a filter made of regular expressions reads: 0.1 us each
+MAX_TOKENS = 60_000  # of the source: counted before the parser, which takes longer, sees it
+MAX_TREE_NODES = 20_000  # compiling this many takes a good half second
+MAX_REGEX_TEXT = 1 << 18  # characters that a filter made of regular expressions reads
 MAX_WIDTH = 4096  # of padding and indentation
 MAX_DATA_DEPTH = 32
 

@@ -205,7 +205,7 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Pairs of token ids (m, 2), the most urgent merge first. cpp/engine/spm_merges.h says why one merge per token is enough.
 
-    The compiled one takes 0.15 s for Gemma's 262,144 tokens, the one below 3 s: it is the one to read and to test against.
+    The compiled one takes 0.15 s for Gemma's 262,144 tokens, the one below several seconds: it is the one to read and to test against.
     """
     from . import _core
 
