@@ -78,16 +78,14 @@ def top(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ids.astype(np.int32), np.take_along_axis(log_probs, ids, 1)
 
 
-def compare(reference: np.ndarray, other: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def compare(reference: np.ndarray, other: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
     """Both: log-probabilities (T, V). KL(reference || other) over the reference's TOP tokens and the rest as one, as the tests compute it."""
     ids, p = top(reference)
     q = np.take_along_axis(other, ids, 1)
     rest_p, rest_q = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9)), np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))
-    kl = (np.exp(p) * (p - q)).sum(1) + np.exp(rest_p) * (rest_p - rest_q)
-    full = (np.exp(reference) * (reference - other)).sum(1)
     rows = np.arange(len(targets))
-    return dict(kl=float(kl.mean()), kl_full=float(full.mean()), top1=float((ids[:, 0] == other.argmax(1)).mean()),
-                perplexity=float(np.exp(-other[rows, targets].mean())))
+    return dict(kl=(np.exp(p) * (p - q)).sum(1) + np.exp(rest_p) * (rest_p - rest_q), kl_full=(np.exp(reference) * (reference - other)).sum(1),
+                top1=ids[:, 0] == other.argmax(1), surprise=-other[rows, targets], top_ids=ids, top_log_probs=p, target_log_probs=reference[rows, targets])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -109,29 +107,25 @@ def decoders() -> None:
         bos = [theirs.token_bos()] if theirs.token_bos() >= 0 else []
         windows = [(bos + ids[i : i + 400]) for i in range(0, 1600, 400)]
         model = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
-        reference, other, targets, cosines, stored = [], [], [], [], []
-        for window in windows:
+        parts: list[dict[str, np.ndarray]] = []
+        for window in windows:  # one at a time: a window of Gemma's is 0.8 GB in float64
             theirs.reset()
             theirs.eval(window)
             q = np.array(theirs.scores[: len(window)], dtype=np.float32)
             with torch.no_grad():
                 p = model(torch.tensor([window])).logits[0].numpy()
-            cosines.append((p * q).sum(1) / np.sqrt((p * p).sum(1) * (q * q).sum(1)))
-            reference.append(log_softmax(p)[:-1])
-            other.append(log_softmax(q)[:-1])
-            targets += window[1:]
-            stored.append(p)
-        reference_lp, other_lp, target = np.concatenate(reference), np.concatenate(other), np.array(targets)
-        result = compare(reference_lp, other_lp, target)
-        result["cosine"] = float(np.concatenate(cosines).mean())
-        top_ids, top_lp = top(reference_lp)
-        rows = np.arange(len(target))
-        # A random projection of the logits to 16 numbers tells cosine 0.99999 without keeping the vocabulary: see test_decoders.py.
-        np.savez_compressed(GOLDENS / "decoders" / f"{name}.npz", windows=np.int32(windows), top_ids=top_ids, top_log_probs=top_lp.astype(np.float32),
-                            target_log_probs=reference_lp[rows, target].astype(np.float32),
-                            sampled_logits=np.concatenate(stored)[:, :: max(1, stored[0].shape[1] // 192)].astype(np.float16))
-        result["reference_perplexity"] = float(np.exp(-reference_lp[rows, target].mean()))
-        result["tokens"] = len(target)
+            part = compare(log_softmax(p)[:-1], log_softmax(q)[:-1], np.array(window[1:]))
+            part["cosine"] = (p * q).sum(1) / np.sqrt((p * p).sum(1) * (q * q).sum(1))
+            part["sampled_logits"] = p[:, :: max(1, p.shape[1] // 192)].astype(np.float16)
+            parts.append(part)
+        whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        np.savez_compressed(GOLDENS / "decoders" / f"{name}.npz", windows=np.int32(windows), top_ids=whole["top_ids"],
+                            top_log_probs=whole["top_log_probs"].astype(np.float32), target_log_probs=whole["target_log_probs"].astype(np.float32),
+                            sampled_logits=whole["sampled_logits"])
+        result = {key: float(whole[key].mean()) for key in ("kl", "kl_full", "top1", "cosine")}
+        result["perplexity"] = float(np.exp(whole["surprise"].mean()))
+        result["reference_perplexity"] = float(np.exp(-whole["target_log_probs"].mean()))
+        result["tokens"] = len(whole["surprise"])
         (GOLDENS / "decoders" / f"{name}.json").write_text(json.dumps({"llama-cpp-python": llama_cpp.__version__, "transformers": transformers.__version__,
                                                                        "machine": platform.processor(), "llama_cpp": result}, indent=1))
         print(name, result)

@@ -96,9 +96,8 @@ Workers& workers() {
 }
 
 bool on_main_thread() {
-  static const py::object main = py::module_::import("threading").attr("main_thread")().attr("ident").inc_ref();
-  // After fork() the child's only thread is its main thread.
-  return getpid() == static_cast<pid_t>(gettid()) || main.cast<unsigned long>() == PyThread_get_thread_ident();
+  static const auto main = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+  return gettid() == getpid() || main == PyThread_get_thread_ident();  // after fork() the child's only thread is its main thread
 }
 
 }  // namespace

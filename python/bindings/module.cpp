@@ -6,6 +6,7 @@
 #include "cpu/blas.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/kernels.h"
+#include "cpu/self_test.h"
 #include "engine/devices.h"
 #include "engine/spm_merges.h"
 #include "errors.h"
@@ -38,8 +39,22 @@ py::dict build_info() {
   for (const model::Architecture& row : model::architectures()) families.emplace_back(row.name);
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
-                  "blas"_a = blas ? blas->name : "none: " + cpu::blas_why_not(), "threads"_a = cpu::default_threads(), "formats"_a = formats,
+                  "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(), "threads"_a = cpu::default_threads(), "formats"_a = formats,
                   "architectures"_a = families);
+}
+
+py::list self_test() {
+  std::vector<cpu::Check> checks;
+  {
+    const py::gil_scoped_release release;
+    checks = cpu::self_test();
+  }
+  py::list out;
+  for (const cpu::Check& check : checks) {
+    out.append(py::dict("name"_a = check.name, "ok"_a = check.ok(), "error"_a = check.error, "limit"_a = check.limit,
+                        "detail"_a = std::string(cpu::kernels().isa) + " against scalar, NMSE"));
+  }
+  return out;
 }
 
 }  // namespace
@@ -54,4 +69,5 @@ PYBIND11_MODULE(_core, module) {
   bind_ops(module);
   module.def("devices", &devices);
   module.def("build_info", &build_info);
+  module.def("self_test", &self_test);
 }

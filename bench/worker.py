@@ -1,0 +1,175 @@
+"""One engine in one process: loads a model once, then does one timed piece of work per line on stdin and answers with one JSON line.
+
+    python bench/worker.py ENGINE WORK MODEL THREADS [FILE]
+
+ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp. WORK: encode (FILE: one text per line) or generate.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Measure = Callable[[dict[str, Any]], dict[str, float]]
+
+
+def by_length(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Ids of the texts, longest first: how the peers' padded batches are fastest."""
+    return sorted((e.ids for e in tokenizer.encode_batch(texts)), key=len, reverse=True)
+
+
+def padded(batch: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.zeros((len(batch), len(batch[0])), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, tokens in enumerate(batch):
+        ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+    return ids, mask
+
+
+def raw_tokenizer(model: str) -> Any:
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    return tokenizer
+
+
+def pooled(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+
+
+def timed(work: Callable[[], Any], texts: list[str]) -> dict[str, float]:
+    begin = time.perf_counter()
+    work()
+    return {"sentences/s": len(texts) / (time.perf_counter() - begin)}
+
+
+def encode_pumice(model: str, threads: int, texts: list[str]) -> Measure:
+    import pumice
+
+    loaded = {q: pumice.load(model, device="cpu", threads=threads, quantize=q) for q in (None,)}
+    return lambda go: timed(lambda: loaded[go.get("quantize")].encode(texts, show_progress_bar=False), texts)
+
+
+def encode_sentence_transformers(model: str, threads: int, texts: list[str]) -> Measure:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    loaded = SentenceTransformer(model, device="cpu")
+    return lambda go: timed(lambda: loaded.encode(texts, batch_size=go["batch"], show_progress_bar=False), texts)
+
+
+def encode_onnxruntime(model: str, threads: int, texts: list[str]) -> Measure:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(str(Path(sys.argv[6]) / "minilm.onnx"), options, providers=["CPUExecutionProvider"])
+    tokenizer = raw_tokenizer(model)
+
+    def work(size: int) -> None:
+        ids = by_length(tokenizer, texts)
+        for i in range(0, len(ids), size):
+            tokens, mask = padded(ids[i : i + size])
+            pooled(session.run(None, {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)})[0], mask)
+
+    return lambda go: timed(lambda: work(go["batch"]), texts)
+
+
+def encode_ctranslate2(model: str, threads: int, texts: list[str]) -> Measure:
+    import ctranslate2
+
+    encoder = ctranslate2.Encoder(str(Path(sys.argv[6]) / "minilm-ct2"), device="cpu", intra_threads=threads, compute_type="float32")
+    tokenizer = raw_tokenizer(model)
+
+    def work(size: int) -> None:
+        ids = by_length(tokenizer, texts)
+        for i in range(0, len(ids), size):
+            part = ids[i : i + size]
+            hidden = np.array(encoder.forward_batch(part).last_hidden_state)
+            pooled(hidden, padded(part)[1])
+
+    return lambda go: timed(lambda: work(go["batch"]), texts)
+
+
+def prompt_ids(vocabulary: int, count: int) -> list[int]:
+    return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
+
+
+def generate_pumice(model: str, threads: int, _: list[str]) -> Measure:
+    import pumice
+
+    loaded = pumice.load(model, device="cpu", threads=threads)
+    vocabulary = loaded.info["vocab_size"]
+    calls = 0
+
+    def work(go: dict[str, Any]) -> dict[str, float]:
+        nonlocal calls
+        calls += 1
+        ids = prompt_ids(vocabulary, go["prompt"])
+        ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
+        prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
+        run = loaded._core.generator(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
+        while not run.done:
+            run.advance(1 << 20, 1e6)
+        t = run.timings()
+        run.close()
+        return {"prefill tokens/s": t["prefill_tokens"] / t["prefill_seconds"],
+                "decode tokens/s": t["decode_tokens"] / t["decode_seconds"] if t["decode_seconds"] else 0.0}
+
+    return work
+
+
+def generate_llama_cpp(model: str, threads: int, _: list[str]) -> Measure:
+    import llama_cpp
+
+    loaded = llama_cpp.Llama(model, n_ctx=2048, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+    def work(go: dict[str, Any]) -> dict[str, float]:
+        ids = prompt_ids(loaded.n_vocab(), go["prompt"])
+        loaded.reset()
+        begin = time.perf_counter()
+        loaded.eval(ids)
+        prefilled = time.perf_counter()
+        token = ids[-1]
+        for step in range(go["new"]):
+            loaded.eval([token])
+            token = (token * 7 + step) % 30000 + 100
+        end = time.perf_counter()
+        return {"prefill tokens/s": len(ids) / (prefilled - begin), "decode tokens/s": go["new"] / (end - prefilled)}
+
+    return work
+
+
+MAKERS: dict[tuple[str, str], Callable[[str, int, list[str]], Measure]] = {
+    ("pumice", "encode"): encode_pumice,
+    ("sentence-transformers", "encode"): encode_sentence_transformers,
+    ("onnxruntime", "encode"): encode_onnxruntime,
+    ("ctranslate2", "encode"): encode_ctranslate2,
+    ("pumice", "generate"): generate_pumice,
+    ("llama.cpp", "generate"): generate_llama_cpp,
+}
+
+
+def main() -> None:
+    engine, work, model, threads = sys.argv[1:5]
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # what an engine prints is not an answer
+    texts = Path(sys.argv[5]).read_text(encoding="utf-8").splitlines() if work == "encode" else []
+    measure = MAKERS[engine, work](model, int(threads), texts)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+#include "cpu/self_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "cpu/kernels.h"
+
+namespace pumice::cpu {
+namespace {
+
+constexpr std::int64_t kRows = 37, kCols = 512, kTokens = 7;
+// All instruction sets add in one order, so the bits are equal; the limit leaves room for nothing but a last-bit difference.
+constexpr double kLimit = 1e-12;
+
+// 64-byte aligned scratch, as kernels get it from the executor.
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(std::size_t count) : data_(static_cast<T*>(::operator new(count * sizeof(T) + 64, std::align_val_t{64}))), count_(count) {
+    std::memset(static_cast<void*>(data_.get()), 0, count * sizeof(T) + 64);
+  }
+  T* data() { return data_.get(); }
+  T& operator[](std::size_t i) { return data_.get()[i]; }
+  std::span<const T> span() const { return {data_.get(), count_}; }
+
+ private:
+  struct Free {
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<T, Free> data_;
+  std::size_t count_;
+};
+
+class Random {
+ public:
+  std::uint64_t bits() {  // splitmix64
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  float uniform() { return static_cast<float>(bits() >> 40) / 8388608.0f - 1.0f; }  // [-1, 1)
+
+ private:
+  std::uint64_t state_ = 1;
+};
+
+Aligned<float> floats(std::size_t count, Random& random) {
+  Aligned<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = random.uniform();
+  return values;
+}
+
+double nmse(std::span<const float> found, std::span<const float> expected) {
+  double error = 0, power = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    error += (double{found[i]} - expected[i]) * (double{found[i]} - expected[i]);
+    power += double{expected[i]} * expected[i];
+  }
+  return power > 0 ? error / power : error;
+}
+
+class SelfTest {
+ public:
+  std::vector<Check> run() {
+    for (const FormatInfo& format : kFormats) products(format);
+    norms();
+    activations();
+    attention();
+    return std::move(checks_);
+  }
+
+ private:
+  template <class Compute>  // compute(kernels, out)
+  void check(std::string name, std::size_t count, const Compute& compute) {
+    Aligned<float> found(count), expected(count);
+    compute(kernels(), found.data());
+    compute(*kernels_for("scalar"), expected.data());
+    checks_.push_back({std::move(name), nmse(found.span(), expected.span()), kLimit});
+  }
+
+  // Weights: bytes below 64, so that every half float, float and exponent among them is finite, whatever the format's layout.
+  void products(const FormatInfo& format) {
+    std::vector<std::uint8_t> rows(static_cast<std::size_t>(kRows * row_bytes(format.format, kCols)));
+    for (std::uint8_t& byte : rows) byte = static_cast<std::uint8_t>(random_.bits()) & 63;
+    Aligned<float> x = floats(kTokens * kCols, random_);
+    const auto groups_of = [&](const Kernels& k) {
+      const FormatKernels& f = k.matrix[format.format];
+      const std::int64_t count = (kRows + kGroupRows - 1) / kGroupRows, stride = row_bytes(format.format, kCols);
+      Aligned<std::uint8_t> groups(static_cast<std::size_t>(count * f.group_bytes(kCols)));
+      for (std::int64_t g = 0; g < count; ++g) {
+        f.pack_group(rows.data() + g * kGroupRows * stride, stride, std::min<std::int64_t>(kGroupRows, kRows - g * kGroupRows), kCols,
+                     groups.data() + g * f.group_bytes(kCols));
+      }
+      return groups;
+    };
+    check(std::string("linear ") + std::string(format.name) + ", float activations", kRows * kTokens, [&](const Kernels& k, float* out) {
+      Aligned<std::uint8_t> groups = groups_of(k);
+      k.matrix[format.format].product_f32(groups.data(), kRows, kCols, x.data(), kCols, kTokens, out, kRows);
+    });
+    if (!format.quantised) return;
+    check(std::string("linear ") + std::string(format.name) + ", int8 activations", kRows * kTokens, [&](const Kernels& k, float* out) {
+      Aligned<std::uint8_t> groups = groups_of(k);
+      constexpr std::size_t blocks = kCols / kQuantBlock;
+      Aligned<std::int8_t> codes(kTokens * kCols);
+      Aligned<float> scales(blocks * kTokens);
+      Aligned<std::int32_t> sums(blocks * kTokens * 2);
+      const QuantRows quantised{codes.data(), scales.data(), sums.data(), kTokens, kCols};
+      k.rows.quantize(x.data(), kCols, kTokens, 0, quantised);
+      k.matrix[format.format].product_int8(groups.data(), kRows, kCols, quantised, 0, kTokens, out, kRows);
+    });
+  }
+
+  void norms() {
+    Aligned<float> x = floats(kCols, random_), weight = floats(kCols, random_), bias = floats(kCols, random_);
+    check("norm rms", kCols, [&](const Kernels& k, float* out) { k.rows.rms_norm(x.data(), weight.data(), nullptr, 1e-5f, kCols, out); });
+    check("norm layer", kCols, [&](const Kernels& k, float* out) { k.rows.layer_norm(x.data(), weight.data(), bias.data(), nullptr, 1e-5f, kCols, out); });
+  }
+
+  void activations() {
+    constexpr std::pair<Activation, const char*> all[] = {{Activation::gelu, "gelu"}, {Activation::gelu_tanh, "gelu_tanh"}, {Activation::silu, "silu"},
+                                                          {Activation::relu, "relu"}, {Activation::tanh, "tanh"}};
+    Aligned<float> x = floats(kCols, random_), up = floats(kCols, random_);
+    for (const auto& [activation, label] : all) {
+      check(std::string("activation ") + label, kCols, [&, activation = activation](const Kernels& k, float* out) {
+        std::copy(x.span().begin(), x.span().end(), out);
+        k.rows.gate(out, up.data(), activation, kCols);
+      });
+    }
+  }
+
+  void attention() {
+    constexpr int head_dim = 64, keys = 70;
+    constexpr std::pair<KvFormat, const char*> all[] = {{KvFormat::f16, "f16"}, {KvFormat::f32, "f32"}, {KvFormat::q8_0, "q8_0"}};
+    Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_);
+    for (const auto& [format, label] : all) {
+      check(std::string("attention, ") + label + " keys and values", head_dim, [&, format = format](const Kernels& k, float* out) {
+        const auto page_bytes = static_cast<std::size_t>(kv_page_bytes(format, head_dim));
+        constexpr int pages = (keys + kPageTokens - 1) / kPageTokens;
+        Aligned<std::uint8_t> storage(pages * page_bytes);
+        const std::uint8_t* table[pages];
+        for (int page = 0; page < pages; ++page) {
+          std::uint8_t* at = storage.data() + static_cast<std::size_t>(page) * page_bytes;
+          table[page] = at;
+          const float* rows = kv.data() + page * kPageTokens * head_dim;
+          k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0, std::min(kPageTokens, keys - page * kPageTokens), at);
+        }
+        const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0};
+        const Query query{q.data(), 0, keys};
+        Aligned<float> partial(head_dim + 16);
+        k.rows.attend(call, &query, 1, partial.data());
+        k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, out);
+      });
+    }
+  }
+
+  Random random_;
+  std::vector<Check> checks_;
+};
+
+}  // namespace
+
+std::vector<Check> self_test() { return SelfTest().run(); }
+
+}  // namespace pumice::cpu

@@ -1,0 +1,88 @@
+"""The main job on real models: search docstrings by meaning, stream an answer, show where it all runs. Run by `make demo`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import time
+import warnings
+
+import samples
+
+import pumice
+
+
+def docstrings(count: int) -> list[str]:
+    """Sentences from the docstrings of the Python that runs this: real English that every machine has."""
+    texts: dict[str, None] = {}
+    warnings.simplefilter("ignore")
+    skip = {"antigravity", "this", "idlelib", "test", "lib2to3", "turtledemo", "__main__"}
+    names = sorted({module.name for module in pkgutil.iter_modules() if not module.name.startswith("_")} - skip)
+    standard = [name for name in names if name in sys.stdlib_module_names]
+    for name in [*standard, "numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.ma", "tqdm", "jinja2"]:
+        try:
+            module = importlib.import_module(name)
+        except Exception:  # a module that this platform lacks
+            continue
+        for path, thing in [(name, module), *((f"{name}.{k}", v) for k, v in vars(module).items())]:
+            members = [(path, thing)]
+            if inspect.isclass(thing):
+                members += [(f"{path}.{k}", v) for k, v in vars(thing).items()]
+            for _, member in members:
+                doc = getattr(member, "__doc__", None)
+                if not isinstance(doc, str):
+                    continue
+                for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])|\n\s*\n", doc):
+                    sentence = " ".join(sentence.split())
+                    if 20 <= len(sentence) <= 400:
+                        texts.setdefault(sentence)
+        if len(texts) >= count:
+            break
+    return list(texts)[:count]
+
+
+def main() -> None:
+    begin = time.perf_counter()
+    print(pumice.devices())
+    print()
+
+    encoder = pumice.load(samples.minilm())
+    print(encoder.summary())
+    texts = docstrings(10_000)
+    started = time.perf_counter()
+    vectors = encoder.encode(texts, show_progress_bar=True)
+    seconds = time.perf_counter() - started
+    print(f"\n{len(texts):,} sentences to {vectors.shape[1]} numbers each in {seconds:.1f} s: {len(texts) / seconds:.0f} sentences/s\n")
+    for query in ("how far is a number from zero", "wait until another thread has finished", "pack files into a compressed archive"):
+        scores = encoder.similarity(encoder.encode_query(query), vectors)[0]
+        print(f"? {query}")
+        for i in scores.argsort()[::-1][:3]:
+            print(f"  {scores[i]:.3f}  {texts[i][:110]}")
+    print()
+
+    for name, path, chat in (("SmolLM2 135M", samples.smollm2(), True), ("Gemma 3 270M", samples.gemma3(), False)):
+        decoder = pumice.load(path)
+        print(decoder.summary())
+        print()
+        if chat:
+            print("you> Why does pumice float on water?\n" + f"{name}> ", end="")
+            stream = decoder.chat([{"role": "user", "content": "Why does pumice float on water?"}], stream=True, max_new_tokens=120, temperature=0)
+        else:
+            print(f"{name}> Pumice is a volcanic rock that", end="")
+            stream = decoder.stream("Pumice is a volcanic rock that", max_new_tokens=60, temperature=0)
+        for chunk in stream:
+            print(chunk.text, end="", flush=True)
+        timings = stream.result.timings
+        print(f"\n\nprefill {timings['prefill_tokens_per_second']:.0f} tokens/s, decode {timings['decode_tokens_per_second']:.0f} tokens/s\n")
+        memory = decoder.memory()
+        print("memory: " + ", ".join(f"{key} {value / 2**20:.0f} MiB" for key, value in memory.items()) + "\n")
+        decoder.close()
+    encoder.close()
+    print(f"all in {time.perf_counter() - begin:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
