@@ -18,49 +18,45 @@ constexpr std::int64_t kPanelBytes = 192 * 1024;
 // Source bytes of one turn on the team: about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
 
-template <class Word, Word kExponent>
-bool all_finite_words(const std::uint8_t* data, std::int64_t n) {
-  bool finite = true;  // no early exit: the loop runs in vectors
+// An exponent of all ones means NaN or infinity. Adding one at its lowest bit then carries into the sign's place, and only then: no
+// comparison, no early exit, so that the loop runs in vectors (the check must stay small beside the packing).
+template <class Word>
+bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
+  Word all = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     Word word;
-    std::memcpy(&word, data + i * static_cast<std::int64_t>(sizeof word), sizeof word);
-    finite &= (word & kExponent) != kExponent;
+    std::memcpy(&word, data + i * stride, sizeof word);
+    all = static_cast<Word>(all | ((word & exponent) + lowest));
   }
-  return finite;
+  return (all & sign) != 0;
 }
 
-// Where the float16 scales lie in a block (ggml-common.h, gguf-py quants.py); -1: none.
-struct ScaleOffsets { int first, second; };
-constexpr ScaleOffsets scale_offsets(Format format) {
-  switch (format) {
-    case Format::F32: case Format::F16: case Format::BF16: case Format::MXFP4: return {-1, -1};
-    case Format::Q4_0: case Format::Q5_0: case Format::Q8_0: case Format::IQ4_NL: case Format::IQ4_XS: return {0, -1};
-    case Format::Q4_1: case Format::Q5_1: case Format::Q4_K: case Format::Q5_K: return {0, 2};
-    case Format::Q2_K: return {80, 82};
-    case Format::Q3_K: return {108, -1};
-    case Format::Q6_K: return {208, -1};
-  }
-  return {-1, -1};
-}
-
-bool finite_row(Format format, std::int64_t cols, const std::uint8_t* row) {
-  if (format == Format::F32) return all_finite_words<std::uint32_t, 0x7F800000u>(row, cols);
-  if (format == Format::F16) return all_finite_words<std::uint16_t, 0x7C00u>(row, cols);
-  if (format == Format::BF16) return all_finite_words<std::uint16_t, 0x7F80u>(row, cols);
-  const std::int64_t blocks = cols / info(format).block, bytes = info(format).block_bytes;
-  bool finite = true;
-  if (format == Format::MXFP4) {
+bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
+  const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
+  const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
+  const auto pairs = [&](int offset) {  // two float16 side by side
+    return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
+  };
+  switch (format) {  // where scales lie in a block: ggml-common.h, gguf-py quants.py
+    case Format::F32: return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
+    case Format::F16: return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
+    case Format::BF16: return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
+    case Format::Q4_0:
+    case Format::Q5_0:
+    case Format::Q8_0:
+    case Format::IQ4_NL:
+    case Format::IQ4_XS: return halves(0);
+    case Format::Q4_1:
+    case Format::Q5_1:
+    case Format::Q4_K:
+    case Format::Q5_K: return pairs(0);
+    case Format::Q2_K: return pairs(80);
+    case Format::Q3_K: return halves(108);
+    case Format::Q6_K: return halves(208);
     // The scale is a power of two, 2^(e - 128) on codes up to 12: past 252 the product leaves float32 (255 is the format's NaN).
-    for (std::int64_t b = 0; b < blocks; ++b) finite &= row[b * bytes] <= 252;
-    return finite;
+    case Format::MXFP4: return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
   }
-  const ScaleOffsets at = scale_offsets(format);
-  const auto finite_half = [&](const std::uint8_t* half) { return (half[1] & 0x7C) != 0x7C; };
-  for (std::int64_t b = 0; b < blocks; ++b) finite &= finite_half(row + b * bytes + at.first);
-  if (at.second >= 0) {
-    for (std::int64_t b = 0; b < blocks; ++b) finite &= finite_half(row + b * bytes + at.second);
-  }
-  return finite;
+  return false;
 }
 
 std::int64_t checked_group_bytes(const Matrix& matrix) {
@@ -98,11 +94,10 @@ std::uint64_t packed_bytes(const Matrix& matrix) {
 }
 
 std::int64_t first_non_finite_row(Format format, std::int64_t rows, std::int64_t cols, const std::uint8_t* packed) {
-  const std::int64_t stride = row_bytes(format, cols);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    if (!finite_row(format, cols, packed + row * stride)) return row;
-  }
-  return -1;
+  if (all_finite(format, rows * cols, packed)) return -1;
+  std::int64_t row = 0;
+  while (row + 1 < rows && all_finite(format, cols, packed + row * row_bytes(format, cols))) ++row;
+  return row;
 }
 
 void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
