@@ -1,0 +1,522 @@
+"""tests/op_cases.json on numpy: the data, programs and float64 truth of every case, and a run of it on the CPU.
+
+Run as a program, `python op_cases.py OUT.npz INDEX...` leaves the results of some cases and the instruction set that made them: the set
+is chosen once in a process, so another one (PUMICE_ISA) needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pumice import _core
+
+ROOT = Path(__file__).parent.parent.parent
+FILE: dict[str, Any] = json.loads((ROOT / "tests" / "op_cases.json").read_text())
+CASES: list[dict[str, Any]] = FILE["cases"]
+# name -> (weights, bytes) of a block
+BLOCKS = {
+    name: (int(weights), int(size))
+    for name, weights, size in re.findall(
+        r"^PUMICE_FORMAT\((\w+), *\d+, *(\d+), *(\d+), *\w+\)$", (ROOT / "cpp" / "core" / "formats.def").read_text(), re.MULTILINE
+    )
+}
+PAGE_TOKENS = 32
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Bits = npt.NDArray[np.uint64]
+View = tuple[int, int, int]  # slot, column, width
+
+
+# ---------------------------------------------------------------- numbers
+def splitmix64(seed: int, draws: int) -> Bits:
+    """The first draws from a state (Steele, Lea and Flood 2014)."""
+    z = np.arange(1, draws + 1, dtype=np.uint64)
+    z *= np.uint64(0x9E3779B97F4A7C15)
+    z += np.uint64(seed)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def uniform(bits: Bits) -> Float64:
+    return (bits >> np.uint64(40)) * 2.0**-24
+
+
+def normals(seed: int, count: int, scale: float = 1.0, offset: float = 0.0) -> Float32:
+    total = (splitmix64(seed, 4 * count) >> np.uint64(40)).reshape(-1, 4).sum(axis=1) * 2.0**-24
+    return ((total - 2) * 1.7320508075688772).astype(np.float32) * np.float32(scale) + np.float32(offset)
+
+
+def bfloat16(values: Float32) -> npt.NDArray[np.uint16]:
+    """Rounded to nearest even; finite numbers."""
+    bits = values.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+PLAIN: dict[str, Callable[[Float32], npt.NDArray[Any]]] = {
+    "F32": lambda values: values,
+    "F16": lambda values: values.astype(np.float16),
+    "BF16": bfloat16,
+}
+
+
+def packed_weights(name: str, rows: int, cols: int, fan_in: int, seed: int) -> bytes:
+    block, size = BLOCKS[name]
+    fan = 1 / math.sqrt(fan_in)
+    if name in PLAIN:
+        return PLAIN[name](normals(seed, rows * cols, fan)).tobytes()
+    assert cols % block == 0, f"{cols} columns are not whole blocks of {name}"
+    words = -(-size // 8)
+    draws = splitmix64(seed, rows * cols // block * (words + 1)).reshape(-1, words + 1)
+    blocks = np.ascontiguousarray(draws[:, :words]).astype("<u8").view(np.uint8)[:, :size].copy()
+    scales = (0.5 + uniform(draws[:, words])) * fan
+    for offset, factor in FILE["halves"][name]:
+        blocks[:, offset : offset + 2] = (factor * scales).astype(np.float32).astype("<f2").view(np.uint8).reshape(-1, 2)
+    if name == "MXFP4":
+        blocks[:, 0] = 125 - math.floor(math.log2(fan_in) / 2) + (blocks[:, 0] & 1)
+    return blocks.tobytes()
+
+
+# ---------------------------------------------------------------- cases
+@dataclass
+class Segment:
+    past: int
+    rows: int
+    pages: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Case:
+    """A program of one operation (attention over a cache: two), its weights and one batch."""
+
+    op: str
+    rows: int
+    segments: list[Segment]
+    ops: list[dict[str, Any]] = field(default_factory=list)
+    slots: list[tuple[str, int]] = field(default_factory=list)
+    caches: list[tuple[int, int]] = field(default_factory=list)
+    input_slot: int = -1
+    out: list[View] = field(default_factory=list)  # the result: columns of one slot
+    matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    vectors: list[Float32] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
+    input: Float32 | None = None
+    past: list[Float32] = field(default_factory=list)  # input rows of the past positions, by segment
+    kv: str = "f16"
+    pages: int = 0
+
+    @property
+    def output_slot(self) -> int:
+        return self.out[0][0]
+
+    def counted(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.concatenate([out[:, col : col + width] for _, col, width in self.out], axis=1)
+
+
+def limits(case: dict[str, Any]) -> dict[str, float]:
+    """Largest NMSE by compute mode. Where activations stay float32 in either, there is one."""
+    return case["nmse"] if isinstance(case["nmse"], dict) else {"automatic": case["nmse"]}
+
+
+class Builder:
+    def __init__(self, index: int, j: dict[str, Any]) -> None:
+        self.j, self.seed = j, 1000 * index
+        segments = [Segment(past, rows) for past, rows in j.get("segments", [])]
+        self.case = Case(j["op"], sum(s.rows for s in segments) if segments else j["tokens"], segments)
+        self.pad: int = j.get("pad", 0)
+
+    def build(self) -> Case:
+        make = BUILDERS.get(self.case.op)
+        if make is None:
+            raise ValueError(f'op_cases.json: nothing here builds a case of "{self.case.op}"')
+        make(self)
+        self.fill_input()
+        return self.case
+
+    # ---- slots
+    def input(self, width: int) -> View:
+        c = self.case
+        if c.input_slot < 0:
+            c.input_slot = len(c.slots)
+            c.slots.append(("tokens", 0))
+        view = (c.input_slot, c.slots[c.input_slot][1] + self.pad, width)
+        c.slots[c.input_slot] = ("tokens", view[1] + width)
+        return view
+
+    def output(self, width: int, rows: str = "tokens") -> View:
+        if self.pad > 0 and rows == "tokens" and self.case.input_slot >= 0:
+            return self.input(width)
+        self.case.slots.append((rows, width))
+        return (len(self.case.slots) - 1, 0, width)
+
+    def second(self, kind: str, view: View, width: int) -> tuple[View | None, View]:
+        """A second operand ("residual", "add") and where the result goes."""
+        if kind == "none":
+            return None, self.output(width)
+        if kind == "in":
+            return view, self.output(width)
+        other = self.input(width)
+        return other, other if kind == "out" else self.output(width)
+
+    # ---- weights
+    def matrix(self, name: str, rows: int, cols: int, fan_in: int) -> int:
+        m = len(self.case.matrices)
+        self.case.matrices.append((name, rows, cols, packed_weights(name, rows, cols, fan_in, self.seed + 100 + m)))
+        return m
+
+    def vector(self, count: int, scale: float, offset: float) -> int:
+        v = len(self.case.vectors)
+        self.case.vectors.append(normals(self.seed + 200 + v, count, scale, offset))
+        return v
+
+    def ids(self, below: int) -> None:
+        self.case.ids = [int(bits % np.uint64(below)) for bits in splitmix64(self.seed + 1, self.case.rows)]
+        self.case.ids[0] = 0
+        self.case.ids[-1] = below - 1
+
+    # ---- operations
+    def embed(self) -> None:
+        j, c = self.j, self.case
+        cols, longest = j["cols"], max(s.past + s.rows for s in c.segments)
+        op = {"op": "embed", "out": self.output(cols), "scale": j["scale"], "tokens": self.matrix(j["format"], j["rows"], cols, 1)}
+        for table, rows in (("positions", longest), ("types", 2)):
+            if j[table] != "none":
+                op[table] = self.matrix(j[table], rows, cols, 1)
+        self.ids(j["rows"])
+        if j["types"] != "none":
+            c.types = [int(bits % np.uint64(2)) for bits in splitmix64(self.seed + 2, c.rows)]
+        c.ops, c.out = [op], [op["out"]]
+
+    def norm(self) -> None:
+        j, c = self.j, self.case
+        width, group = j["width"], j["group"]
+        op = {"op": "norm", "in": self.input(width), "kind": j["kind"], "group": group, "eps": j["eps"]}
+        op["weight"] = self.vector(group or width, 0.2, 1.0)
+        if j["bias"]:
+            op["bias"] = self.vector(group or width, 0.5, 0.0)
+        op["add"], op["out"] = self.second(j["add"], op["in"], width)
+        if j["in_place"]:
+            op["out"] = op["in"]
+        c.ops, c.out = [op], [op["out"]]
+
+    def linear(self) -> None:
+        j, c = self.j, self.case
+        cols = j["cols"]
+        op: dict[str, Any] = {"op": "linear", "in": self.input(cols), "activation": j["activation"], "parts": []}
+        for part in j["parts"]:
+            op["parts"].append({"weight": self.matrix(part["format"], part["rows"], cols, cols)})
+            if part["bias"]:
+                op["parts"][-1]["bias"] = self.vector(part["rows"], 0.5, 0.0)
+        op["residual"], op["out"] = self.second(j["residual"], op["in"], sum(part["rows"] for part in j["parts"]))
+        c.ops, c.out = [op], [op["out"]]
+
+    def gated_linear(self) -> None:
+        j, c = self.j, self.case
+        rows, cols = j["rows"], j["cols"]
+        op = {"op": "gated_linear", "in": self.input(cols), "out": self.output(rows), "activation": j["activation"]}
+        op |= {name: self.matrix(j[name], rows, cols, cols) for name in ("gate", "up")}
+        c.ops, c.out = [op], [op["out"]]
+
+    def heads(self) -> dict[str, View]:
+        j = self.j
+        return {name: self.input(j[n] * j["head_dim"]) for name, n in (("q", "heads"), ("k", "kv_heads"), ("v", "kv_heads"))}
+
+    def store(self, heads: dict[str, View]) -> dict[str, Any]:
+        j, c = self.j, self.case
+        dims, base = j["rope"]["dims"], j["rope"]["base"]
+        c.caches, c.kv = [(j["kv_heads"], j["head_dim"])], j["kv"]
+        for segment in reversed(c.segments):
+            count = -(-(segment.past + segment.rows) // PAGE_TOKENS)
+            segment.pages = list(range(c.pages + count - 1, c.pages - 1, -1))
+            c.pages += count
+        inv_freq = [float(np.float32(base ** (-2 * i / dims))) for i in range(dims // 2)]
+        rope = {"inv_freq": inv_freq, "interleaved": j["rope"]["interleaved"], "magnitude": j["rope"]["magnitude"]}
+        return {"op": "rope_store", "cache": 0, "head_dim": j["head_dim"]} | heads | rope
+
+    def rope_store(self) -> None:
+        heads = self.heads()
+        self.case.ops, self.case.out = [self.store(heads)], list(heads.values())
+
+    def attend(self) -> None:
+        j, c = self.j, self.case
+        heads = self.heads()
+        keys = ("head_dim", "kv_heads", "window", "scale", "softcap")
+        op = {"op": "attend", "q": heads["q"], "out": self.output(heads["q"][2])} | {key: j[key] for key in keys}
+        if j["cached"]:
+            c.ops = [self.store(heads), op | {"cache": 0}]
+        else:
+            c.ops = [op | {"k": heads["k"], "v": heads["v"]}]
+        c.out = [op["out"]]
+
+    def select(self) -> None:
+        c = self.case
+        c.selected = self.j["selected"]
+        op = {"op": "select", "in": self.input(self.j["width"]), "out": self.output(self.j["width"], "selected")}
+        c.ops, c.out = [op], [op["out"]]
+
+    def pool(self) -> None:
+        width = self.j["width"]
+        op = {"op": "pool", "in": self.input(width), "out": self.output(width, "segments"), "kind": self.j["kind"]}
+        self.case.ops, self.case.out = [op], [op["out"]]
+
+    def log_prob(self) -> None:
+        op = {"op": "log_prob", "logits": self.input(self.j["width"]), "out": self.output(1)}
+        self.ids(self.j["width"])
+        self.case.ops, self.case.out = [op], [op["out"]]
+
+    # ---- data, once the widths of the slots are settled
+    def fill_input(self) -> None:
+        c = self.case
+        if c.input_slot < 0:
+            return
+        width = c.slots[c.input_slot][1]
+
+        def rows(stream: int, count: int) -> Float32:
+            return normals(self.seed + stream, count * width, self.j.get("spread", 1.0), self.j.get("offset", 0.0)).reshape(count, width)
+
+        c.input = rows(0, c.rows)
+        if c.op == "attend" and c.caches:
+            c.past = [rows(10 + s, segment.past) for s, segment in enumerate(c.segments)]
+
+
+BUILDERS: dict[str, Callable[[Builder], None]] = {
+    "embed": Builder.embed,
+    "norm": Builder.norm,
+    "linear": Builder.linear,
+    "gated_linear": Builder.gated_linear,
+    "rope_store": Builder.rope_store,
+    "attend": Builder.attend,
+    "select": Builder.select,
+    "pool": Builder.pool,
+    "log_prob": Builder.log_prob,
+}
+
+
+def build(index: int) -> Case:
+    return Builder(index, CASES[index]).build()
+
+
+# ---------------------------------------------------------------- truth
+def erf(x: Float64) -> Float64:
+    return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64)
+
+
+ACTIVATIONS: dict[str, Callable[[Float64], Float64]] = {
+    "none": lambda x: x,
+    "gelu": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+}
+POOLS: dict[str, Callable[[Float64], Float64]] = {
+    "mean": lambda x: x.mean(axis=0),
+    "cls": lambda x: x[0],
+    "last": lambda x: x[-1],
+    "max": lambda x: x.max(axis=0),
+    "mean_sqrt_len": lambda x: x.sum(axis=0) / math.sqrt(len(x)),
+    "weighted_mean": lambda x: np.arange(1, len(x) + 1) @ x / (len(x) * (len(x) + 1) / 2),
+}
+
+
+def single(x: float) -> float:
+    """As the engine holds it."""
+    return float(np.float32(x))
+
+
+class Reference:
+    """The operations as cpp/core/program.h writes them, in float64. Caches are plain rows by segment: pages are the engine's affair."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        counts = {"tokens": case.rows, "segments": len(case.segments), "selected": len(case.selected)}
+        self.slots = [np.zeros((counts[rows], width)) for rows, width in case.slots]
+        self.matrices = [
+            _core.ops.unpack(name, packed).reshape(rows, cols).astype(np.float64) for name, rows, cols, packed in case.matrices
+        ]
+        self.vectors = [vector.astype(np.float64) for vector in case.vectors]
+        firsts = np.cumsum([0] + [s.rows for s in case.segments])
+        self.rows = [slice(a, b) for a, b in zip(firsts[:-1], firsts[1:], strict=True)]  # by segment
+        self.positions = np.concatenate([np.arange(s.past, s.past + s.rows) for s in case.segments] or [np.arange(0)])
+        self.keys: list[Float64] = []  # by segment: all positions
+        self.values: list[Float64] = []
+
+    def answer(self) -> Float64:
+        if self.case.input is not None:
+            self.slots[self.case.input_slot][:] = self.case.input
+        for op in self.case.ops:
+            OPERATIONS[op["op"]](self, op)
+        return self.case.counted(self.slots[self.case.output_slot])
+
+    def at(self, view: View) -> Float64:
+        slot, col, width = view
+        return self.slots[slot][:, col : col + width]
+
+    def embed(self, op: dict[str, Any]) -> None:
+        out = single(op["scale"]) * self.matrices[op["tokens"]][self.case.ids]
+        if "positions" in op:
+            out = out + self.matrices[op["positions"]][self.positions]
+        if "types" in op:
+            out = out + self.matrices[op["types"]][self.case.types]
+        self.at(op["out"])[:] = out
+
+    def norm(self, op: dict[str, Any]) -> None:
+        x = self.at(op["in"])
+        x = x.reshape(len(x), -1, op["group"] or x.shape[1])
+        if op["kind"] == "layer":
+            x = x - x.mean(axis=2, keepdims=True)
+        y = x / np.sqrt((x**2).mean(axis=2, keepdims=True) + single(op["eps"])) * self.vectors[op["weight"]]
+        if "bias" in op:
+            y = y + self.vectors[op["bias"]]
+        y = y.reshape(len(y), -1)
+        self.at(op["out"])[:] = self.at(op["add"]) + y if op["add"] else y
+
+    def linear(self, op: dict[str, Any]) -> None:
+        x, activate = self.at(op["in"]), ACTIVATIONS[op["activation"]]
+        y = [x @ self.matrices[part["weight"]].T + (self.vectors[part["bias"]] if "bias" in part else 0) for part in op["parts"]]
+        out = activate(np.concatenate(y, axis=1))
+        self.at(op["out"])[:] = out + self.at(op["residual"]) if op["residual"] else out
+
+    def gated_linear(self, op: dict[str, Any]) -> None:
+        x = self.at(op["in"])
+        self.at(op["out"])[:] = ACTIVATIONS[op["activation"]](x @ self.matrices[op["gate"]].T) * (x @ self.matrices[op["up"]].T)
+
+    def rope_store(self, op: dict[str, Any]) -> None:
+        for name in ("q", "k"):
+            self.at(op[name])[:] = turned(self.at(op[name]), self.positions, op)
+        for s, (segment, rows) in enumerate(zip(self.case.segments, self.rows, strict=True)):
+            keys, values = self.at(op["k"])[rows], self.at(op["v"])[rows]
+            if self.case.past and segment.past:
+                _, k, v = (self.case.past[s][:, col : col + width].astype(np.float64) for _, col, width in (op["q"], op["k"], op["v"]))
+                keys, values = np.concatenate([turned(k, np.arange(segment.past), op), keys]), np.concatenate([v, values])
+            self.keys.append(keys)
+            self.values.append(values)
+
+    def attend(self, op: dict[str, Any]) -> None:
+        cached, window, dim, kv_heads = "cache" in op, op["window"], op["head_dim"], op["kv_heads"]
+        scale, softcap = single(op["scale"]), single(op["softcap"])
+        for s, rows in enumerate(self.rows):
+            keys, values = (self.keys[s], self.values[s]) if cached else (self.at(op["k"])[rows], self.at(op["v"])[rows])
+            own = (self.positions[rows] if cached else np.arange(rows.stop - rows.start))[:, None]
+            other = np.arange(len(keys))
+            if cached:
+                seen = (other <= own) & ((other > own - window) if window else True)
+            else:
+                seen = np.abs(other - own) <= (window or len(keys))
+            q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
+            k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, dim)
+            scores = scale * (q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None])
+            if softcap > 0:
+                scores = softcap * np.tanh(scores / softcap)
+            weights = np.exp(np.where(seen, scores, -np.inf) - np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True))
+            mixed = (weights / weights.sum(axis=-1, keepdims=True)) @ v.transpose(1, 0, 2)[:, None]
+            self.at(op["out"])[rows] = mixed.transpose(2, 0, 1, 3).reshape(len(own), -1)
+
+    def select(self, op: dict[str, Any]) -> None:
+        self.at(op["out"])[:] = self.at(op["in"])[self.case.selected]
+
+    def pool(self, op: dict[str, Any]) -> None:
+        for s, rows in enumerate(self.rows):
+            self.at(op["out"])[s] = POOLS[op["kind"]](self.at(op["in"])[rows])
+
+    def log_prob(self, op: dict[str, Any]) -> None:
+        logits = self.at(op["logits"])
+        largest = logits.max(axis=1)
+        target = logits[np.arange(len(logits)), self.case.ids]
+        self.at(op["out"])[:, 0] = target - largest - np.log(np.exp(logits - largest[:, None]).sum(axis=1))
+
+
+OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
+    "embed": Reference.embed,
+    "norm": Reference.norm,
+    "linear": Reference.linear,
+    "gated_linear": Reference.gated_linear,
+    "rope_store": Reference.rope_store,
+    "attend": Reference.attend,
+    "select": Reference.select,
+    "pool": Reference.pool,
+    "log_prob": Reference.log_prob,
+}
+
+
+def turned(x: Float64, positions: npt.NDArray[np.int64], op: dict[str, Any]) -> Float64:
+    """Rows of heads after rotation (Su et al. 2021)."""
+    pairs = len(op["inv_freq"])
+    angles = positions[:, None, None] * np.array(op["inv_freq"])
+    cos, sin = single(op["magnitude"]) * np.cos(angles), single(op["magnitude"]) * np.sin(angles)
+    heads = x.reshape(len(x), -1, op["head_dim"]).copy()
+    first, second = (
+        (np.s_[..., 0 : 2 * pairs : 2], np.s_[..., 1 : 2 * pairs : 2])
+        if op["interleaved"]
+        else (np.s_[..., :pairs], np.s_[..., pairs : 2 * pairs])
+    )
+    a, b = heads[first].copy(), heads[second].copy()
+    heads[first], heads[second] = a * cos - b * sin, a * sin + b * cos
+    return heads.reshape(x.shape)
+
+
+def nmse(found: npt.NDArray[Any], expected: Float64, floor: float) -> float:
+    if found.shape != expected.shape:
+        return math.inf
+    error = float(np.sum((found.astype(np.float64) - expected) ** 2))
+    if not math.isfinite(error):
+        return math.inf
+    return 0.0 if error == 0 else error / max(float(np.sum(expected**2)), floor * expected.size, sys.float_info.min)
+
+
+# ---------------------------------------------------------------- the engine
+COMPUTE = {"automatic": "auto", "float32": "float32"}
+
+
+def run(case: Case, compute: str, threads: int = 1) -> Float32:
+    program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "input": case.input_slot, "output": case.output_slot}
+    vectors = [vector.tolist() for vector in case.vectors]
+    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages)
+
+    def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
+        ragged, first = [], 0
+        for segment, past, count in segments:
+            ragged.append((first, count, past, segment.pages))
+            first += count
+        return runner.run(rows, segments=ragged, input=values, **others)
+
+    past = [(segment, 0, segment.past) for segment in case.segments if case.past and segment.past]
+    if past:
+        go(past, sum(count for _, _, count in past), np.concatenate([rows for rows in case.past if len(rows)]))
+    segments = [(segment, segment.past, segment.rows) for segment in case.segments]
+    out = go(segments, case.rows, case.input, ids=case.ids, types=case.types, selected=case.selected)
+    if case.output_slot == case.input_slot:
+        outside = np.ones(out.shape[1], dtype=bool)
+        for _, col, width in case.out:
+            outside[col : col + width] = False
+        assert case.input is not None
+        assert out[:, outside].tobytes() == case.input[:, outside].tobytes(), "columns outside the result were changed"
+    return case.counted(out)
+
+
+def main() -> None:
+    path, *indices = sys.argv[1:]
+    results: dict[str, npt.NDArray[Any]] = {"isa": np.array(_core.build_info()["isa"])}
+    for index in map(int, indices):
+        case = build(index)
+        for compute in limits(CASES[index]):
+            results[f"{index} {compute}"] = run(case, compute)
+    np.savez(path, **results)
+
+
+if __name__ == "__main__":
+    main()
