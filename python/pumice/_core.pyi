@@ -4,17 +4,19 @@ Every call that works for long releases the GIL and sees Ctrl-C within 100 ms (K
 pumice.errors, which registers them here with set_error_types().
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float32 = npt.NDArray[np.float32]
+_Int32 = npt.NDArray[np.int32]
+_Int64 = npt.NDArray[np.int64]
+_Float32 = npt.NDArray[np.float32]
 
 __version__: str
+ops: ModuleType  # programs of any operations on arrays; for tests and bench (python/bindings/ops.cpp)
 
 def set_error_types(types: dict[str, type[BaseException]]) -> None:
     """Maps kinds of error (the names of ErrorKind in cpp/core/error.h, and "base") to exception classes.
@@ -28,7 +30,10 @@ def build_info() -> dict[str, Any]:
     """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads, formats (names), architectures."""
 
 def self_test() -> list[dict[str, Any]]:
-    """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail."""
+    """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail (str)."""
+
+def spm_merges(tokens: Iterable[str], scores: _Float32, mergeable: npt.NDArray[np.bool_]) -> _Int32:
+    """Pairs of token ids (m x 2) of a SentencePiece vocabulary, the most urgent merge first (cpp/engine/spm_merges.h)."""
 
 class ModelFile:
     """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""
@@ -65,12 +70,11 @@ class LoadOptions:
         compute: str = "auto",
         threads: int | None = None,
         pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: from the file (GGUF) or mean
-        label_count: int | None = None,  # cross-encoder head; None: from the file
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
-    """Placement from metadata alone: rows (list of dicts: name, device, weights, kv, scratch, formats), totals per device, n_ctx,
-    kv_budget, notes (list of str: what did not fit and why)."""
+    """Placement from metadata alone: rows (list of dicts: name, device, weights, kv, formats), devices (ids), weights and scratch (bytes),
+    kv_budget, kv_page (bytes of a page of positions), memory_free, n_ctx, notes (list of str: what did not fit and why)."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
     """progress(bytes_done, bytes_total) is called on the calling thread, about ten times a second."""
@@ -91,10 +95,10 @@ class Model:
 
     def encode(
         self,
-        ids: Int32,
-        offsets: Int64,
-        types: Int32 | None,
-        out: Float32,
+        ids: _Int32,
+        offsets: _Int64,
+        types: _Int32 | None,
+        out: _Float32,
         normalize: bool,
         token_budget: int,
         progress: Callable[[int], None] | None = None,
@@ -104,19 +108,19 @@ class Model:
         Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
         progress(texts_done) is called on the calling thread."""
 
-    def encode_tokens(self, ids: Int32, offsets: Int64, types: Int32 | None) -> Float32:
+    def encode_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
         """The last hidden state of every token (total x hidden_size)."""
 
-    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None) -> Float32:
+    def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
         """Logits of a sequence classifier or cross-encoder (n x labels)."""
 
-    def logits(self, ids: Int32, all_positions: bool) -> Float32:
+    def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""
 
-    def score(self, ids: Int32) -> Float32:
+    def score(self, ids: _Int32) -> _Float32:
         """(T-1,) log-probability of each token after the first."""
 
-    def generator(self, prompts: Sequence[Int32], params: dict[str, Any]) -> Generator:
+    def generator(self, prompts: Sequence[_Int32], params: dict[str, Any]) -> Generator:
         """params, all optional: max_new_tokens (int), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
         frequency_penalty (float or int), logit_bias (dict id -> float), seed (int), n (int), eos_ids (list of int), logprobs (int: how
         many alternatives; -1 or absent: none, not even the chosen one's). Sequence s belongs to prompt s // n. temperature 0: greedy."""
@@ -133,8 +137,8 @@ class Generator:
     def advance(self, max_steps: int, max_ms: float) -> list[dict[str, Any]]:
         """Runs decode steps (prefill first) until max_steps tokens per sequence, max_ms or the end; no lock is held in between calls.
 
-        One dict per sequence with news: sequence, ids (Int32 of the new tokens), finish_reason (None, "eos" or "length"), and when asked
-        for logprobs (Float32 n), top_ids (Int32 n x k), top_logprobs (Float32 n x k). An eos token is not among the ids."""
+        One dict per sequence with news: sequence, ids (int32: the new tokens), finish_reason (None, "eos" or "length"), and when asked
+        for logprobs (float32 n), top_ids (int32 n x k), top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def finish(self, sequence: int) -> None:
         """Ends a sequence early (a stop string was found)."""
