@@ -103,9 +103,10 @@ def decoders() -> None:
     GOLDENS.joinpath("decoders").mkdir(parents=True, exist_ok=True)
     for name, path in (("smollm2", samples.smollm2()), ("gemma3", samples.gemma3())):
         theirs = llama_cpp.Llama(str(path), n_ctx=512, n_batch=512, logits_all=True, verbose=False, n_threads=2)
-        ids = theirs.tokenize(text.encode(), add_bos=False)[: 4 * 400]
+        ids = theirs.tokenize(text.encode(), add_bos=False)
+        size = len(ids) // 4
         bos = [theirs.token_bos()] if theirs.token_bos() >= 0 else []
-        windows = [(bos + ids[i : i + 400]) for i in range(0, 1600, 400)]
+        windows = [bos + ids[i : i + size] for i in range(0, 4 * size, size)]
         model = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
         parts: list[dict[str, np.ndarray]] = []
         for window in windows:  # one at a time: a window of Gemma's is 0.8 GB in float64

@@ -48,7 +48,11 @@ struct Architecture {
   bool interleaved_rope_in_gguf = false;                // GGUF writers of this family permute q and k for pairs (2j, 2j+1)
   bool norm_is_offset_in_safetensors = false;           // weight w stands for 1 + w
   bool embedding_scaled = false;                        // by sqrt(hidden_size)
-  std::int32_t head_dim = 0;                            // when config.json does not say; 0: hidden_size / heads
+  // What transformers takes when config.json is silent: its files leave out what equals the default.
+  std::int32_t heads = 0, kv_heads = 0;                 // 0: config.json must say; as many as heads
+  std::int32_t head_dim = 0;                            // 0: hidden_size / heads
+  std::int64_t n_ctx = 2048;
+  float rope_theta = 10000.0f;
   std::int32_t window = 0;                              // when config.json has no sliding_window at all
   std::int32_t full_every = 0;                          // layers n, 2n, ... see everything, the others their window; 0: all alike
   float window_rope_theta = 0;                          // rope base of the layers with a window; 0: as the others

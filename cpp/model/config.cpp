@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -40,6 +41,14 @@ class Reader {
   }
   // Present and null is not the same as absent (Mistral's sliding_window).
   bool has(std::string_view gguf_key, std::string_view json_key) const { return file_.has(key(gguf_key, json_key)); }
+  // A nested object of config.json: absent, null or empty counts as none.
+  bool object(const std::string& where) const {
+    const files::Value* held = file_.value(where);
+    if (!held) return file_.has(where);
+    if (std::holds_alternative<std::monostate>(*held) || files::type_name(*held) == "an empty list") return false;
+    throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
+        .in_file(file_.path()).at_field(where);
+  }
 
   std::int64_t in_range(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& where) const {
     if (value < low || value > high) bad(where, value, low, high);
@@ -55,10 +64,7 @@ class Reader {
     auto value = number(gguf_key, json_key);
     if (!value) value = otherwise;
     if (!value) missing(key(gguf_key, json_key));
-    if (!(*value > 0) || !(*value < 1e30)) {
-      throw Error(ErrorKind::model_format, str(file_.path(), ": ", key(gguf_key, json_key), " is ", *value, ", which is not a positive number"))
-          .in_file(file_.path()).at_field(key(gguf_key, json_key));
-    }
+    if (!(*value > 0) || !(*value < 1e30)) bad_number(key(gguf_key, json_key), *value, "a positive number below 1e30");
     return *value;
   }
 
@@ -68,6 +74,10 @@ class Reader {
   template <class T>
   [[noreturn]] void bad(const std::string& where, const T& value, std::int64_t low, std::int64_t high) const {
     throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; it must lie between ", low, " and ", high))
+        .in_file(file_.path()).at_field(where);
+  }
+  [[noreturn]] void bad_number(const std::string& where, double value, const char* needed) const {
+    throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; ", needed, " is needed"))
         .in_file(file_.path()).at_field(where);
   }
   template <class... Parts>
@@ -113,7 +123,7 @@ struct RopeScaling {
 };
 
 // inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
-Rope make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+Rope scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   constexpr double kTwoPi = 2 * 3.14159265358979323846;
   Rope rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
   for (std::int32_t j = 0; j < dims / 2; ++j) {
@@ -150,6 +160,17 @@ Rope make_rope(const Reader& read, double theta, std::int32_t dims, const RopeSc
   read.unsupported("rope scaling \"", s.type, "\" is not known; this version has linear, llama3 and yarn");
 }
 
+// Numbers that are each in range can still give frequencies that are none.
+Rope make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+  Rope rope = scaled_rope(read, theta, dims, s, interleaved);
+  const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
+  if (!std::ranges::all_of(rope.inv_freq, sound) || !sound(rope.magnitude)) {
+    throw Error(ErrorKind::model_format, str(read.file().path(), ": rotary base ", theta, " with scaling \"", s.type, "\" by ", s.factor,
+                                             " gives frequencies that are not finite")).in_file(read.file().path()).at_field("rope_theta");
+  }
+  return rope;
+}
+
 // `at` is where transformers keeps a layer type's rope: "rope_parameters", "rope_parameters.sliding_attention" (5.x), "rope_scaling" (4.x).
 RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) {
   RopeScaling s;
@@ -163,6 +184,9 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", n_ctx);
   s.attention_factor = read.number("rope.scaling.attn_factor", at + ".attention_factor");
+  if (s.attention_factor && !(std::abs(*s.attention_factor) < 1e30)) {
+    read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *s.attention_factor, "a number below 1e30");
+  }
   if (s.type == "llama3" && !(s.high_freq_factor > s.low_freq_factor)) {
     read.unsupported("rope scaling llama3 needs high_freq_factor (", s.high_freq_factor, ") > low_freq_factor (", s.low_freq_factor, ")");
   }
@@ -172,13 +196,17 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
 void read_ropes(const Reader& read, Config& c) {
   const Architecture& row = *c.architecture;
   const bool interleaved = c.gguf && row.interleaved_rope_in_gguf;
-  const bool per_type = !c.gguf && read.has("", "rope_parameters.full_attention");
-  const std::string full = per_type ? "rope_parameters.full_attention" : read.has("", "rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
+  const bool parameters = object("rope_parameters"), per_type = parameters && object("rope_parameters.full_attention");
+  const std::string full = per_type ? "rope_parameters.full_attention" : parameters ? "rope_parameters" : "rope_scaling";
+  object("rope_scaling"), object("rope_parameters.sliding_attention");  // throw when they are there and no objects
   double partial = read.number("", full + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(1));
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
-  const std::int32_t dims = read.size("rope.dimension_count", "", c.head_dim, static_cast<std::int64_t>(c.head_dim * partial) / 2 * 2);
+  const std::int64_t turned = static_cast<std::int64_t>(c.head_dim * partial) / 2 * 2;
+  if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", c.head_dim, " leaves nothing to rotate");
+  const std::int32_t dims = read.size("rope.dimension_count", "", c.head_dim, turned);
   if (dims % 2 != 0) read.unsupported("an odd number of rotary dimensions (", dims, ")");
-  const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", 10000));
+  const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", row.rope_theta));
   c.ropes.push_back(make_rope(read, theta, dims, scaling_at(read, full, static_cast<double>(c.n_ctx)), interleaved));
   if (row.window_rope_theta > 0) {  // layers with a window: their own base, never scaled
     const std::string local = "rope_parameters.sliding_attention";
@@ -220,23 +248,27 @@ Config read_config(const files::ModelFile& file) {
   c.architecture = &row_of(read);
   c.gguf = read.gguf();
   const Architecture& row = *c.architecture;
-  if (file.has("quantization_config")) {
+  if (!c.gguf && (read.object("quantization_config") || read.object(read.key("", "quantization_config")))) {
     read.unsupported("its weights are quantised by ", file.string("quantization_config.quant_method").value_or("a method of another library"),
                      "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
   }
   if (const auto kind = file.kind() == files::Kind::gguf ? std::nullopt : read.string("", "position_embedding_type"); kind && *kind != "absolute") {
     read.unsupported("position_embedding_type \"", *kind, "\" is not known; this version has absolute");
   }
+  if (read.integer("expert_count", "").value_or(0) != 0) read.unsupported("a mixture of experts (expert_count) is not run yet");
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
-  c.heads = read.size("attention.head_count", "num_attention_heads", 65536);
-  c.kv_heads = read.size("attention.head_count_kv", "num_key_value_heads", 65536, c.heads);
+  const auto silent = [&](std::int64_t value) { return value > 0 && !c.gguf ? std::optional(value) : std::nullopt; };
+  c.heads = read.size("attention.head_count", "num_attention_heads", 65536, silent(row.heads));
+  const bool says_kv_heads = read.has("attention.head_count_kv", "num_key_value_heads");  // null: as many as heads
+  c.kv_heads = read.size("attention.head_count_kv", "num_key_value_heads", 65536,
+                         says_kv_heads ? c.heads : silent(row.kv_heads).value_or(c.heads));
   const std::int64_t head_dim = row.head_dim != 0 && !c.gguf ? row.head_dim : std::max(1, c.hidden_size / c.heads);
   c.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
   if (read.size("attention.value_length", "", kMaxHeadDim, c.head_dim) != c.head_dim) read.unsupported("heads of keys and of values differ in size");
   if (c.heads % c.kv_heads != 0) read.unsupported(c.heads, " attention heads cannot share ", c.kv_heads, " heads of keys evenly");
   if (c.head_dim % 8 != 0) read.unsupported("head_dim is ", c.head_dim, "; it must be a multiple of 8");
   c.ffn_size = read.size("feed_forward_length", "intermediate_size", kMaxWidth * 4);
-  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(2048), 1, kMaxContext,
+  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(row.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
   c.eps = static_cast<float>(row.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", 1e-6)
                                                        : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", 1e-12));
@@ -247,7 +279,11 @@ Config read_config(const files::ModelFile& file) {
     pre_attention = static_cast<double>(c.hidden_size) / c.heads;  // the 27B alone; its GGUF does not say
   }
   c.attention_scale = static_cast<float>(1 / std::sqrt(pre_attention));
-  c.attention_softcap = static_cast<float>(read.number("attn_logit_softcapping", "attn_logit_softcapping").value_or(0));
+  const double softcap = read.number("attn_logit_softcapping", "attn_logit_softcapping").value_or(0);
+  if (!(softcap >= 0 && softcap < 1e30)) {
+    read.bad_number(read.key("attn_logit_softcapping", "attn_logit_softcapping"), softcap, "0 (none) or a positive number");
+  }
+  c.attention_softcap = static_cast<float>(softcap);
   if (read.number("final_logit_softcapping", "final_logit_softcapping").value_or(0) != 0) read.unsupported("final_logit_softcapping is not run yet");
   read_layers(read, c);
   if (row.task == Task::generate) read_ropes(read, c);

@@ -58,6 +58,7 @@ class Resolver {
       for (std::size_t layer = 0; layer < d_.blocks.size(); ++layer) d_.blocks[layer][index(name.role)] = resolve(name, layer);
     }
     Parameter& head = d_.globals[index(Role::head)];
+    if (row.task == Task::generate && !head.present() && !d_.config.gguf && file_->boolean("tie_word_embeddings") == false) missing("lm_head.weight");
     if (row.task == Task::generate && !head.present()) head.matrix = d_.global(Role::token_embedding).matrix;  // tied
     quantise_tied_embedding();
     read_rope_factors();
@@ -156,6 +157,7 @@ class Resolver {
     require_format(tensor);
     const bool fits = tensor.shape.size() == 2 && (rows == 0 || tensor.shape[0] == rows) && tensor.shape[1] == cols;
     if (!fits) wrong_shape(tensor, str("[", rows == 0 ? "any" : std::to_string(rows), ", ", cols, "]"));
+    if (tensor.shape[0] < 1) wrong_shape(tensor, "at least one row");
     if (tensor.shape[0] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
     Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = tensor.shape[0], .cols = cols};
     matrix.read = [file = file_, &tensor, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
@@ -209,7 +211,9 @@ class Resolver {
     require_format(*factors);
     const std::vector<float> values = file_->read_floats(*factors);
     for (std::size_t j = 0; j < inv_freq.size(); ++j) {
-      if (!(values[j] > 0)) fail(ErrorKind::model_format, file_->path(), ": rope_freqs.weight[", j, "] is ", values[j], ", which is not positive");
+      if (!(values[j] >= 1e-6f)) {
+        fail(ErrorKind::model_format, file_->path(), ": rope_freqs.weight[", j, "] is ", values[j], ", which is no sound factor (1 to about 32)");
+      }
       inv_freq[j] /= values[j];
     }
   }

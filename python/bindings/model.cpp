@@ -7,6 +7,7 @@
 #include <cctype>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "core/checked.h"
 #include "cpu/kernels.h"
@@ -20,6 +21,20 @@ namespace py = pybind11;
 using namespace py::literals;
 
 namespace pumice::bindings {
+
+KvFormat kv_format(const std::string& name) {
+  if (name == "f16") return KvFormat::f16;
+  if (name == "f32") return KvFormat::f32;
+  if (name == "q8_0") return KvFormat::q8_0;
+  fail(ErrorKind::invalid_argument, "kv_dtype=\"", name, "\" is not known; there are \"f16\", \"f32\" and \"q8_0\"");
+}
+
+Compute compute_mode(const std::string& name) {
+  if (name == "auto") return Compute::automatic;
+  if (name == "float32") return Compute::float32;
+  fail(ErrorKind::invalid_argument, "compute=\"", name, "\" is not known; there are \"auto\" and \"float32\"");
+}
+
 namespace {
 
 using engine::LoadOptions;
@@ -62,19 +77,6 @@ Format weight_format(const std::string& name) {
     fail(ErrorKind::invalid_argument, "quantize=\"", name, "\" is not known; there are \"q8_0\", \"q4_0\" and \"q4_k\"");
   }
   return *format;
-}
-
-KvFormat kv_format(const std::string& name) {
-  if (name == "f16") return KvFormat::f16;
-  if (name == "f32") return KvFormat::f32;
-  if (name == "q8_0") return KvFormat::q8_0;
-  fail(ErrorKind::invalid_argument, "kv_dtype=\"", name, "\" is not known; there are \"f16\", \"f32\" and \"q8_0\"");
-}
-
-Compute compute_mode(const std::string& name) {
-  if (name == "auto") return Compute::automatic;
-  if (name == "float32") return Compute::float32;
-  fail(ErrorKind::invalid_argument, "compute=\"", name, "\" is not known; there are \"auto\" and \"float32\"");
 }
 
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
@@ -347,8 +349,8 @@ class GeneratorHandle {
   engine::Generator& get() const { return *generator_; }
 
   py::list advance(std::int32_t max_steps, double max_ms) {
-    std::vector<engine::News> news;
-    interruptible([&](const Cancel& cancel) { news = generator_->advance(max_steps, max_ms, cancel); });
+    if (news_.empty()) interruptible([&](const Cancel& cancel) { news_ = generator_->advance(max_steps, max_ms, cancel); });
+    const std::vector<engine::News> news = std::exchange(news_, {});
     py::list out;
     for (const engine::News& n : news) {
       py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
@@ -365,7 +367,10 @@ class GeneratorHandle {
   }
 
   py::dict timings() const {
-    const auto t = generator_->timings();
+    const auto t = [&] {
+      const py::gil_scoped_release release;  // waits for another thread's advance()
+      return generator_->timings();
+    }();
     return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
                     "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds);
   }
@@ -373,6 +378,7 @@ class GeneratorHandle {
  private:
   std::shared_ptr<engine::Model> model_;
   std::unique_ptr<engine::Generator> generator_;
+  std::vector<engine::News> news_;  // not given out yet: a Ctrl-C that comes as a step ends must not lose its tokens
   bool logprobs_ = false;
 };
 
@@ -382,10 +388,9 @@ void bind_models(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
       .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(), "n_ctx"_a = py::none(),
            "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = py::none());
-  module.def("plan", &plan, "file"_a, "options"_a);
-  module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none());
-
-  py::class_<Handle>(module, "Model")
+  py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
+  py::class_<GeneratorHandle> generator(module, "Generator");
+  handle
       .def_property_readonly("info", &model_info)
       .def("placement", [](const Handle& handle) { return placement_dict(handle.get()->placement()); })
       .def("memory", &memory)
@@ -400,10 +405,13 @@ void bind_models(py::module_& module) {
       }, "prompts"_a, "params"_a)
       .def("close", &Handle::close);
 
-  py::class_<GeneratorHandle>(module, "Generator")
+  generator
       .def_property_readonly("sequences", [](const GeneratorHandle& g) { return g.get().sequences(); })
       .def_property_readonly("prompt_tokens", [](const GeneratorHandle& g) { return g.get().prompt_tokens(); })
-      .def_property_readonly("reused_tokens", [](const GeneratorHandle& g) { return g.get().reused_tokens(); })
+      .def_property_readonly("reused_tokens", [](const GeneratorHandle& g) {
+        const py::gil_scoped_release release;
+        return g.get().reused_tokens();
+      }, py::return_value_policy::move)
       .def_property_readonly("seed", [](const GeneratorHandle& g) { return g.get().seed(); })
       .def_property_readonly("done", [](const GeneratorHandle& g) { return g.get().done(); })
       .def("advance", &GeneratorHandle::advance, "max_steps"_a, "max_ms"_a)
@@ -416,6 +424,8 @@ void bind_models(py::module_& module) {
         const py::gil_scoped_release release;
         g.get().close();
       });
+  module.def("plan", &plan, "file"_a, "options"_a);
+  module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none());
 }
 
 }  // namespace pumice::bindings

@@ -57,6 +57,33 @@ py::list self_test() {
   return out;
 }
 
+// Strings stay alive and unchanged in the tuple while the GIL is released.
+py::array_t<std::int32_t> spm_merges(const py::iterable& tokens, const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
+                                     const py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>& mergeable) {
+  const py::tuple texts(tokens);
+  std::vector<std::string_view> views;
+  views.reserve(texts.size());
+  for (const py::handle text : texts) {
+    Py_ssize_t size = 0;
+    const char* bytes = PyUnicode_Check(text.ptr()) ? PyUnicode_AsUTF8AndSize(text.ptr(), &size) : nullptr;
+    if (!bytes) {
+      PyErr_Clear();
+      fail(ErrorKind::model_format, "token ", views.size(), " of the vocabulary is no valid text");
+    }
+    views.emplace_back(bytes, static_cast<std::size_t>(size));
+  }
+  std::vector<Merge> merges;
+  {
+    const py::gil_scoped_release release;
+    merges = pumice::spm_merges(views, {scores.data(), static_cast<std::size_t>(scores.size())},
+                                {mergeable.data(), static_cast<std::size_t>(mergeable.size())});
+  }
+  py::array_t<std::int32_t> out({static_cast<py::ssize_t>(merges.size()), py::ssize_t{2}});
+  std::int32_t* pair = out.mutable_data();
+  for (const Merge& merge : merges) *pair++ = merge.left, *pair++ = merge.right;
+  return out;
+}
+
 }  // namespace
 }  // namespace pumice::bindings
 
@@ -70,4 +97,5 @@ PYBIND11_MODULE(_core, module) {
   module.def("devices", &devices);
   module.def("build_info", &build_info);
   module.def("self_test", &self_test);
+  module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
 }

@@ -8,6 +8,7 @@
 #include "core/program.h"
 #include "cpu/cpu_backend.h"
 #include "interruptible.h"
+#include "model.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -118,6 +119,7 @@ class Runner {
     Program p{.name = "test"};
     for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
     for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
+      require(rows == "tokens" || rows == "segments" || rows == "selected", "rows \"", rows, "\" of a slot are not known");
       p.slots.push_back({rows == "tokens" ? Rows::tokens : rows == "segments" ? Rows::segments : Rows::selected, width});
     }
     for (const auto& [kv_heads, head_dim] : field<std::vector<std::pair<std::int32_t, std::int32_t>>>(program, "caches", {})) {
@@ -141,10 +143,9 @@ class Runner {
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     backend_ = cpu::make_backend(threads);
-    const KvFormat kv = kv_dtype == "f32" ? KvFormat::f32 : kv_dtype == "q8_0" ? KvFormat::q8_0 : KvFormat::f16;
-    caches_ = backend_->caches(p.caches, kv);
+    caches_ = backend_->caches(p.caches, kv_format(kv_dtype));
     if (pages > 0) caches_->reserve(pages);
-    executable_ = backend_->prepare(std::move(p), backend_->weights(weights, {}, {}, Cancel()), compute == "float32" ? Compute::float32 : Compute::automatic);
+    executable_ = backend_->prepare(std::move(p), backend_->weights(weights, {}, {}, Cancel()), compute_mode(compute));
     workspace_ = backend_->workspace(Crew::team);
   }
 
