@@ -56,6 +56,7 @@ ACTIVATIONS = ["none", "gelu", "gelu_tanh", "silu", "relu", "tanh"]
 PADS = [0, 8, 3]
 PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
 EXACT = 1e-10  # float32 arithmetic
+PRECISE = 1e-8  # activations of 15 bits
 ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # f32: angles of rope are float32 numbers
 
 
@@ -64,7 +65,13 @@ def product_limits(*formats: str) -> dict[str, float]:
 
 
 def linear(
-    parts: list[tuple[str, int, bool]], cols: int, tokens: int, activation: str = "none", residual: str = "none", pad: int = 0
+    parts: list[tuple[str, int, bool]],
+    cols: int,
+    tokens: int,
+    activation: str = "none",
+    residual: str = "none",
+    pad: int = 0,
+    precise: bool = False,
 ) -> Case:
     return {
         "op": "linear",
@@ -74,7 +81,8 @@ def linear(
         "activation": activation,
         "residual": residual,
         "pad": pad,
-        "nmse": product_limits(*(f for f, _, _ in parts)),
+        "precise": precise,
+        "nmse": PRODUCT | {"automatic": PRECISE} if precise else product_limits(*(f for f, _, _ in parts)),
         "floor": 0.1,
     }
 
@@ -105,6 +113,11 @@ def linears() -> list[Case]:
             linear([("F32", 40, False)], 8192, tokens),
             linear([("MXFP4", 33, False), ("IQ4_XS", 31, True), ("Q2_K", 7, True)], 512, tokens, "silu"),
         ]
+    for n, (name, block) in enumerate(BLOCKS.items()):
+        for t in range(2):
+            case = [(name, ROWS[(n + t) % 8], n % 3 == 0), ("Q8_0", 20, False)]
+            cases.append(linear(case[: 1 + n % 2], COLS[max(block, 32)][n % 4], TOKENS[(n + 4 * t) % 9], "none", ["none", "out"][t], PADS[n % 3], True))
+    cases += [linear([("Q8_0", 1000, False)], 768, tokens, precise=True) for tokens in (1, 8, 97)]
     cases += [linear([(name, 3, True)], 32, 65537) for name in ("F32", "Q8_0")]
     cases += [linear([(name, 65537, False)], BLOCKS[name] * (1 if BLOCKS[name] > 1 else 16), 2) for name in ("F16", "Q8_0", "Q4_K")]
     return cases

@@ -84,6 +84,9 @@ struct Linear {
   std::vector<LinearPart> parts;
   Activation activation = Activation::none;
   View residual;  // may be the same view as `out`
+  // A backend that rounds activations to 8 bits keeps at least 15 here. For heads: nothing averages the noise of a logit any more
+  // (SmolLM2 Q4_1, KL divergence from float32: 0.0021 without, 0.0014 with).
+  bool precise = false;
 };
 
 // out = activation(in * gate^T) * (in * up^T)             (Shazeer 2020, GLU variants)

@@ -243,7 +243,7 @@ class BatchRun final : public Job {
     const std::int64_t all = layout_.rows[static_cast<int>(place.rows)];
     QuantRows rows;
     rows.cols = place.cols;
-    rows.rows = plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all;
+    rows.rows = place.terms * (plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
     std::uint8_t* at = area(place.area);
     rows.codes = reinterpret_cast<std::int8_t*>(at);
     at += round_up(rows.rows * rows.cols, kLine);
@@ -252,8 +252,32 @@ class BatchRun final : public Job {
     rows.sums = reinterpret_cast<std::int32_t*>(at);
     return rows;
   }
+  int terms(std::int32_t q) const { return plan_.quantised[static_cast<std::size_t>(q)].terms; }
   std::int64_t quantised_row(std::int32_t q, std::int64_t r) const {
-    return r - first_row(plan_.quantised[static_cast<std::size_t>(q)].area);
+    return terms(q) * (r - first_row(plan_.quantised[static_cast<std::size_t>(q)].area));
+  }
+  void quantise(const float* in, std::int64_t in_stride, std::int32_t q, std::int64_t first, std::int64_t count) const {
+    const QuantRows out = quantised(q);
+    if (terms(q) == 1) {
+      kernels_.rows.quantize(in, in_stride, count, quantised_row(q, first), out);
+      return;
+    }
+    for (std::int64_t r = 0; r < count; ++r) quantise_twice(in + r * in_stride, quantised_row(q, first + r), out);
+  }
+  // x ~ s c + s' c': the second term is what rounding took from the first, at most s / 2, so that s' <= s / 254.
+  void quantise_twice(const float* in, std::int64_t row, const QuantRows& out) const {
+    constexpr std::int64_t kCols = 16 * kQuantBlock;
+    float rest[kCols];
+    for (std::int64_t c = 0; c < out.cols; c += kCols) {
+      const std::int64_t block = c / kQuantBlock * out.rows;
+      const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.rows, std::min(kCols, out.cols - c)};
+      kernels_.rows.quantize(in + c, part.cols, 1, row, part);
+      for (std::int64_t k = 0; k < part.cols; ++k) {
+        const std::int64_t at = k / kQuantBlock * part.rows + row;
+        rest[k] = in[c + k] - part.scales[at] * static_cast<float>(part.codes[at * kQuantBlock + k % kQuantBlock]);
+      }
+      kernels_.rows.quantize(rest, part.cols, 1, row + 1, part);
+    }
   }
 
   std::uint8_t* scratch_of(int thread) const {
@@ -337,14 +361,14 @@ class BatchRun final : public Job {
           kernels_.rows.layer_norm(in + c, weight, bias, add ? add + c : nullptr, op.eps, group, out + c);
         }
       }
-      if (s.quantised >= 0) kernels_.rows.quantize(out, stride(op.out), 1, quantised_row(s.quantised, r), quantised(s.quantised));
+      if (s.quantised >= 0) quantise(out, stride(op.out), s.quantised, r, 1);
     }
   }
 
   std::int64_t tasks(const QuantizeStep& s) { return row_tasks(slot(s.in).rows, s.in.width); }
   void run(const QuantizeStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index);
-    kernels_.rows.quantize(row(s.in, rows.first), stride(s.in), rows.count, quantised_row(s.quantised, rows.first), quantised(s.quantised));
+    quantise(row(s.in, rows.first), stride(s.in), s.quantised, rows.first, rows.count);
   }
 
   // ------------------------------------------------------------ products
@@ -374,7 +398,9 @@ class BatchRun final : public Job {
   void product(const Part& part, const View& in, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows, float* out,
                std::int64_t out_stride) const {
     const PackedMatrix& matrix = weights_.matrix(part.weight);
-    if (part.int8) {
+    if (part.int8 && terms(q) == 2) {
+      product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
+    } else if (part.int8) {
       matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
                                    rows.count, out, out_stride);
     } else if (matrix.row_major) {
@@ -383,6 +409,22 @@ class BatchRun final : public Job {
     } else {
       matrix.kernels->product_f32(matrix.group(first / kGroupRows), count, matrix.cols, row(in, rows.first), stride(in), rows.count, out,
                                   out_stride);
+    }
+  }
+
+  // Both terms of a row pass over the weights together: for few rows, whose time goes into reading weights, the second costs little.
+  void product_of_two_terms(const PackedMatrix& matrix, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows, float* out,
+                            std::int64_t out_stride) const {
+    alignas(kLine) float tile[kTileFloats];
+    const std::int64_t width = std::min(count, kTileFloats / (2 * rows.count) / kGroupRows * kGroupRows);
+    for (std::int64_t c = 0; c < count; c += width) {
+      const std::int64_t cols = std::min(width, count - c);
+      matrix.kernels->product_int8(matrix.group((first + c) / kGroupRows), cols, matrix.cols, quantised(q), quantised_row(q, rows.first),
+                                   2 * rows.count, tile, width);
+      for (std::int64_t r = 0; r < rows.count; ++r) {
+        const float* terms = tile + 2 * r * width;
+        for (std::int64_t i = 0; i < cols; ++i) out[r * out_stride + c + i] = terms[i] + terms[width + i];
+      }
     }
   }
 

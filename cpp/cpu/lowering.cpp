@@ -83,7 +83,7 @@ class Lowering {
     }
     check(col == op.out.width, "weights give ", col, " columns, `out` takes ", op.out.width);
     check(!op.residual || op.residual.width == op.out.width, "`residual` is ", op.residual.width, " wide, `out` ", op.out.width);
-    if (int8) step.quantised = quantised(op.in);
+    if (int8) step.quantised = quantised(op.in, op.precise ? 2 : 1);
     write(op.out, "out", rows_of(op.in));
     plan_.steps.push_back(std::move(step));
   }
@@ -95,7 +95,7 @@ class Lowering {
     GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, op.in, 0), part(op.up, VectorId::none, op.in, 0)};
     check(step.gate.rows == op.out.width && step.up.rows == op.out.width, "gate and up give ", step.gate.rows, " and ", step.up.rows,
           " columns, `out` takes ", op.out.width);
-    if (step.gate.int8 || step.up.int8) step.quantised = quantised(op.in);
+    if (step.gate.int8 || step.up.int8) step.quantised = quantised(op.in, 1);
     write(op.out, "out", rows_of(op.in));
     plan_.gated = true;
     plan_.steps.push_back(std::move(step));
@@ -326,22 +326,23 @@ class Lowering {
   }
 
   // ---------------------------------------------------------------- what is made once
-  std::int32_t quantised(const View& in) {
+  std::int32_t quantised(const View& in, int terms) {
     const auto now = static_cast<std::int64_t>(op_);
     for (const Quantised& known : quantised_now_) {
-      if (known.view == in) {
+      if (known.view == in && plan_.quantised[static_cast<std::size_t>(known.id)].terms == terms) {
         quantised_lives_[static_cast<std::size_t>(known.id)].at(now);
         return known.id;
       }
     }
     const auto id = static_cast<std::int32_t>(plan_.quantised.size());
-    plan_.quantised.push_back({rows_of(in), in.width, -1});
+    plan_.quantised.push_back({rows_of(in), in.width, -1, terms});
     quantised_lives_.emplace_back();
     quantised_lives_.back().at(now);
     quantised_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
-      if (made.view == in) {  // the norm's own loop over rows does it while the row is in the first cache
-        std::get<NormStep>(plan_.steps[made.step]).quantised = id;
+      NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
+      if (made.view == in && norm.quantised < 0) {  // its own loop over rows does it while the row is in the first cache
+        norm.quantised = id;
         quantised_lives_.back().at(static_cast<std::int64_t>(made.op));
         return id;
       }
@@ -384,7 +385,7 @@ class Lowering {
       tenants.push_back({slot_lives_[s], slot.rows, slot.stride * static_cast<std::int64_t>(sizeof(float)), &slot.area});
     }
     for (std::size_t q = 0; q < plan_.quantised.size(); ++q) {
-      tenants.push_back({quantised_lives_[q], plan_.quantised[q].rows, quantised_row_bytes(plan_.quantised[q].cols), &plan_.quantised[q].area});
+      tenants.push_back({quantised_lives_[q], plan_.quantised[q].rows, plan_.quantised[q].terms * quantised_row_bytes(plan_.quantised[q].cols), &plan_.quantised[q].area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // per area

@@ -72,6 +72,7 @@ struct QuantisedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
+  int terms = 1;  // 2: each row is followed by what rounding took from it, as a row of its own
 };
 constexpr std::int64_t quantised_row_bytes(std::int64_t cols) { return cols + cols / 32 * 12; }  // codes, a scale, two sums a block
 

@@ -35,6 +35,7 @@ class Builder {
     norm(d_.global(Role::final_norm), x_, h_);
     const View logits = slot(Rows::tokens, d_.vocab_size);
     linear(h_, logits, {d_.global(Role::head)});
+    std::get<Linear>(program_.ops.back()).precise = true;
     program_.output = logits.slot;
     if (log_probs) {
       const View out = slot(Rows::tokens, 1);

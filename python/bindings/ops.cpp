@@ -75,7 +75,8 @@ void read(Norm& op, const py::dict& d) {
         .group = field<std::int32_t>(d, "group", 0), .eps = field<float>(d, "eps", 1e-5f)};
 }
 void read(Linear& op, const py::dict& d) {
-  op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false)};
+  op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false),
+        .precise = field<bool>(d, "precise", false)};
   for (const auto& part : field<std::vector<py::dict>>(d, "parts")) op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
 }
 void read(GatedLinear& op, const py::dict& d) {

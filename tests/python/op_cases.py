@@ -216,7 +216,7 @@ class Builder:
     def linear(self) -> None:
         j, c = self.j, self.case
         cols = j["cols"]
-        op: dict[str, Any] = {"op": "linear", "in": self.input(cols), "activation": j["activation"], "parts": []}
+        op: dict[str, Any] = {"op": "linear", "in": self.input(cols), "activation": j["activation"], "precise": j["precise"], "parts": []}
         for part in j["parts"]:
             op["parts"].append({"weight": self.matrix(part["format"], part["rows"], cols, cols)})
             if part["bias"]:

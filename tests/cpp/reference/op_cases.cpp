@@ -248,7 +248,7 @@ class Builder {
   }
 
   void linear() {
-    Linear op{.in = input(number("cols")), .activation = activation_named(text("activation"))};
+    Linear op{.in = input(number("cols")), .activation = activation_named(text("activation")), .precise = j_.at("precise").get<bool>()};
     std::int32_t width = 0;
     for (const json& part : j_.at("parts")) {
       const std::int32_t rows = part.at("rows");
