@@ -58,7 +58,8 @@ def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
     top = f'<caption style="text-align:left;font-weight:bold">{html.escape(caption)}</caption>' if caption else ""
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<table style="border-collapse:collapse">{top}<thead><tr>{cells("th", headers)}</tr></thead><tbody>{body}</tbody></table>'
+    head = f"<thead><tr>{cells('th', headers)}</tr></thead>"
+    return f'<table style="border-collapse:collapse;margin:6px 0">{top}{head}<tbody>{body}</tbody></table>'
 
 
 def html_lines(lines: Iterable[str]) -> str:
