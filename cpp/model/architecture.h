@@ -51,6 +51,7 @@ struct Architecture {
   // What transformers takes when config.json is silent: its files leave out what equals the default.
   std::int32_t heads = 0, kv_heads = 0;                 // 0: config.json must say; as many as heads
   std::int32_t head_dim = 0;                            // 0: hidden_size / heads
+  std::int32_t query_pre_attn_scalar = 0;               // 0: head_dim
   std::int64_t n_ctx = 2048;
   float rope_theta = 10000.0f;
   std::int32_t window = 0;                              // when config.json has no sliding_window at all

@@ -29,15 +29,15 @@ class Reader {
 
   std::optional<std::int64_t> integer(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return where == prefix_ ? std::nullopt : file_.integer(where);
+    return asked(where) ? file_.integer(where) : std::nullopt;
   }
   std::optional<double> number(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return where == prefix_ ? std::nullopt : file_.number(where);
+    return asked(where) ? file_.number(where) : std::nullopt;
   }
   std::optional<std::string> string(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return where == prefix_ ? std::nullopt : file_.string(where);
+    return asked(where) ? file_.string(where) : std::nullopt;
   }
   // Present and null is not the same as absent (Mistral's sliding_window).
   bool has(std::string_view gguf_key, std::string_view json_key) const { return file_.has(key(gguf_key, json_key)); }
@@ -92,6 +92,16 @@ class Reader {
   const files::ModelFile& file() const { return file_; }
 
  private:
+  // Whether this kind of file has such a key at all. An object where a number belongs has dotted keys and no value: not the same as absent.
+  bool asked(const std::string& where) const {
+    if (where == prefix_) return false;
+    if (!file_.value(where) && file_.has(where)) {
+      throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is an object; a single value is needed"))
+          .in_file(file_.path()).at_field(where);
+    }
+    return true;
+  }
+
   const files::ModelFile& file_;
   bool gguf_;
   std::string prefix_;
@@ -119,7 +129,8 @@ struct RopeScaling {
   std::string type = "default";
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  std::optional<double> attention_factor;
+  double magnitude = 1;   // of YaRN
+  bool truncate = true;   // YaRN's ramp begins and ends at whole dimensions
 };
 
 // inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
@@ -147,14 +158,15 @@ Rope scaled_rope(const Reader& read, double theta, std::int32_t dims, const Rope
   }
   if (s.type == "yarn") {  // Peng et al. 2023
     const auto turns_at = [&](double turns) { return dims * std::log(s.original_context / (turns * kTwoPi)) / (2 * std::log(theta)); };
-    const double low = std::max(std::floor(turns_at(s.beta_fast)), 0.0);
-    const double high = std::max(std::min(std::ceil(turns_at(s.beta_slow)), dims - 1.0), low + 0.001);
+    const double first = turns_at(s.beta_fast), last = turns_at(s.beta_slow);
+    const double low = std::max(s.truncate ? std::floor(first) : first, 0.0);
+    const double high = std::max(std::min(s.truncate ? std::ceil(last) : last, dims - 1.0), low + 0.001);
     for (std::int32_t j = 0; j < dims / 2; ++j) {
       const double ramp = std::min(std::max((j - low) / (high - low), 0.0), 1.0);
       float& f = rope.inv_freq[static_cast<std::size_t>(j)];
       f = static_cast<float>(f / s.factor * ramp + f * (1 - ramp));
     }
-    rope.magnitude = static_cast<float>(s.attention_factor.value_or(s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1));
+    rope.magnitude = static_cast<float>(s.magnitude);
     return rope;
   }
   read.unsupported("rope scaling \"", s.type, "\" is not known; this version has linear, llama3 and yarn");
@@ -174,18 +186,28 @@ Rope make_rope(const Reader& read, double theta, std::int32_t dims, const RopeSc
 // `at` is where transformers keeps a layer type's rope: "rope_parameters", "rope_parameters.sliding_attention" (5.x), "rope_scaling" (4.x).
 RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) {
   RopeScaling s;
+  const bool gguf = read.gguf();
   auto type = read.string("rope.scaling.type", at + ".rope_type");
   if (!type) type = read.string("", at + ".type");
-  if (type) s.type = *type;
-  s.factor = read.positive("rope.scaling.factor", at + ".factor", 1);
+  s.type = type.value_or(gguf ? "linear" : "default");  // llama.cpp: a factor alone is linear
+  s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", n_ctx);
+  const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
+  const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1)  // the key's name before there were types
+                                : s.type == "yarn" ? n_ctx / s.original_context : 1;
+  s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   s.low_freq_factor = read.positive("", at + ".low_freq_factor", 1);
   s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
-  s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", n_ctx);
-  s.attention_factor = read.number("rope.scaling.attn_factor", at + ".attention_factor");
-  if (s.attention_factor && !(std::abs(*s.attention_factor) < 1e30)) {
-    read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *s.attention_factor, "a number below 1e30");
+  s.truncate = gguf || read.file().boolean(read.key("", at + ".truncate")).value_or(true);
+  // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it (DeepSeek).
+  const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
+  const double part = read.positive("", at + ".mscale", 1), all = read.positive("", at + ".mscale_all_dim", 1);
+  const bool parts = read.has("", at + ".mscale") && read.has("", at + ".mscale_all_dim");
+  s.magnitude = parts ? paper(part) / paper(all) : paper(1);
+  if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
+    if (!(std::abs(*stated) < 1e30)) read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "a number below 1e30");
+    s.magnitude = gguf ? s.magnitude * *stated : *stated;
   }
   if (s.type == "llama3" && !(s.high_freq_factor > s.low_freq_factor)) {
     read.unsupported("rope scaling llama3 needs high_freq_factor (", s.high_freq_factor, ") > low_freq_factor (", s.low_freq_factor, ")");
@@ -274,7 +296,7 @@ Config read_config(const files::ModelFile& file) {
                                                        : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", 1e-12));
   c.activation = activation_of(read, row.activation);
   c.embedding_scale = row.embedding_scaled ? std::sqrt(static_cast<float>(c.hidden_size)) : 1.0f;
-  double pre_attention = read.positive("", "query_pre_attn_scalar", c.head_dim);
+  double pre_attention = read.positive("", "query_pre_attn_scalar", row.query_pre_attn_scalar > 0 && !c.gguf ? row.query_pre_attn_scalar : c.head_dim);
   if (c.gguf && row.name == "gemma3" && read.integer("block_count", "").value_or(0) == 62) {
     pre_attention = static_cast<double>(c.hidden_size) / c.heads;  // the 27B alone; its GGUF does not say
   }

@@ -1,0 +1,206 @@
+#include "model/programs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "model/tiny.h"
+
+namespace pumice::model {
+namespace {
+
+struct Loaded {
+  explicit Loaded(const tiny::Model& m, std::optional<Format> quantize = {}) : d(describe(tiny::open(m, folder), quantize)) {}
+  tiny::TempFolder folder;
+  Description d;
+};
+
+std::string name_of(const Op& op) {
+  static constexpr const char* kNames[] = {"embed", "norm", "linear", "gated", "rope", "attend", "select", "pool", "logprob"};
+  static_assert(std::size(kNames) == std::variant_size_v<Op>);
+  return kNames[op.index()];
+}
+std::string text(const Program& p) {
+  std::string names;
+  for (const Op& op : p.ops) names += (names.empty() ? "" : " ") + name_of(op);
+  return names;
+}
+const SlotShape& slot(const Program& p, std::int32_t index) { return p.slots.at(static_cast<std::size_t>(index)); }
+std::int32_t width(const Program& p, std::int32_t index) { return slot(p, index).width; }
+
+template <class T>
+std::vector<T> all(const Program& p) {
+  std::vector<T> found;
+  for (const Op& op : p.ops) {
+    if (const T* one = std::get_if<T>(&op)) found.push_back(*one);
+  }
+  return found;
+}
+
+std::set<std::string> used_names(const Description& d, const Program& p) {
+  std::set<std::string> names;
+  const auto used = used_matrices(p, d.weights.matrices.size());
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) names.insert(d.weights.matrices[i].name);
+  }
+  return names;
+}
+
+TEST(Programs, OperationsOfEachFamily) {
+  const std::string llama = "norm linear rope attend linear norm gated linear";
+  const std::string gemma = "norm linear norm norm rope attend linear norm norm gated linear norm";
+  const std::string bert = "linear attend linear norm linear linear norm";
+  const std::map<std::string, std::pair<std::string, std::string>> table = {  // before the layers, a layer
+      {"llama", {"embed", llama}},     {"mistral", {"embed", llama}},     {"gemma3", {"embed", gemma}},         {"bert", {"embed norm", bert}},
+      {"llama.gguf", {"embed", llama}}, {"gemma3.gguf", {"embed", gemma}}, {"bert.gguf", {"embed norm", bert}},
+  };
+  for (const std::string& name : tiny::every()) {
+    SCOPED_TRACE(name);
+    const Loaded m(tiny::make(name, 3));
+    const auto& [start, layer] = table.at(name);
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::tokens)), start + " " + layer + " " + layer + " " + layer);
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::selected)), start + " " + layer + " " + layer + " " + layer + " select");
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::pooled)), start + " " + layer + " " + layer + " " + layer + " pool");
+    EXPECT_EQ(text(body_program(m.d, 1, 2, Output::pooled)), layer);  // only the last stage gives the output
+    EXPECT_EQ(text(body_program(m.d, 2, 3, Output::pooled)), layer + " pool");
+    EXPECT_EQ(text(body_program(m.d, 0, 0, Output::tokens)), start);
+    if (m.d.config.architecture->task == Task::generate) {
+      EXPECT_EQ(text(head_program(m.d)), "norm linear");
+      EXPECT_EQ(text(log_prob_program(m.d)), "norm linear logprob");
+    }
+  }
+}
+
+TEST(Programs, OutputsAreWhatTheCallNeeds) {
+  const Loaded bert(tiny::make("bert"));
+  struct Case {
+    Output output;
+    Rows rows;
+    std::int64_t width;
+    const char* ends;
+  };
+  for (const Case& c : {Case{Output::tokens, Rows::tokens, tiny::kHidden, "norm"}, Case{Output::pooled, Rows::segments, tiny::kHidden, "pool"},
+                        Case{Output::classes, Rows::segments, tiny::kLabels, "pool linear linear"},
+                        Case{Output::selected, Rows::selected, tiny::kHidden, "select"}}) {
+    const Program p = body_program(bert.d, 0, 2, c.output);
+    EXPECT_EQ(slot(p, p.output).rows, c.rows) << c.ends;
+    EXPECT_EQ(width(p, p.output), c.width) << c.ends;
+    EXPECT_TRUE(text(p).ends_with(c.ends)) << text(p);
+    EXPECT_EQ(p.input, -1);
+    EXPECT_TRUE(p.caches.empty());
+  }
+  const Program classes = body_program(bert.d, 0, 2, Output::classes);
+  EXPECT_EQ(all<Pool>(classes)[0].kind, PoolKind::cls);
+  const auto linears = all<Linear>(classes);
+  EXPECT_EQ(linears[linears.size() - 2].activation, Activation::tanh);
+  EXPECT_EQ(linears.back().activation, Activation::none);
+  EXPECT_EQ(all<Pool>(body_program(bert.d, 0, 2, Output::pooled, PoolKind::max))[0].kind, PoolKind::max);
+
+  tiny::Model bare = tiny::make("bert");
+  bare.erase("bert.pooler.dense.weight");
+  bare.erase("bert.pooler.dense.bias");
+  EXPECT_TRUE(text(body_program(Loaded(bare).d, 0, 2, Output::classes)).ends_with("norm pool linear"));
+
+  const Loaded llama(tiny::make("llama"));
+  const Program head = head_program(llama.d), scores = log_prob_program(llama.d);
+  EXPECT_EQ(width(head, head.input), tiny::kHidden);
+  EXPECT_EQ(width(head, head.output), tiny::kVocab);
+  EXPECT_TRUE(all<Linear>(head)[0].precise);
+  EXPECT_EQ(width(scores, scores.output), 1);
+}
+
+TEST(Programs, DetailsOfTheLayers) {
+  const Loaded gemma(tiny::make("gemma3", 4));
+  const Program p = body_program(gemma.d, 0, 4, Output::selected);
+  const auto attends = all<Attend>(p);
+  const auto ropes = all<RopeStore>(p);
+  ASSERT_EQ(attends.size(), 4u);
+  ASSERT_EQ(p.caches.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const bool windowed = i % 2 == 0;  // sliding_window_pattern 2
+    EXPECT_EQ(attends[i].window, windowed ? 24 : 0);
+    EXPECT_EQ(attends[i].cache, static_cast<CacheId>(i));
+    EXPECT_EQ(ropes[i].cache, attends[i].cache);
+    EXPECT_EQ(ropes[i].rope, gemma.d.config.ropes[windowed ? 1 : 0]);
+    EXPECT_EQ(ropes[i].k.width, tiny::kKvHeads * tiny::kHeadDim);
+    EXPECT_EQ(attends[i].q.width, tiny::kHeads * tiny::kHeadDim);
+    EXPECT_EQ(attends[i].kv_heads, tiny::kKvHeads);
+    EXPECT_EQ(p.caches[i].kv_heads, tiny::kKvHeads);
+    EXPECT_FALSE(attends[i].k);
+  }
+  const auto norms = all<Norm>(p);
+  EXPECT_EQ(norms[1].group, tiny::kHeadDim);  // q, head by head
+  EXPECT_EQ(norms[3].out, norms[3].add);      // the branch is normed, then added
+  EXPECT_EQ(all<Embed>(p)[0].scale, gemma.d.config.embedding_scale);
+  EXPECT_EQ(all<GatedLinear>(p)[0].activation, Activation::gelu_tanh);
+
+  const Loaded bert(tiny::make("bert"));
+  const Program encoder = body_program(bert.d, 0, 2, Output::tokens);
+  EXPECT_TRUE(all<Attend>(encoder)[0].k);
+  EXPECT_EQ(all<Attend>(encoder)[0].cache, CacheId::none);
+  EXPECT_NE(all<Embed>(encoder)[0].positions, MatrixId::none);
+  EXPECT_NE(all<Embed>(encoder)[0].types, MatrixId::none);
+  const auto linears = all<Linear>(encoder);
+  ASSERT_EQ(linears[0].parts.size(), 3u);
+  for (const LinearPart& part : linears[0].parts) EXPECT_NE(part.bias, VectorId::none);
+  EXPECT_EQ(linears[1].residual, linears[1].out);
+  EXPECT_EQ(linears[2].activation, Activation::gelu);
+  EXPECT_EQ(all<Norm>(encoder)[0].kind, NormKind::layer);
+}
+
+// Cut anywhere: the parts fit together, and are the whole.
+TEST(Programs, SplitsAtEveryLayer) {
+  for (const std::string& name : tiny::every()) {
+    SCOPED_TRACE(name);
+    constexpr std::size_t layers = 4;
+    const Loaded m(tiny::make(name, layers));
+    const Output output = m.d.config.architecture->task == Task::generate ? Output::selected : Output::pooled;
+    const Program whole = body_program(m.d, 0, layers, output);
+    for (std::size_t cut = 0; cut <= layers; ++cut) {
+      const Program first = body_program(m.d, 0, cut, cut == layers ? output : Output::tokens);
+      EXPECT_EQ(first.input, -1);
+      if (cut == layers) continue;
+      EXPECT_EQ(slot(first, first.output).rows, Rows::tokens);
+      if (cut == 0) continue;
+      const Program second = body_program(m.d, cut, layers, output);
+      ASSERT_GE(second.input, 0);
+      EXPECT_EQ(width(first, first.output), width(second, second.input));
+      EXPECT_EQ(slot(second, second.input).rows, Rows::tokens);
+      EXPECT_EQ(text(first) + " " + text(second), text(whole));
+      EXPECT_EQ(first.caches.size() + second.caches.size(), whole.caches.size());
+      EXPECT_EQ(width(second, second.output), width(whole, whole.output));
+      auto names = used_names(m.d, first);
+      const auto others = used_names(m.d, second);
+      for (const std::string& other : others) EXPECT_TRUE(names.insert(other).second) << other << " is on both sides";
+      EXPECT_EQ(names, used_names(m.d, whole));
+      for (const auto& attend : all<Attend>(second)) EXPECT_LT(static_cast<std::int64_t>(attend.cache), static_cast<std::int64_t>(layers - cut));
+    }
+  }
+}
+
+TEST(Programs, UsedMatricesAreThoseOfTheOperations) {
+  const Loaded llama(tiny::make("llama"));
+  EXPECT_EQ(used_names(llama.d, head_program(llama.d)), (std::set<std::string>{"lm_head.weight"}));
+  EXPECT_EQ(used_names(llama.d, log_prob_program(llama.d)), (std::set<std::string>{"lm_head.weight"}));
+  std::set<std::string> layer;
+  for (const char* part : {"self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"}) {
+    layer.insert(std::string("model.layers.1.") + part + "_proj.weight");
+  }
+  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 1, 2, Output::tokens)), layer);
+  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 0, 0, Output::tokens)), (std::set<std::string>{"model.embed_tokens.weight"}));
+  const Loaded gemma(tiny::make("gemma3"));
+  EXPECT_EQ(used_names(gemma.d, head_program(gemma.d)), (std::set<std::string>{"model.embed_tokens.weight"}));
+
+  const Loaded bert(tiny::make("bert"));
+  std::set<std::string> every;
+  for (const Matrix& matrix : bert.d.weights.matrices) every.insert(matrix.name);
+  EXPECT_EQ(used_names(bert.d, body_program(bert.d, 0, 2, Output::classes)), every);
+  every.erase("classifier.weight");
+  every.erase("bert.pooler.dense.weight");
+  EXPECT_EQ(used_names(bert.d, body_program(bert.d, 0, 2, Output::pooled)), every);
+}
+
+}  // namespace
+}  // namespace pumice::model
