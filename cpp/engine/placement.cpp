@@ -77,10 +77,12 @@ Placement place(const Description& d, const std::vector<std::shared_ptr<Backend>
   for (const auto& backend : backends) p.devices.push_back(backend->info().id);
   const std::size_t layers = d.config.layers.size();
   const bool generates = d.config.architecture->task == model::Task::generate;
-  // One device takes everything; several share the layers evenly, in order.
-  for (std::size_t i = 0; i < backends.size(); ++i) {
-    p.stages.push_back({.device = i, .first = layers * i / backends.size(), .last = layers * (i + 1) / backends.size()});
+  // One device takes everything; several share the layers evenly, in order. A device without a layer has no stage.
+  const std::size_t devices = std::min(backends.size(), layers);
+  for (std::size_t i = 0; i < devices; ++i) {
+    p.stages.push_back({.device = i, .first = layers * i / devices, .last = layers * (i + 1) / devices});
   }
+  for (std::size_t i = devices; i < backends.size(); ++i) p.notes.push_back(str(p.devices[i], " is idle: the model has only ", layers, " layers"));
   const auto add = [&](std::string row, const Backend& backend, const std::string& device, const Program& program, std::uint64_t known,
                        std::int64_t batch_rows = kPlannedRows) {
     const Cost cost = backend.cost(program, d.weights, options.kv_format, batch_rows);

@@ -136,7 +136,10 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
 
 TEST(Config, Variants) {
   // The language half of a multimodal folder.
-  Json inner = {{"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 6}, {"sliding_window", 512},
+  Json inner = {{"hidden_size", 64},
+                {"intermediate_size", 128},
+                {"num_hidden_layers", 6},
+                {"sliding_window", 512},
                 {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
   const Config multimodal = read({.gguf = false, .config = {{"model_type", "gemma3"}, {"text_config", inner}}, .tensors = {}});
   EXPECT_EQ(multimodal.hidden_size, 64);
@@ -145,9 +148,12 @@ TEST(Config, Variants) {
   EXPECT_FLOAT_EQ(multimodal.ropes[1].inv_freq[0], 1);  // layers with a window are never scaled
 
   // transformers 5: one object of rope parameters, per layer type where they differ; layer_types in words.
-  Json types = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 3}, {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
-                {"rope_parameters", {{"full_attention", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 2e5}}},
-                                     {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 3e4}}}}}};
+  Json types = {{"model_type", "gemma3_text"},
+                {"num_hidden_layers", 3},
+                {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+                {"rope_parameters",
+                 {{"full_attention", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 2e5}}},
+                  {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 3e4}}}}}};
   const Config five = read_folder(types);
   EXPECT_EQ(windows(five), (std::vector{0, 4096, 0}));
   EXPECT_FLOAT_EQ(five.ropes[0].inv_freq[0], 0.5f);
@@ -156,14 +162,18 @@ TEST(Config, Variants) {
 
   const Config partial = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5}});
   EXPECT_EQ(partial.ropes[0].inv_freq.size(), 4u);
-  EXPECT_FLOAT_EQ(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}}).attention_softcap, 50);
-  for (const auto& [said, meant] : std::vector<std::pair<const char*, Activation>>{
-           {"gelu", Activation::gelu}, {"gelu_new", Activation::gelu_tanh}, {"gelu_pytorch_tanh", Activation::gelu_tanh}, {"silu", Activation::silu},
-           {"swish", Activation::silu}, {"relu", Activation::relu}}) {
+  EXPECT_FLOAT_EQ(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}}).attention_softcap,
+                  50);
+  for (const auto& [said, meant] : std::vector<std::pair<const char*, Activation>>{{"gelu", Activation::gelu},
+                                                                                   {"gelu_new", Activation::gelu_tanh},
+                                                                                   {"gelu_pytorch_tanh", Activation::gelu_tanh},
+                                                                                   {"silu", Activation::silu},
+                                                                                   {"swish", Activation::silu},
+                                                                                   {"relu", Activation::relu}}) {
     EXPECT_EQ(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"hidden_act", said}}).activation, meant) << said;
   }
-  for (const auto& [said, meant] : std::vector<std::pair<int, std::optional<PoolKind>>>{
-           {0, {}}, {1, PoolKind::mean}, {2, PoolKind::cls}, {3, PoolKind::last}}) {
+  for (const auto& [said, meant] :
+       std::vector<std::pair<int, std::optional<PoolKind>>>{{0, {}}, {1, PoolKind::mean}, {2, PoolKind::cls}, {3, PoolKind::last}}) {
     tiny::Model bert = tiny::make("bert.gguf");
     bert.config["bert.pooling_type"] = said;
     EXPECT_EQ(read(bert).pooling, meant) << said;
@@ -176,12 +186,18 @@ constexpr int kDims = 64;
 double plain(int j) { return std::pow(kTheta, -2.0 * j / kDims); }
 
 Config scaled(Json scaling, const char* under = "rope_scaling") {
-  return read_folder({{"model_type", "llama"}, {"num_attention_heads", 1}, {"head_dim", kDims}, {"rope_theta", kTheta},
-                      {"max_position_embeddings", 8192}, {under, scaling}});
+  return read_folder({{"model_type", "llama"},
+                      {"num_attention_heads", 1},
+                      {"head_dim", kDims},
+                      {"rope_theta", kTheta},
+                      {"max_position_embeddings", 8192},
+                      {under, scaling}});
 }
 Config scaled_gguf(Json keys) {
   tiny::Model m = tiny::make("llama.gguf");
-  m.config.update(Json{{"llama.attention.key_length", kDims}, {"llama.attention.value_length", kDims}, {"llama.context_length", 8192},
+  m.config.update(Json{{"llama.attention.key_length", kDims},
+                       {"llama.attention.value_length", kDims},
+                       {"llama.context_length", 8192},
                        {"llama.rope.freq_base", kTheta}});
   m.config.update(keys);
   return read(m);
@@ -213,7 +229,10 @@ TEST(RopeScaling, Linear) {  // Chen et al. 2023: position m becomes m / s
 
 TEST(RopeScaling, Llama3) {  // Grattafiori et al. 2024, as their reference code has it
   const double context = 1024, low = 1, high = 4, factor = 32;
-  const Config c = scaled({{"rope_type", "llama3"}, {"factor", factor}, {"low_freq_factor", low}, {"high_freq_factor", high},
+  const Config c = scaled({{"rope_type", "llama3"},
+                           {"factor", factor},
+                           {"low_freq_factor", low},
+                           {"high_freq_factor", high},
                            {"original_max_position_embeddings", 1024}});
   int kept = 0, blended = 0, divided = 0;
   expect_frequencies(c.ropes[0], [&](int j) {
@@ -231,7 +250,9 @@ TEST(RopeScaling, Llama3) {  // Grattafiori et al. 2024, as their reference code
 
 TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's ends are whole dimensions, as in the authors' code
   const double context = 2048, factor = 4, beta_fast = 32, beta_slow = 1;
-  const auto dimension_of = [&](double turns) { return kDims * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(kTheta)); };
+  const auto dimension_of = [&](double turns) {
+    return kDims * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(kTheta));
+  };
   const double first = std::floor(dimension_of(beta_fast)), last = std::ceil(dimension_of(beta_slow));
   const auto expected = [&](int j) {
     const double gamma = 1 - std::clamp((j - first) / (last - first), 0.0, 1.0);  // 1: extrapolated, 0: interpolated
@@ -260,7 +281,8 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   stated["attention_factor"] = 0.75;  // transformers: instead of the paper's
   EXPECT_FLOAT_EQ(scaled(stated).ropes[0].magnitude, 0.75f);
 
-  const Json keys = {{"llama.rope.scaling.type", "yarn"}, {"llama.rope.scaling.factor", factor}, {"llama.rope.scaling.original_context_length", 2048}};
+  const Json keys = {
+      {"llama.rope.scaling.type", "yarn"}, {"llama.rope.scaling.factor", factor}, {"llama.rope.scaling.original_context_length", 2048}};
   const Config gguf = scaled_gguf(keys);
   expect_frequencies(gguf.ropes[0], expected);
   EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, temperature);
@@ -296,7 +318,8 @@ const std::vector<Json>& wrong_types() {
 
 TEST(Config, SizesThatMakeNoSense) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> fields = {
-      {"llama", {"hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size", "max_position_embeddings"}},
+      {"llama",
+       {"hidden_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers", "intermediate_size", "max_position_embeddings"}},
       {"gemma3", {"head_dim", "sliding_window_pattern"}},
       {"bert", {"hidden_size", "max_position_embeddings"}},
       {"llama.gguf",
@@ -335,7 +358,8 @@ TEST(Config, NumbersThatMakeNoSense) {
     }
   }
   for (const char* type : {"linear", "llama3", "yarn"}) {
-    for (const char* field : {"factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"}) {
+    for (const char* field :
+         {"factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"}) {
       tiny::Model m = tiny::make("llama");
       m.config["rope_scaling"] = Json{{"rope_type", type}, {"factor", 4.0}};
       for (const Json& value : {Json(0), Json(-1), Json(1e308), Json("x"), Json(true)}) {
@@ -356,7 +380,9 @@ TEST(Config, NumbersThatMakeNoSense) {
 
 TEST(Config, NumbersThatJsonCannotHold) {
   const tiny::Model m = tiny::make("llama");
-  for (const char* text : {"NaN", "Infinity", "1e999", "-1e999", "1" "000000000000000000000000000000"}) {
+  for (const char* text : {"NaN", "Infinity", "1e999", "-1e999",
+                           "1"
+                           "000000000000000000000000000000"}) {
     std::string config = m.config.dump();
     config.replace(config.find("\"hidden_size\":32") + 14, 2, text);
     const tiny::TempFolder folder;
@@ -371,7 +397,8 @@ TEST(Config, WhatIsMissing) {
       {"llama", {"model_type", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"}},
       {"bert", {"hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size"}},
       {"gemma3", {"hidden_size", "num_hidden_layers", "intermediate_size"}},
-      {"llama.gguf", {"general.architecture", "llama.embedding_length", "llama.attention.head_count", "llama.block_count", "llama.feed_forward_length"}},
+      {"llama.gguf",
+       {"general.architecture", "llama.embedding_length", "llama.attention.head_count", "llama.block_count", "llama.feed_forward_length"}},
       {"gemma3.gguf", {"gemma3.attention.head_count"}},
   };
   for (const auto& [name, fields] : needed) {
@@ -395,7 +422,9 @@ TEST(Config, SoundModelsThatAreNotRun) {
       {"llama.gguf", {{"general.architecture", "qwen9"}}, "qwen9"},
       {"llama", {{"hidden_act", "mish"}}, "mish"},
       {"llama", {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}}, "longrope"},
-      {"llama", {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 4.0}, {"high_freq_factor", 4.0}}}}, "high_freq_factor"},
+      {"llama",
+       {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 4.0}, {"high_freq_factor", 4.0}}}},
+       "high_freq_factor"},
       {"llama", {{"num_key_value_heads", 3}}, "evenly"},
       {"llama", {{"head_dim", 12}}, "multiple of 8"},
       {"llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}, "gptq"},
@@ -419,7 +448,8 @@ TEST(Config, SoundModelsThatAreNotRun) {
 }
 
 TEST(Config, PoolingsHaveOneNameEach) {
-  for (const char* pooling : {"mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"}) EXPECT_EQ(name(pooling_from_name(pooling)), pooling);
+  for (const char* pooling : {"mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"})
+    EXPECT_EQ(name(pooling_from_name(pooling)), pooling);
   expect_error(ErrorKind::invalid_argument, "median", [] { pooling_from_name("median"); });
 }
 

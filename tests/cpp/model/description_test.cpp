@@ -22,13 +22,14 @@ std::vector<float> values_of(const Matrix& m) {
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(m.rows * row_bytes(m.format, m.cols)));
   m.read(0, m.rows, packed.data());
   std::vector<float> floats(static_cast<std::size_t>(m.rows * m.cols));
-  for (std::int64_t r = 0; r < m.rows; ++r) unpack(m.format, packed.data() + r * row_bytes(m.format, m.cols), m.cols, floats.data() + r * m.cols);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    unpack(m.format, packed.data() + r * row_bytes(m.format, m.cols), m.cols, floats.data() + r * m.cols);
   return floats;
 }
 
 bool optional_tensor(const std::string& name) {
-  return name == "lm_head.weight" || name == "output.weight" || name.find("pooler") != std::string::npos || name.rfind("classifier", 0) == 0 ||
-         name.ends_with(".bias");
+  return name == "lm_head.weight" || name == "output.weight" || name.find("pooler") != std::string::npos ||
+         name.rfind("classifier", 0) == 0 || name.ends_with(".bias");
 }
 
 TEST(Description, EveryTensorIsTakenForWhatItIs) {
@@ -75,7 +76,9 @@ TEST(Description, AMissingTensorIsNamedWithItsNeighbour) {
       }
       const Error error = expect_error(ErrorKind::model_format, "is missing", [&] { read(m); });
       const std::string said = error.what();
-      EXPECT_NE(said.find(t.name.find("word_embeddings") != std::string::npos ? "embeddings.word_embeddings.weight" : t.name), std::string::npos) << said;
+      EXPECT_NE(said.find(t.name.find("word_embeddings") != std::string::npos ? "embeddings.word_embeddings.weight" : t.name),
+                std::string::npos)
+          << said;
       EXPECT_NE(said.find("the nearest name is "), std::string::npos) << said;
       EXPECT_TRUE(t.name.ends_with(error.field())) << error.field();
       EXPECT_FALSE(error.file().empty());
@@ -83,8 +86,8 @@ TEST(Description, AMissingTensorIsNamedWithItsNeighbour) {
   }
   tiny::Model m = tiny::make("llama", 1);
   m.tensor("model.layers.0.mlp.up_proj.weight").name = "model.layers.0.mlp.upp_proj.weight";
-  expect_error(ErrorKind::model_format, "model.layers.0.mlp.up_proj.weight is missing; the nearest name is model.layers.0.mlp.upp_proj.weight",
-               [&] { read(m); });
+  expect_error(ErrorKind::model_format,
+               "model.layers.0.mlp.up_proj.weight is missing; the nearest name is model.layers.0.mlp.upp_proj.weight", [&] { read(m); });
 }
 
 TEST(Description, AWrongShapeIsNamedWithTheRightOne) {
@@ -93,11 +96,12 @@ TEST(Description, AWrongShapeIsNamedWithTheRightOne) {
     for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
       const std::vector<std::int64_t> right = whole.tensors[i].shape;
       std::vector<std::vector<std::int64_t>> wrong = {{}, {1}};
-      wrong.push_back(right), wrong.back().push_back(1);       // one dimension more
-      wrong.push_back(right), wrong.back().back() += 8;        // longer rows
+      wrong.push_back(right), wrong.back().push_back(1);  // one dimension more
+      wrong.push_back(right), wrong.back().back() += 8;   // longer rows
       const std::string& tensor = whole.tensors[i].name;
-      const bool any_rows = tensor.find("embd") != std::string::npos || tensor.find("embed") != std::string::npos || tensor.find("position") != std::string::npos ||
-                            tensor.find("types") != std::string::npos || tensor.rfind("classifier", 0) == 0;
+      const bool any_rows = tensor.find("embd") != std::string::npos || tensor.find("embed") != std::string::npos ||
+                            tensor.find("position") != std::string::npos || tensor.find("types") != std::string::npos ||
+                            tensor.rfind("classifier", 0) == 0;
       if (right.size() == 2 && !any_rows) wrong.push_back({right[0] + 1, right[1]}), wrong.push_back({right[0] - 1, right[1]});
       for (const auto& shape : wrong) {
         if (whole.gguf && shape.empty()) continue;  // GGUF has no scalars
@@ -236,7 +240,8 @@ TEST(Description, RopeFactorsOfTheFile) {
   };
   const std::vector<float> factors = {1, 2, 8, 32}, scaled = with(factors);
   for (std::size_t j = 0; j < 4; ++j) EXPECT_FLOAT_EQ(scaled[j], plain[j] / factors[j]);
-  for (const float bad : {0.0f, -1.0f, 1e-20f}) expect_error(ErrorKind::model_format, "rope_freqs.weight[2]", [&] { with({1, 1, bad, 1}); });
+  for (const float bad : {0.0f, -1.0f, 1e-20f})
+    expect_error(ErrorKind::model_format, "rope_freqs.weight[2]", [&] { with({1, 1, bad, 1}); });
   expect_error(ErrorKind::numeric, "rope_freqs.weight", [&] { with({1, 1, std::nanf(""), 1}); });
 }
 

@@ -52,9 +52,11 @@ TEST(Programs, OperationsOfEachFamily) {
   const std::string llama = "norm linear rope attend linear norm gated linear";
   const std::string gemma = "norm linear norm norm rope attend linear norm norm gated linear norm";
   const std::string bert = "linear attend linear norm linear linear norm";
-  const std::map<std::string, std::pair<std::string, std::string>> table = {  // before the layers, a layer
-      {"llama", {"embed", llama}},     {"mistral", {"embed", llama}},     {"gemma3", {"embed", gemma}},         {"bert", {"embed norm", bert}},
-      {"llama.gguf", {"embed", llama}}, {"gemma3.gguf", {"embed", gemma}}, {"bert.gguf", {"embed norm", bert}},
+  const std::map<std::string, std::pair<std::string, std::string>> table = {
+      // before the layers, a layer
+      {"llama", {"embed", llama}},         {"mistral", {"embed", llama}},    {"gemma3", {"embed", gemma}},
+      {"bert", {"embed norm", bert}},      {"llama.gguf", {"embed", llama}}, {"gemma3.gguf", {"embed", gemma}},
+      {"bert.gguf", {"embed norm", bert}},
   };
   for (const std::string& name : tiny::every()) {
     SCOPED_TRACE(name);
@@ -81,9 +83,10 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
     std::int64_t width;
     const char* ends;
   };
-  for (const Case& c : {Case{Output::tokens, Rows::tokens, tiny::kHidden, "norm"}, Case{Output::pooled, Rows::segments, tiny::kHidden, "pool"},
-                        Case{Output::classes, Rows::segments, tiny::kLabels, "pool linear linear"},
-                        Case{Output::selected, Rows::selected, tiny::kHidden, "select"}}) {
+  for (const Case& c :
+       {Case{Output::tokens, Rows::tokens, tiny::kHidden, "norm"}, Case{Output::pooled, Rows::segments, tiny::kHidden, "pool"},
+        Case{Output::classes, Rows::segments, tiny::kLabels, "pool linear linear"},
+        Case{Output::selected, Rows::selected, tiny::kHidden, "select"}}) {
     const Program p = body_program(bert.d, 0, 2, c.output);
     EXPECT_EQ(slot(p, p.output).rows, c.rows) << c.ends;
     EXPECT_EQ(width(p, p.output), c.width) << c.ends;
@@ -175,7 +178,8 @@ TEST(Programs, SplitsAtEveryLayer) {
       const auto others = used_names(m.d, second);
       for (const std::string& other : others) EXPECT_TRUE(names.insert(other).second) << other << " is on both sides";
       EXPECT_EQ(names, used_names(m.d, whole));
-      for (const auto& attend : all<Attend>(second)) EXPECT_LT(static_cast<std::int64_t>(attend.cache), static_cast<std::int64_t>(layers - cut));
+      for (const auto& attend : all<Attend>(second))
+        EXPECT_LT(static_cast<std::int64_t>(attend.cache), static_cast<std::int64_t>(layers - cut));
     }
   }
 }

@@ -20,7 +20,8 @@ namespace pumice::model::tiny {
 using Json = nlohmann::ordered_json;
 using files::testing::TempFolder;
 
-inline constexpr std::int64_t kVocab = 48, kHidden = 32, kHeads = 4, kKvHeads = 2, kHeadDim = 8, kFfn = 64, kPositions = 64, kTypes = 2, kLabels = 3;
+inline constexpr std::int64_t kVocab = 48, kHidden = 32, kHeads = 4, kKvHeads = 2, kHeadDim = 8, kFfn = 64, kPositions = 64, kTypes = 2,
+                              kLabels = 3;
 
 struct Tensor {
   std::string name;
@@ -51,16 +52,26 @@ struct Model {
 inline std::vector<Tensor> tensors(const std::string& text, std::size_t layers) {
   const auto size = [](char c) -> std::int64_t {
     switch (c) {
-      case 'V': return kVocab;
-      case 'H': return kHidden;
-      case 'Q': return kHeads * kHeadDim;
-      case 'K': return kKvHeads * kHeadDim;
-      case 'D': return kHeadDim;
-      case 'F': return kFfn;
-      case 'P': return kPositions;
-      case 'T': return kTypes;
-      case 'L': return kLabels;
-      default: throw std::runtime_error(std::string("no size ") + c);
+      case 'V':
+        return kVocab;
+      case 'H':
+        return kHidden;
+      case 'Q':
+        return kHeads * kHeadDim;
+      case 'K':
+        return kKvHeads * kHeadDim;
+      case 'D':
+        return kHeadDim;
+      case 'F':
+        return kFfn;
+      case 'P':
+        return kPositions;
+      case 'T':
+        return kTypes;
+      case 'L':
+        return kLabels;
+      default:
+        throw std::runtime_error(std::string("no size ") + c);
     }
   };
   std::vector<Tensor> list;
@@ -116,7 +127,8 @@ inline constexpr const char* kGemmaGgufTensors =
     "blk.*.ffn_gate.weight FH\nblk.*.ffn_up.weight FH\nblk.*.ffn_down.weight HF\n";
 inline constexpr const char* kBertGgufTensors =
     "token_embd.weight VH\nposition_embd.weight PH\ntoken_types.weight TH\ntoken_embd_norm.weight H\ntoken_embd_norm.bias H\n"
-    "blk.*.attn_q.weight QH\nblk.*.attn_q.bias Q\nblk.*.attn_k.weight QH\nblk.*.attn_k.bias Q\nblk.*.attn_v.weight QH\nblk.*.attn_v.bias Q\n"
+    "blk.*.attn_q.weight QH\nblk.*.attn_q.bias Q\nblk.*.attn_k.weight QH\nblk.*.attn_k.bias Q\nblk.*.attn_v.weight QH\nblk.*.attn_v.bias "
+    "Q\n"
     "blk.*.attn_output.weight HQ\nblk.*.attn_output.bias H\nblk.*.attn_output_norm.weight H\nblk.*.attn_output_norm.bias H\n"
     "blk.*.ffn_up.weight FH\nblk.*.ffn_up.bias F\nblk.*.ffn_down.weight HF\nblk.*.ffn_down.bias H\n"
     "blk.*.layer_output_norm.weight H\nblk.*.layer_output_norm.bias H\n";
@@ -126,27 +138,23 @@ inline Model make(const std::string& name, std::size_t layers = 2) {
   const std::string arch = name.substr(0, name.find('.'));
   if (arch != name) {
     const std::string p = arch + ".";
-    Json keys = {{"general.architecture", arch},
-                 {p + "block_count", layers},
-                 {p + "embedding_length", kHidden},
-                 {p + "attention.head_count", kHeads},
-                 {p + "feed_forward_length", kFfn},
-                 {p + "context_length", arch == "bert" ? kPositions : 512}};
+    Json keys = {{"general.architecture", arch},    {p + "block_count", layers},
+                 {p + "embedding_length", kHidden}, {p + "attention.head_count", kHeads},
+                 {p + "feed_forward_length", kFfn}, {p + "context_length", arch == "bert" ? kPositions : 512}};
     if (arch == "bert") {
       keys.update(Json{{p + "attention.layer_norm_epsilon", 1e-5}, {p + "pooling_type", 2}});
       return {true, keys, tensors(kBertGgufTensors, layers)};
     }
-    keys.update(Json{{p + "attention.head_count_kv", kKvHeads}, {p + "attention.layer_norm_rms_epsilon", 1e-5}, {p + "rope.freq_base", 5e5}});
+    keys.update(
+        Json{{p + "attention.head_count_kv", kKvHeads}, {p + "attention.layer_norm_rms_epsilon", 1e-5}, {p + "rope.freq_base", 5e5}});
     if (arch == "llama") return {true, keys, tensors(kLlamaGgufTensors, layers)};
-    keys.update(Json{{p + "attention.sliding_window", 24}, {p + "attention.key_length", kHeadDim}, {p + "attention.value_length", kHeadDim}});
+    keys.update(
+        Json{{p + "attention.sliding_window", 24}, {p + "attention.key_length", kHeadDim}, {p + "attention.value_length", kHeadDim}});
     return {true, keys, tensors(kGemmaGgufTensors, layers)};
   }
-  Json config = {{"model_type", name},
-                 {"hidden_size", kHidden},
-                 {"num_hidden_layers", layers},
-                 {"num_attention_heads", kHeads},
-                 {"intermediate_size", kFfn},
-                 {"max_position_embeddings", name == "bert" ? kPositions : 512}};
+  Json config = {{"model_type", name},          {"hidden_size", kHidden},
+                 {"num_hidden_layers", layers}, {"num_attention_heads", kHeads},
+                 {"intermediate_size", kFfn},   {"max_position_embeddings", name == "bert" ? kPositions : 512}};
   if (name == "bert") {
     config.update(Json{{"layer_norm_eps", 1e-5}, {"hidden_act", "gelu"}});
     return {false, config, tensors(kBertTensors, layers)};
@@ -157,7 +165,10 @@ inline Model make(const std::string& name, std::size_t layers = 2) {
     config["sliding_window"] = 24;
     return {false, config, tensors(kLlamaTensors, layers)};
   }
-  config.update(Json{{"model_type", "gemma3_text"}, {"head_dim", kHeadDim}, {"query_pre_attn_scalar", 16}, {"sliding_window", 24},
+  config.update(Json{{"model_type", "gemma3_text"},
+                     {"head_dim", kHeadDim},
+                     {"query_pre_attn_scalar", 16},
+                     {"sliding_window", 24},
                      {"sliding_window_pattern", 2}});
   return {false, config, tensors(kGemmaTensors, layers)};
 }
@@ -173,7 +184,8 @@ inline std::vector<float> values(const Tensor& t) {
   for (const char c : t.name) seed = (seed ^ static_cast<unsigned char>(c)) * 1099511628211u;
   std::int64_t count = 1;
   for (const std::int64_t n : t.shape) count *= n;
-  if (t.shape.size() != 1) return cases::Random(seed).normals(count, 1.0f / std::sqrt(static_cast<float>(t.shape.empty() ? 1 : t.shape.back())));
+  if (t.shape.size() != 1)
+    return cases::Random(seed).normals(count, 1.0f / std::sqrt(static_cast<float>(t.shape.empty() ? 1 : t.shape.back())));
   return cases::Random(seed).normals(count, 0.1f, t.name.find("orm.weight") != std::string::npos ? 1.0f : 0.0f);
 }
 
@@ -196,7 +208,10 @@ inline void put(files::testing::GgufBuilder& builder, const std::string& key, co
     builder.key(key, 10, value.get<std::uint64_t>());
   } else if (value.is_number_integer()) {
     const auto number = value.get<std::int64_t>();
-    if (number >= 0 && number <= 0xffffffff) builder.key(key, 4, static_cast<std::uint32_t>(number)); else builder.key(key, 11, number);
+    if (number >= 0 && number <= 0xffffffff)
+      builder.key(key, 4, static_cast<std::uint32_t>(number));
+    else
+      builder.key(key, 11, number);
   } else if (value.is_number()) {
     builder.key(key, 12, value.get<double>());
   } else if (value.is_string()) {
@@ -218,12 +233,15 @@ inline std::string write(const Model& m, const TempFolder& folder, std::optional
   }
   std::vector<files::testing::SafeTensor> list;
   for (const Tensor& t : m.tensors) list.push_back({t.name, t.dtype.empty() ? std::string(name(t.format)) : t.dtype, t.shape, bytes(t)});
-  if (list.empty()) list.push_back({"none", "F32", {1}, files::testing::floats({0})});  // for tests of configurations: a file needs a tensor
+  if (list.empty())
+    list.push_back({"none", "F32", {1}, files::testing::floats({0})});  // for tests of configurations: a file needs a tensor
   folder.write("config.json", config_text.value_or(m.config.dump()));
   folder.write("model.safetensors", files::testing::safetensors(list).bytes);
   return folder.path();
 }
 
-inline std::shared_ptr<const files::ModelFile> open(const Model& m, const TempFolder& folder) { return files::ModelFile::open(write(m, folder)); }
+inline std::shared_ptr<const files::ModelFile> open(const Model& m, const TempFolder& folder) {
+  return files::ModelFile::open(write(m, folder));
+}
 
 }  // namespace pumice::model::tiny
