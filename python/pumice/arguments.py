@@ -87,7 +87,8 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} {value!r}"[:300]) from None
     if not low <= number <= high:
-        raise ValueError(f"{name}={number} is out of range: it must be {_range(low, high, 2**63 - 1)}")
+        found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
+        raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, 2**63 - 1)}")
     return number
 
 
@@ -96,6 +97,8 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, 
         if isinstance(value, (bool, str, bytes)):
             raise TypeError
         number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is out of range: it is a whole number beyond 1e308") from None
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, not {type(value).__name__} {value!r}"[:300]) from None
     if not math.isfinite(number) or number < low or number > high or (open_low and number == low):

@@ -436,7 +436,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         _meter().step()
         return self.binop_table[operator](left, right)
 
-    def call(__self, __context: runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902, N805
+    def call(__self, __context: runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         meter = _meter()
         meter.step()
         if meter.depth >= MAX_CALL_DEPTH:
@@ -702,6 +702,10 @@ def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -
         raise ChatTemplateError(
             f"{file.path} has several chat templates and no default one. Pass chat_template= with one of: {', '.join(named)}."
         )
+    try:
+        named["default"].encode()
+    except UnicodeEncodeError as error:
+        raise ChatTemplateError(f"{file.path}: the chat template is not UTF-8 text (at character {error.start}). {FIX}") from None
     return ChatTemplate(named["default"], **tokens)
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+_LONGEST = 4000  # characters of a message: a file's own text may be megabytes
+
 
 class PumiceError(Exception):
     """The base of every error that is pumice's own."""
+
+    def __init__(self, *args: object) -> None:
+        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # the end says what to do
+            args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
+        super().__init__(*args)
 
 
 class ModelFormatError(PumiceError, ValueError):

@@ -129,7 +129,8 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     eos = values.get("eos_token_id")
     if eos is None:
         eos = file.get("eos_token_id")
-    eos = [] if eos is None else np.ravel(eos).tolist()  # an id or several
+    eos = eos.tolist() if isinstance(eos, np.ndarray) else eos
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]  # an id or several
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in eos):
         raise ModelFormatError(f"{source}: eos_token_id is {eos!r}, not token ids"[:300], file=str(source), field="eos_token_id")
     return ModelSettings(_checked_settings(found, str(source)), tuple(i for i in eos if i >= 0))
@@ -409,8 +410,9 @@ class Continuation:
         self._sent_text, self._sent_ids = end, last
         return chunk
 
-    def arrays(self, rows: slice = slice(None)) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
-        """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of some tokens; None for what was not asked."""
+    def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
+        """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of all tokens or some; None for what was not asked."""
+        rows = slice(None) if rows is None else rows
         return (
             np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
             np.array(self.top_ids[rows], np.int32) if self.top_ids else None,

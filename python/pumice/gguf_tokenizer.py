@@ -284,15 +284,32 @@ def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> 
     return backend
 
 
+# The tokenizers package keeps a unigram vocabulary as a tree with a level per byte and drops it recursively: a token of a megabyte
+# overflows the stack. The longest known tokens have some hundred bytes.
+LONGEST_TOKEN = 4096
+
+
+def check_charsmap(charsmap: bytes, where: str) -> None:
+    """SentencePiece's table of normalisations: the bytes of its trie, the trie, the texts. The tokenizers package takes memory for as
+    many as the first number says before it looks for them, and a process that cannot have them is ended, not told."""
+    size = int.from_bytes(charsmap[:4], "little")
+    if len(charsmap) < 8 or size % 4 != 0 or not 4 <= size <= len(charsmap) - 4:
+        raise TokenizerError(f"{where}: precompiled_charsmap has {len(charsmap)} bytes, and its trie is to have {size} of them. {FIX}")
+
+
 def unigram(
     vocabulary: Vocabulary, unk_id: int, charsmap: bytes, add_space_prefix: bool, remove_extra_spaces: bool, byte_fallback: bool
 ) -> Backend:
     """SentencePiece's unigram model: the likeliest segmentation by the scores."""
     if vocabulary.scores is None:
         raise TokenizerError(f"tokenizer.ggml.scores is missing: a unigram tokenizer is nothing without them. {FIX}")
+    if (longest := max(map(len, vocabulary.tokens))) > LONGEST_TOKEN // 4:
+        raise TokenizerError(f"the vocabulary has a token of {longest} characters; at most {LONGEST_TOKEN // 4} are read. {FIX}")
     scores = vocabulary.scores.astype(np.float64)
     scores[vocabulary.of_type(USER_DEFINED)] = 0.0
     backend = Backend(models.Unigram(list(zip(vocabulary.tokens, scores.tolist(), strict=True)), unk_id, byte_fallback))
+    if charsmap:
+        check_charsmap(charsmap, "the tokenizer's normaliser")
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -389,6 +406,8 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         raise TokenizerError(f"{where}: a unigram tokenizer needs an unknown token (tokenizer.ggml.unknown_token_id). {FIX}")
     else:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
+        if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
+            raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
         backend = unigram(
             vocabulary,
             special["unk"],

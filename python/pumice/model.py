@@ -429,7 +429,8 @@ class Model:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
-        eos_ids = sorted({*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids})
+        ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
+        eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
         run = Run(self._core, self._tokenizer, ids, params, eos_ids)
         return Stream(run, finish) if stream else run_to_end(run, finish)
 

@@ -92,8 +92,10 @@ def _transformer(folder: Path, config: SentenceConfig) -> SentenceConfig:
 
 
 def _pooling(folder: Path, name: object, modules_file: Path, config: SentenceConfig) -> SentenceConfig:
-    if not isinstance(name, str) or not name or "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
-        raise ModelFormatError(f"{modules_file}: {name!r} is not the name of a folder beside it", file=str(modules_file), field="path")
+    bare = isinstance(name, str) and 0 < len(name) <= 80 and not set(name) & set("/\\\0") and name not in (".", "..")
+    if not isinstance(name, str) or not bare:
+        said = repr(name)[:80]
+        raise ModelFormatError(f"{modules_file}: {said} is not the name of a folder beside it", file=str(modules_file), field="path")
     file = folder / name / "config.json"
     values = read_object(file)
     modes = values.get("pooling_mode")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import json
 import os
@@ -108,13 +109,13 @@ class Tokenizer:
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
-        return np.array(ids, np.int32)
+        return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
         """The ids of texts in a row, each with its own parse_special: a prompt's own words beside what a user wrote."""
         ids = [self.encode(text, add_special=False, parse_special=parse) for text, parse in parts]
         before, after = self._single.parts if add_special else ((), ())
-        return np.concatenate([np.array(before, np.int32), *ids, np.array(after, np.int32)])
+        return np.concatenate([_int32(before), *ids, _int32(after)])
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
         """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
@@ -134,12 +135,12 @@ class Tokenizer:
         offsets = _offsets(kept)
         types = None
         if layout.typed:
-            ends = [np.array(t, np.int32) for t in layout.part_types]
+            ends = [_int32(t) for t in layout.part_types]
             types = np.concatenate(
-                [np.concatenate([ends[0], np.full(n - layout.count, layout.text_types[0], np.int32), ends[1]]) for n in kept]
+                [np.concatenate([ends[0], np.repeat(_int32(layout.text_types), n - layout.count), ends[1]]) for n in kept]
                 or [np.empty(0, np.int32)]
             )
-        return TokenBatch(np.array(flat, np.int32), offsets, types, lengths)
+        return TokenBatch(_int32(flat), offsets, types, lengths)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
         """Pairs of texts as a cross-encoder takes them; the longer text of a pair is cut first."""
@@ -166,7 +167,7 @@ class Tokenizer:
                     *[layout.text_types[1]] * len(second), *layout.part_types[2],
                 ]  # fmt: skip
             kept[i] = len(first) + len(second) + layout.count
-        return TokenBatch(np.array(flat, np.int32), _offsets(kept), np.array(types, np.int32) if layout.typed else None, lengths)
+        return TokenBatch(_int32(flat), _offsets(kept), _int32(types) if layout.typed else None, lengths)
 
     def count(self, text: str, add_special: bool = True) -> int:
         return len(self.encode(text, add_special))
@@ -175,11 +176,13 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int] | Int32, skip_special: bool = True) -> str:
         """The text of ids. Bytes that are no UTF-8 become U+FFFD."""
-        stream = self.decode_stream(skip_special)
+        stream = DecodeStream(self, skip_special, strict=True)
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
-        """Text as ids arrive: every step gives what is complete, and all of them with flush() are what decode() gives."""
+        """Text as ids arrive: every step gives what is complete, and all of them with flush() are what decode() gives.
+
+        Ids without a token become U+FFFD: a model can have more rows than its tokenizer has tokens, and sample one of them."""
         return DecodeStream(self, skip_special)
 
     def token(self, index: int) -> str:
@@ -253,6 +256,14 @@ class Tokenizer:
         return ids[len(ids) - most :] if self.truncate_left else ids[:most]
 
 
+def _int32(ids: Sequence[int]) -> Int32:
+    """The tokenizers package has ids and types of 32 bits without a sign."""
+    try:
+        return np.array(ids, np.int32)
+    except OverflowError:
+        raise TokenizerError(f"the tokenizer gives the id or type {max(ids)}; they end at 2^31 - 1. {gguf_tokenizer.FIX}") from None
+
+
 _NOTHING = _Layout(((), ()), ((), ()), (0,))
 
 
@@ -319,6 +330,9 @@ _BYTES = _byte_of_character()
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
+UNKNOWN = "\ufffd"
+
+
 class _Decoding:
     """How ids become bytes. Where every token has bytes of its own, whatever stands beside it, text is built from those; the few other
     decoders (WordPiece and its like) are asked about neighbours together."""
@@ -348,9 +362,11 @@ class _Decoding:
                 return _Decoding(tokenizer, "pieces", True, True)
         return _Decoding(tokenizer, "other", False, False)
 
-    def piece(self, index: int) -> bytes:
+    def piece(self, index: int, strict: bool) -> bytes:
         known = self._cache.get(index)
         if known is None:
+            if not strict and self.backend.id_to_token(index) is None:
+                return UNKNOWN.encode()
             known = self._cache[index] = self._make_piece(index)
         return known
 
@@ -370,8 +386,9 @@ class _Decoding:
 class DecodeStream:
     """Text from ids as they come."""
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
         self._decoding = tokenizer._decoding
+        self._strict = strict  # ids without a token are errors
         self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
@@ -385,7 +402,7 @@ class DecodeStream:
         if self._decoding.kind == "other":
             return self._step_together(new)
         piece = self._decoding.piece
-        data = b"".join([piece(i) for i in new])
+        data = b"".join([piece(i, self._strict) for i in new])
         if self._at_start and data:
             self._at_start = False
             if self._decoding.strip_first and data[:1] == b" ":
@@ -401,9 +418,11 @@ class DecodeStream:
 
     def _step_together(self, new: list[int]) -> str:
         backend = self._decoding.backend
-        for i in new:
-            if backend.id_to_token(i) is None:
-                raise ValueError(f"there is no token {i}: the vocabulary has {backend.get_vocab_size()}")
+        unknown = {i for i in new if backend.id_to_token(i) is None}
+        if unknown and self._strict:
+            raise ValueError(f"there is no token {min(unknown)}: the vocabulary has {backend.get_vocab_size()}")
+        if unknown:
+            return "".join(UNKNOWN if i in unknown else self._step_together([i]) for i in new)
         with _no_panic("decoding"):
             known = backend.decode(self._neighbour, skip_special_tokens=False) if self._neighbour else ""
             text = backend.decode(self._neighbour + new, skip_special_tokens=False)
@@ -473,7 +492,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder)
         if path.is_file():
-            return Backend.from_buffer(_read_bytes(path))
+            return _backend_of(_read_bytes(path), path)
         if (folder / "vocab.txt").is_file():
             return _bert(folder / "vocab.txt", folder)
         if (folder / "tokenizer.model").is_file():
@@ -488,6 +507,35 @@ def _read_bytes(path: Path) -> bytes:
     if size > MAX_TOKENIZER_BYTES:
         raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")
     return path.read_bytes()
+
+
+_CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
+_SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)  # a letter of that name, as nobody writes it
+
+
+def _backend_of(data: bytes, path: Path) -> Backend:
+    """A tokenizer.json. Two things in it would end the process inside the tokenizers package, and are looked at before."""
+    if _SPELT_OTHERWISE.search(data):
+        data = json.dumps(json.loads(data), ensure_ascii=False).encode()
+    charsmaps = set()
+    for found in _CHARSMAP.finditer(data):
+        try:
+            charsmap = base64.b64decode(json.loads(found[1]), validate=True)
+        except ValueError:
+            raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
+        gguf_tokenizer.check_charsmap(charsmap, str(path))
+        charsmaps.add(found.start(1))
+    # Strings too long for tokens: what lies between two quotes that no backslash escapes (33 MB: 0.3 s).
+    text = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(text == ord('"'))
+    quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
+    for i in np.flatnonzero(np.diff(quotes) > gguf_tokenizer.LONGEST_TOKEN):
+        if int(quotes[i]) not in charsmaps:
+            raise TokenizerError(
+                f"{path}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
+                f"{gguf_tokenizer.LONGEST_TOKEN}. {gguf_tokenizer.FIX}"
+            )
+    return Backend.from_buffer(data)
 
 
 def _bert(vocabulary: Path, folder: Path) -> Backend:
