@@ -90,7 +90,7 @@ class Worker:
 def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int) -> dict[str, dict[str, list[float]]]:
     """Every worker once per round, so that a slow minute of the machine falls on all of them."""
     seen: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
-    for name, (worker, go) in workers.items():
+    for worker, go in workers.values():
         worker.run(**go)  # warm up
     for _ in range(rounds):
         for name, (worker, go) in workers.items():
@@ -106,7 +106,10 @@ def table(title: str, seen: dict[str, dict[str, list[float]]], key: str) -> None
         if key not in values:
             continue
         ratios = [a / b for a, b in zip(ours, values[key])]
-        print(f"  {name:34s} {statistics.median(values[key]):9.1f}  ({min(values[key]):.1f} to {max(values[key]):.1f})   pumice / this: {statistics.median(ratios):.2f}")
+        print(
+            f"  {name:34s} {statistics.median(values[key]):9.1f}  ({min(values[key]):.1f} to {max(values[key]):.1f})   "
+            f"pumice / this: {statistics.median(ratios):.2f}"
+        )
 
 
 def best_batch(worker: Worker) -> int:
@@ -115,7 +118,9 @@ def best_batch(worker: Worker) -> int:
 
 
 def encode(python: str, peers: str, samples: dict[str, Path], threads: int, rounds: int, texts: Path) -> None:
-    subprocess.run([peers, "-c", EXPORT, str(samples["minilm"]), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [peers, "-c", EXPORT, str(samples["minilm"]), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     workers = {"pumice": Worker(python, "pumice", "encode", samples["minilm"], threads, texts)}
     runs: dict[str, tuple[Worker, dict[str, Any]]] = {"pumice": (workers["pumice"], {})}
     for engine in ("sentence-transformers", "onnxruntime", "ctranslate2"):
@@ -151,15 +156,29 @@ def main() -> None:
     arguments = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     peers = peer_environment(arguments.peers)
-    finder = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import samples, demo; print(samples.minilm(), samples.smollm2(), samples.gemma3(), sep='\\n'); open({str(WORK / 'texts.txt')!r}, 'w').write('\\n'.join(demo.docstrings(2000)))"
+    finder = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import samples, demo; "
+        "print(samples.minilm(), samples.smollm2(), samples.gemma3(), sep='\\n'); "
+        f"open({str(WORK / 'texts.txt')!r}, 'w').write('\\n'.join(demo.docstrings(2000)))"
+    )
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     samples = {"minilm": Path(found[0]), "smollm2": Path(found[1]), "gemma3": Path(found[2])}
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.processor())
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        platform.processor(),
+    )
     versions = subprocess.run([peers, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
     wanted = {name.split("==")[0].replace("_", "-") for name in PEERS}
-    ours = subprocess.run([arguments.python, "-c", "import pumice; i = pumice.build_info(); print(f\"pumice {i['version']} ({i['isa']})\")"], check=True, capture_output=True, text=True)
-    print(f"{cpu}, {arguments.threads} threads, {arguments.rounds} rounds; {ours.stdout.strip()}; " +
-          ", ".join(line for line in versions.splitlines() if line.split("==")[0].replace("_", "-") in wanted))
+    ours = subprocess.run(
+        [arguments.python, "-c", "import pumice; i = pumice.build_info(); print(f\"pumice {i['version']} ({i['isa']})\")"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    print(
+        f"{cpu}, {arguments.threads} threads, {arguments.rounds} rounds; {ours.stdout.strip()}; "
+        + ", ".join(line for line in versions.splitlines() if line.split("==")[0].replace("_", "-") in wanted)
+    )
     common = (arguments.python, peers)
     if arguments.only in (None, "encode"):
         encode(*common, samples, arguments.threads, arguments.rounds, WORK / "texts.txt")

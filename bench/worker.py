@@ -123,8 +123,10 @@ def generate_pumice(model: str, threads: int, _: list[str]) -> Measure:
             run.advance(1 << 20, 1e6)
         t = run.timings()
         run.close()
-        return {"prefill tokens/s": t["prefill_tokens"] / t["prefill_seconds"],
-                "decode tokens/s": t["decode_tokens"] / t["decode_seconds"] if t["decode_seconds"] else 0.0}
+        return {
+            "prefill tokens/s": t["prefill_tokens"] / t["prefill_seconds"],
+            "decode tokens/s": t["decode_tokens"] / t["decode_seconds"] if t["decode_seconds"] else 0.0,
+        }
 
     return work
 

@@ -10,7 +10,10 @@ def files_of(distribution: str) -> list[pathlib.Path]:
     try:
         found = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
-        sys.exit(f"the build requirement {distribution} is not installed: pip install {distribution} (pip does this itself unless --no-build-isolation is given)")
+        sys.exit(
+            f"the build requirement {distribution} is not installed: pip install {distribution} "
+            "(pip does this itself unless --no-build-isolation is given)"
+        )
     return [pathlib.Path(found.locate_file(file)) for file in found.files or []]
 
 
@@ -27,7 +30,9 @@ print(
         {
             "json_include": str(pathlib.Path(json_header).parent.parent),
             "openblas_library": one([path for path in blas if path.name == "libscipy_openblas.so"], "libscipy_openblas.so"),
-            "openblas_license": one([path for path in blas if "licenses" in path.parts and path.name.lower().startswith("license")], "OpenBLAS licence"),
+            "openblas_license": one(
+                [path for path in blas if "licenses" in path.parts and path.name.lower().startswith("license")], "OpenBLAS licence"
+            ),
         }
     )
 )

@@ -18,13 +18,14 @@ import pumice
 def docstrings(count: int) -> list[str]:
     """Sentences from the docstrings of the Python that runs this: real English that every machine has."""
     texts: dict[str, None] = {}
-    warnings.simplefilter("ignore")
     skip = {"antigravity", "this", "idlelib", "test", "lib2to3", "turtledemo", "__main__"}
     names = sorted({module.name for module in pkgutil.iter_modules() if not module.name.startswith("_")} - skip)
     standard = [name for name in names if name in sys.stdlib_module_names]
     for name in [*standard, "numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.ma", "tqdm", "jinja2"]:
         try:
-            module = importlib.import_module(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                module = importlib.import_module(name)
         except Exception:  # a module that this platform lacks
             continue
         for path, thing in [(name, module), *((f"{name}.{k}", v) for k, v in vars(module).items())]:
@@ -69,14 +70,18 @@ def main() -> None:
         print()
         if chat:
             print("you> Why does pumice float on water?\n" + f"{name}> ", end="")
-            stream = decoder.chat([{"role": "user", "content": "Why does pumice float on water?"}], stream=True, max_new_tokens=120, temperature=0)
+            stream = decoder.chat(
+                [{"role": "user", "content": "Why does pumice float on water?"}], stream=True, max_new_tokens=120, temperature=0
+            )
         else:
             print(f"{name}> Pumice is a volcanic rock that", end="")
             stream = decoder.stream("Pumice is a volcanic rock that", max_new_tokens=60, temperature=0)
         for chunk in stream:
             print(chunk.text, end="", flush=True)
         timings = stream.result.timings
-        print(f"\n\nprefill {timings['prefill_tokens_per_second']:.0f} tokens/s, decode {timings['decode_tokens_per_second']:.0f} tokens/s\n")
+        print(
+            f"\n\nprefill {timings['prefill_tokens_per_second']:.0f} tokens/s, decode {timings['decode_tokens_per_second']:.0f} tokens/s\n"
+        )
         memory = decoder.memory()
         print("memory: " + ", ".join(f"{key} {value / 2**20:.0f} MiB" for key, value in memory.items()) + "\n")
         decoder.close()

@@ -15,7 +15,9 @@ GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(f"the sample model package {name} is not installed in this Python: run `make demo` or `make test`, which bring it")
+        raise FileNotFoundError(
+            f"the sample model package {name} is not installed in this Python: run `make demo` or `make test`, which bring it"
+        )
     return Path(spec.origin).parent
 
 

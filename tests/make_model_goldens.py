@@ -52,12 +52,21 @@ def random_folders() -> None:
                     types = [0] * half + [1] * (len(ids) - half)
                     hidden = model.bert(torch.tensor([ids]), token_type_ids=torch.tensor([types])).last_hidden_state[0]
                     logits = model(torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0]
-                    np.savez_compressed(random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), types=np.int32(types), hidden=hidden.numpy(),
-                                        logits=logits.numpy())
+                    np.savez_compressed(
+                        random_models.GOLDENS / f"{name}.npz",
+                        ids=np.int32(ids),
+                        types=np.int32(types),
+                        hidden=hidden.numpy(),
+                        logits=logits.numpy(),
+                    )
                     continue
                 logits = model(torch.tensor([ids])).logits[0].numpy()
-                greedy = model.generate(torch.tensor([ids[:20]]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)[0][20:].numpy()
-            np.savez_compressed(random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), logits=logits.astype(np.float32), greedy=np.int32(greedy))
+                greedy = model.generate(torch.tensor([ids[:20]]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)[0][
+                    20:
+                ].numpy()
+            np.savez_compressed(
+                random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), logits=logits.astype(np.float32), greedy=np.int32(greedy)
+            )
             print(name, "std of logits", logits.std())
 
 
@@ -79,13 +88,20 @@ def top(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare(reference: np.ndarray, other: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """Both: log-probabilities (T, V). KL(reference || other) over the reference's TOP tokens and the rest as one, as the tests compute it."""
+    """Both: log-probabilities (T, V). KL(reference || other) over the reference's TOP tokens and the rest as one, as in the tests."""
     ids, p = top(reference)
     q = np.take_along_axis(other, ids, 1)
     rest_p, rest_q = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9)), np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))
     rows = np.arange(len(targets))
-    return dict(kl=(np.exp(p) * (p - q)).sum(1) + np.exp(rest_p) * (rest_p - rest_q), kl_full=(np.exp(reference) * (reference - other)).sum(1),
-                top1=ids[:, 0] == other.argmax(1), surprise=-other[rows, targets], top_ids=ids, top_log_probs=p, target_log_probs=reference[rows, targets])
+    return dict(
+        kl=(np.exp(p) * (p - q)).sum(1) + np.exp(rest_p) * (rest_p - rest_q),
+        kl_full=(np.exp(reference) * (reference - other)).sum(1),
+        top1=ids[:, 0] == other.argmax(1),
+        surprise=-other[rows, targets],
+        top_ids=ids,
+        top_log_probs=p,
+        target_log_probs=reference[rows, targets],
+    )
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -120,15 +136,29 @@ def decoders() -> None:
             part["sampled_logits"] = p[:, :: max(1, p.shape[1] // 192)].astype(np.float16)
             parts.append(part)
         whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-        np.savez_compressed(GOLDENS / "decoders" / f"{name}.npz", windows=np.int32(windows), top_ids=whole["top_ids"],
-                            top_log_probs=whole["top_log_probs"].astype(np.float32), target_log_probs=whole["target_log_probs"].astype(np.float32),
-                            sampled_logits=whole["sampled_logits"])
+        np.savez_compressed(
+            GOLDENS / "decoders" / f"{name}.npz",
+            windows=np.int32(windows),
+            top_ids=whole["top_ids"],
+            top_log_probs=whole["top_log_probs"].astype(np.float32),
+            target_log_probs=whole["target_log_probs"].astype(np.float32),
+            sampled_logits=whole["sampled_logits"],
+        )
         result = {key: float(whole[key].mean()) for key in ("kl", "kl_full", "top1", "cosine")}
         result["perplexity"] = float(np.exp(whole["surprise"].mean()))
         result["reference_perplexity"] = float(np.exp(-whole["target_log_probs"].mean()))
         result["tokens"] = len(whole["surprise"])
-        (GOLDENS / "decoders" / f"{name}.json").write_text(json.dumps({"llama-cpp-python": llama_cpp.__version__, "transformers": transformers.__version__,
-                                                                       "machine": platform.processor(), "llama_cpp": result}, indent=1))
+        (GOLDENS / "decoders" / f"{name}.json").write_text(
+            json.dumps(
+                {
+                    "llama-cpp-python": llama_cpp.__version__,
+                    "transformers": transformers.__version__,
+                    "machine": platform.processor(),
+                    "llama_cpp": result,
+                },
+                indent=1,
+            )
+        )
         print(name, result)
         del theirs, model
 

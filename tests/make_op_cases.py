@@ -116,7 +116,11 @@ def linears() -> list[Case]:
     for n, (name, block) in enumerate(BLOCKS.items()):
         for t in range(2):
             case = [(name, ROWS[(n + t) % 8], n % 3 == 0), ("Q8_0", 20, False)]
-            cases.append(linear(case[: 1 + n % 2], COLS[max(block, 32)][n % 4], TOKENS[(n + 4 * t) % 9], "none", ["none", "out"][t], PADS[n % 3], True))
+            cases.append(
+                linear(
+                    case[: 1 + n % 2], COLS[max(block, 32)][n % 4], TOKENS[(n + 4 * t) % 9], "none", ["none", "out"][t], PADS[n % 3], True
+                )
+            )
     cases += [linear([("Q8_0", 1000, False)], 768, tokens, precise=True) for tokens in (1, 8, 97)]
     cases += [linear([(name, 3, True)], 32, 65537) for name in ("F32", "Q8_0")]
     cases += [linear([(name, 65537, False)], BLOCKS[name] * (1 if BLOCKS[name] > 1 else 16), 2) for name in ("F16", "Q8_0", "Q4_K")]

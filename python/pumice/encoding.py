@@ -156,7 +156,7 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
     try:
-        return inputs, len(inputs)  # type: ignore[arg-type]
+        return inputs, len(inputs)
     except TypeError:
         return inputs, None
 
@@ -188,7 +188,7 @@ def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
         return None
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, unit=unit, dynamic_ncols=True)
+    return tqdm(total=total, unit=f" {unit}", dynamic_ncols=True)
 
 
 class Encoder:

@@ -17,7 +17,9 @@ def _translations() -> dict[str, list[str]]:
     root = Path(spec.origin).parent
     version = re.search(r"VERSION = \((\d+), (\d+), (\d+)", (root / "__init__.py").read_text(encoding="utf-8"))
     if version is None or ".".join(version.groups()) != DJANGO:
-        raise FileNotFoundError(f"the goldens were made from the translations of Django {DJANGO}, found {version and version.groups()}: run `make test`")
+        raise FileNotFoundError(
+            f"the goldens were made from the translations of Django {DJANGO}, found {version and version.groups()}: run `make test`"
+        )
     texts: dict[str, list[str]] = {}
     for file in sorted(root.glob("**/locale/*/LC_MESSAGES/*.po")):
         language = file.parts[file.parts.index("locale") + 1]

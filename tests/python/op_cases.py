@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from pumice import _core
 
 ROOT = Path(__file__).parent.parent.parent

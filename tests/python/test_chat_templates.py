@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from pumice.chat_templates import ChatTemplate, find_template
 from pumice.errors import ChatTemplateError
 

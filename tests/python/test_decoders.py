@@ -1,4 +1,4 @@
-"""SmolLM2 and Gemma 3 from GGUF against the same weights unpacked to float32 and run by transformers (goldens: tests/make_model_goldens.py)."""
+"""SmolLM2 and Gemma 3 from GGUF against the same weights unpacked to float32 and run by transformers (tests/make_model_goldens.py)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Run:
                 rows = logits[first : min(first + 64, len(window) - 1)]
                 total = log_sum_exp(rows)[:, None]
                 top.append(np.take_along_axis(rows, golden.top_ids[at : at + len(rows)], 1) - total)
-                targets.append((rows[np.arange(len(rows)), window[first + 1 : first + 1 + len(rows)]] - total[:, 0]))
+                targets.append(rows[np.arange(len(rows)), window[first + 1 : first + 1 + len(rows)]] - total[:, 0])
                 best.append(rows.argmax(1))
                 at += len(rows)
         self.top, self.targets, self.best, self.sampled = (np.concatenate(parts) for parts in (top, targets, best, sampled))
 
     def kl(self, golden: Golden) -> Float64:
-        """KL(reference || ours) over the reference's top tokens and the rest as one event, as make_model_goldens.py has it for llama.cpp."""
+        """KL(reference || ours) over the reference's top tokens and the rest as one event, as in make_model_goldens.py for llama.cpp."""
         p, q = golden.top, self.top
         rest_p = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9))
         rest_q = np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))

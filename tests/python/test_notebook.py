@@ -72,8 +72,9 @@ def bar_text(view: Any, widgets: dict[str, Any]) -> str:
 
 def places() -> dict[str, str]:
     """What would tell of this machine in a stored output -> what stands for it."""
-    import pumice
     import samples
+
+    import pumice
 
     folders = [samples.minilm().parent.parent, samples.smollm2().parent.parent, Path(pumice.__file__).parent.parent, NOTEBOOK.parent]
     names = {str(path) for folder in folders for path in (folder, folder.resolve())}

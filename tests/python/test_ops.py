@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from op_cases import BLOCKS, CASES, PLAIN, ROOT, Case, Float64, Reference, build, limits, nmse, normals, run, splitmix64
+
 from pumice import _core
 
 

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pumice
 import pytest
+
+import pumice
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from op_cases import ROOT
+
 from pumice import _core
 
 STUB = ast.parse((ROOT / "python" / "pumice" / "_core.pyi").read_text())

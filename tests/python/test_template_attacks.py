@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from pumice.chat_templates import ChatTemplate
 from pumice.errors import ChatTemplateError
 

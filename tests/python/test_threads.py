@@ -85,7 +85,10 @@ def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pu
 
 def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> None:
     subjects = ["granite", "rivers", "volcanoes", "glaciers"]
-    chats = [[{"role": "user", "content": f"Tell me about {subject}, with what it is made of and where it is found on the earth."}] for subject in subjects]
+    chats = [
+        [{"role": "user", "content": f"Tell me about {subject}, with what it is made of and where it is found on the earth."}]
+        for subject in subjects
+    ]
     for chat in chats:
         answer = smollm2.chat(chat, max_new_tokens=24, temperature=0)
         chat += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": "And what else?"}]

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+
 from pumice import gguf_tokenizer
 from pumice.errors import TokenizerError
 from pumice.gguf_tokenizer import SPLITS, spm_merges, spm_merges_reference
 from pumice.tokenizers import Tokenizer, _longest_first, load_tokenizer
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())
