@@ -31,7 +31,7 @@ MOST_GROWTH = 300 << 20  # bytes that a batch's process may grow by
 DEEP = "@deep@"  # stands for text that json.dumps() would not write
 SURROGATE = "\ud800"
 HOSTILE: list[Any] = [
-    None, -1, 0, 2**31, 2**63, 10**400, 1e308, math.nan, "", "x", "x" * (1 << 20), SURROGATE, "a\0b", [], [None], {}, {"x": {}}, True,
+    None, -1, 0, 2**31, 2**63, 10**400, 1e308, math.nan, "", "x", "x" * (1 << 20), SURROGATE, "a\0b", [], {}, {"x": {}}, True,
     "/////w==", DEEP,
 ]  # fmt: skip
 
@@ -42,7 +42,7 @@ Case = tuple[str, Callable[[], None]]  # its name, and what makes it
 
 
 def wordlevel() -> dict[str, Any]:
-    vocabulary = {f"w{i}": i for i in range(508)} | {"<s>": 508, "</s>": 509, "[CLS]": 510, "[SEP]": 511}
+    vocabulary = {f"w{i}": i for i in range(20)} | {"<s>": 508, "</s>": 509, "[CLS]": 510, "[SEP]": 511}
     special = [
         {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         for t, i in (("<s>", 508), ("</s>", 509))
@@ -356,7 +356,7 @@ GGUF_HOSTILE: list[Any] = [
 def gguf_cases(file: Path, kind: str) -> Iterator[Case]:
     whole = gguf_keys(kind)
     for key in [*whole, "tokenizer.ggml.precompiled_charsmap", "tokenizer.chat_template.x"]:
-        if kind != "gpt2" and not key.startswith("tokenizer."):
+        if kind != "gpt2" and not key.startswith("tokenizer.ggml."):
             continue
         for hostile in [*GGUF_HOSTILE, "missing"]:
             changed = {**whole, key: hostile}
