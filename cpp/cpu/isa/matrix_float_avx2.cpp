@@ -213,9 +213,9 @@ void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::ui
         }
         for (std::int64_t g = 0; g < gs; ++g) {
           const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(groups + (g0 + g) * group_bytes, k, ks, buffer));
-          const std::int64_t tiles = (tokens + kTile - 1) / kTile;  // of equal size, so that none is much slower
-          for (std::int64_t i = 0, t = 0; i < tiles; ++i) {
-            const std::int64_t n = (tokens - t + tiles - i - 1) / (tiles - i);
+          for (std::int64_t t = 0; t < tokens;) {
+            const std::int64_t left = tokens - t;  // the last two tiles share evenly: one token takes as long as four
+            const std::int64_t n = left >= 2 * kTile || left == kTile ? kTile : left < kTile ? left : (left + 1) / 2;
             kTiles[n](&weights, ks, xk + t * xk_stride, xk_stride, sums[g][t], 0);
             t += n;
           }
