@@ -479,7 +479,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     def run(batch: str) -> subprocess.CompletedProcess[str]:
         scratch = tmp_path_factory.mktemp("hostile")
         command = [sys.executable, "-X", "faulthandler", __file__, batch, str(scratch)]
-        paths = [str(Path(__file__).parent.parent.parent / "python"), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         try:
             return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
