@@ -385,7 +385,8 @@ class Lowering {
       tenants.push_back({slot_lives_[s], slot.rows, slot.stride * static_cast<std::int64_t>(sizeof(float)), &slot.area});
     }
     for (std::size_t q = 0; q < plan_.quantised.size(); ++q) {
-      tenants.push_back({quantised_lives_[q], plan_.quantised[q].rows, plan_.quantised[q].terms * quantised_row_bytes(plan_.quantised[q].cols), &plan_.quantised[q].area});
+      QuantisedPlace& place = plan_.quantised[q];
+      tenants.push_back({quantised_lives_[q], place.rows, place.terms * quantised_row_bytes(place.cols), &place.area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // per area

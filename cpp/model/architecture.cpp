@@ -78,8 +78,8 @@ constexpr Architecture kArchitectures[] = {
     // transformers' Gemma3TextConfig: the 4B's config.json names neither heads nor context nor rope base.
     {.name = "gemma3", .task = Task::generate, .gguf_names = kGemma3Gguf, .model_types = kGemma3Types, .prefixes = kDecoderPrefixes,
      .roles = kGemma3Roles, .activation = Activation::gelu_tanh, .norm_is_offset_in_safetensors = true, .embedding_scaled = true,
-     .heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .rope_theta = 1e6f, .window = 4096, .full_every = 6,
-     .window_rope_theta = 10000.0f},
+     .heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .rope_theta = 1e6f,
+     .window = 4096, .full_every = 6, .window_rope_theta = 10000.0f},
     {.name = "bert", .task = Task::encode, .gguf_names = kBertGguf, .model_types = kBertTypes, .prefixes = kBertPrefixes,
      .roles = kBertRoles, .norm = NormKind::layer, .activation = Activation::gelu, .n_ctx = 512},
 };
