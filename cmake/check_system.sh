@@ -15,6 +15,11 @@ if [ "${2:-}" = test ]; then
   found=""
   for folder in /usr/include /usr/local/include; do [ -f "$folder/gtest/gtest.h" ] && found=yes; done
   [ -n "$found" ] || need libgtest-dev GoogleTest
+  # Tests of the Vulkan backend run on software Vulkan (lavapipe) under the validation layers.
+  vulkan_file() { for folder in /usr/share /usr/local/share /etc; do for file in "$folder"/vulkan/$1; do [ -f "$file" ] && return; done; done; false; }
+  "$python" -c 'import ctypes; ctypes.CDLL("libvulkan.so.1")' 2>/dev/null || need libvulkan1 "the Vulkan loader"
+  vulkan_file 'icd.d/lvp_icd*.json' || need mesa-vulkan-drivers "software Vulkan"
+  vulkan_file explicit_layer.d/VkLayer_khronos_validation.json || need vulkan-validationlayers "the Vulkan validation layers"
 fi
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
