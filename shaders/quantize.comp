@@ -1,0 +1,41 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Float rows to int8 codes with one float scale for 32 columns: QuantizeParams in params.h says where what lies.
+// A lane has 4 columns, 8 neighbouring lanes one scale.
+#define PUSH QuantizeParams
+#include "common.glsl"
+
+layout(constant_id = kQuantizeAligned) const uint ALIGNED = 0;
+
+layout(set = 0, binding = 0) readonly buffer In { float x[]; };
+layout(set = 0, binding = 0) readonly buffer In4 { vec4 x4[]; };
+layout(set = 0, binding = 1) writeonly buffer Out { uint q[]; };
+
+shared float largest[LANES];
+
+void main() {
+  if (group() >= p.groups) return;
+  const uint item = group() * LANES + LANE, row_items = p.cols / 4;
+  const uint row = item / row_items, k = item % row_items * 4;
+  const bool inside = row < p.tokens;
+
+  vec4 v = vec4(0);
+  if (inside) {
+    const uint at = p.in_at + row * p.in_stride + k;
+    v = ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
+  }
+  const vec4 a = abs(v);
+  // A NaN counts as infinite: then scale * code is NaN, and so is every product of the row.
+  largest[LANE] = any(isnan(v)) ? uintBitsToFloat(0x7f800000) : max(max(a.x, a.y), max(a.z, a.w));
+  barrier();
+  float most = 0;
+  for (uint i = 0; i < 8; ++i) most = max(most, largest[LANE / 8 * 8 + i]);
+
+  if (inside) {
+    const float inverse = most > 0 ? 127 / most : 0;
+    const ivec4 code = ivec4(clamp(roundEven(v * inverse), -127, 127));
+    const uint out_row = p.out_at + row * p.out_stride;
+    q[out_row + k / 4] = code.x & 255 | (code.y & 255) << 8 | (code.z & 255) << 16 | code.w << 24;
+    if (k % 32 == 0) q[out_row + p.cols / 4 + k / 32] = floatBitsToUint(most / 127);
+  }
+}
