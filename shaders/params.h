@@ -85,6 +85,227 @@ constexpr std::int64_t quantised_row_words(std::int64_t cols) { return (cols / 4
 static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && sizeof(QuantizeParams) <= 128);
 #endif
 
+// ---------------------------------------------------------------- what a batch says, in `meta`
+// Segment tables: kSegmentWords words a segment: {first row in the batch, rows, past, pages}; `pages` is the word of meta where the
+// segment's list of page ids begins (as Segment::pages: id i holds positions [32 i, 32 i + 32)).
+// Encoders have no cache: store.comp copies their keys and values to pages of a scratch store in f32, past = 0.
+PUMICE_CONSTANT(kSegmentWords, 4);
+PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/program.h
+// FORMAT of keys and values, numbered as KvFormat.
+PUMICE_CONSTANT(kKvF16, 0);
+PUMICE_CONSTANT(kKvF32, 1);
+PUMICE_CONSTANT(kKvQ8, 2);
+
+// A page of K, and one of V, of one layer: kv_heads blocks one after another; then padding to a multiple of 64 words (256 bytes), so that
+// a bound range may begin at any page. A head_dim is padded to a multiple of 8 (padded_dim); a word has 1 (f32), 2 (f16) or 4 (q8_0)
+// neighbouring values of one position, units = padded_dim / values in a word. A block is:
+//   K: word[units][32 positions]    V: word[32 positions][units]    q8_0: then float[32], the scale of each position; value = scale * code
+// store.comp writes zeros to the padding, so that copying whole pages is enough for copy_page.
+#ifdef __cplusplus
+constexpr std::uint32_t padded_dim(std::uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
+constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t head_dim) {
+  return padded_dim(head_dim) / (format == kKvF32 ? 1 : format == kKvF16 ? 2 : 4);
+}
+constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t head_dim, std::uint32_t kv_heads) {
+  return (std::uint64_t{kv_heads} * kPagePositions * (kv_units(format, head_dim) + (format == kKvQ8 ? 1 : 0)) + 63) / 64 * 64;
+}
+#endif
+
+// ---------------------------------------------------------------- Norm: norm.comp
+// groups = rows * heads, heads = width / (op.group or width). A group normalises `width` columns of one row.
+// Bindings: 0 in, 1 out, 2 add, 3 weight, 4 bias. in, out and add may be the same range. LANES: norm_lanes(width).
+struct NormParams {
+  uint first_group, groups;
+  uint heads;  // of a row
+  uint width;  // of a head: op.group, or the view's width with one head
+  uint in_at, in_stride, out_at, out_stride, add_at, add_stride;
+  uint weight_at, bias_at;
+  float eps;
+};
+PUMICE_CONSTANT(kNormKind, 1);  // NormKind: 0 rms, 1 layer
+PUMICE_CONSTANT(kNormBias, 2);  // 0 or 1
+PUMICE_CONSTANT(kNormAdd, 3);   // 0 or 1
+
+// ---------------------------------------------------------------- RopeStore, and an encoder's keys and values: store.comp
+// Turns the heads of q and k in place (pairs > 0), and stores k (turned) and v in those of its pages that are bound.
+// A unit is one head of one row of q, k or v; LANES / SPAN units a group:
+//   groups = ceil(rows * (q_heads + kv_heads + (page_count > 0 ? kv_heads : 0)) / (LANES / SPAN))
+// Pages in several bound ranges: the first dispatch turns and stores its own, the others have q_heads = 0 and pairs = 0 (k is turned by
+// then: a barrier between them). No cache: page_count = 0, nothing is stored. No rope: q_heads = 0 and pairs = 0.
+// Bindings: 0 q, 1 k, 2 v (may be the same range), 3 pages of K, 4 pages of V, 5 meta.
+struct StoreParams {
+  uint first_group, groups;
+  uint rows, q_heads, kv_heads;
+  uint pairs, interleaved;  // pairs = rope.inv_freq.size(); interleaved 0 or 1
+  uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
+  uint cells_at;  // meta: per row, page id * 32 + position % 32
+  uint turns_at;  // meta: per row, float cos[pairs], sin[pairs], both times `magnitude`
+  uint page_first, page_count, page_words;
+};
+PUMICE_CONSTANT(kStoreFormat, 1);   // kKvF16 ..
+PUMICE_CONSTANT(kStoreHeadDim, 2);  // 1..512
+PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LANES)
+
+// ---------------------------------------------------------------- Attend: attend.comp, merge.comp
+// For each row, at position s = past + i of its segment, and each head: softmax over keys
+//   [max(0, s - behind), min(past + rows - 1, s + ahead)].
+//   cached: behind = window > 0 ? window - 1 : kNoWindow, ahead = 0.   encoders: behind = ahead = window > 0 ? window : kNoWindow.
+// FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
+// Tile table in meta: kTileWords words a tile: {segment (in the segment table at segments_at), first row within the segment, rows, 0};
+// rows * tile_heads <= QUERIES. Put tiles with many keys first. One segment's tiles need not be together.
+//   groups = tiles * kv_heads * head_blocks * splits, head_blocks = ceil(heads_per_kv / tile_heads)
+// A group takes one tile, tile_heads heads of one kv head, and one of `splits` even parts of the keys that its tile sees, reckoned on the
+// device from the segment table: nothing in the push constants and the grid depends on `past`. Keys on pages that are not bound are left
+// out.
+// parts == 1: the result goes to `out`.
+// parts > 1 (splits, or pages in several bound ranges: parts = ranges * splits, part_first = range * splits): each group writes part
+// part_first + split of its queries to `partials`, and merge.comp folds them:
+//   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
+//   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
+//   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0 and a void
+//   accumulator.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials.
+// QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
+struct AttendParams {
+  uint first_group, groups;
+  uint tiles, kv_heads, heads_per_kv, tile_heads, head_blocks, splits;
+  uint part_first, parts, states_at;
+  uint tiles_at, segments_at;
+  uint first_row;  // row of the batch that q, out and partials are bound at
+  uint page_first, page_count, page_words;
+  uint behind, ahead;
+  uint q_at, q_stride, out_at, out_stride;
+  float scale, softcap;  // softcap 0: none
+};
+PUMICE_CONSTANT(kTileWords, 4);
+PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
+PUMICE_CONSTANT(kAttendLanes, 64);
+PUMICE_CONSTANT(kAttendFormat, 1);   // kKvF16 ..
+PUMICE_CONSTANT(kAttendHeadDim, 2);  // 1..512
+PUMICE_CONSTANT(kAttendQueries, 3);  // rows * heads of a tile: 1, 2, 3 or a multiple of 4
+PUMICE_CONSTANT(kAttendKeys, 4);     // keys of one step: 32, 64 or 128
+
+// groups = rows * heads. Bindings: 0 partials, 1 out.
+struct MergeParams {
+  uint first_group, groups;
+  uint heads, head_dim;
+  uint parts, states_at;  // as AttendParams
+  uint out_at, out_stride;
+};
+
+// ---------------------------------------------------------------- Select: select.comp
+// out[r] = in[meta[rows_at + r]]. Bound are rows [chunk_first, chunk_first + chunk_rows) of `in`; rows of out whose source is elsewhere
+// are left alone. groups = rows * blocks, blocks = ceil(width / (LANES * kSelectPerLane)). Bindings: 0 in, 1 out, 2 meta.
+struct SelectParams {
+  uint first_group, groups;
+  uint blocks, width;
+  uint in_at, in_stride, out_at, out_stride;
+  uint rows_at, chunk_first, chunk_rows;
+};
+PUMICE_CONSTANT(kSelectPerLane, 4);
+
+// ---------------------------------------------------------------- Pool: pool.comp
+// out[s] = pooled rows of segment s of the table at segments_at (row 0 of out is the table's first segment).
+// groups = segments * blocks, blocks = ceil(width / kPoolColumns). Bindings: 0 in, 1 out, 2 meta.
+struct PoolParams {
+  uint first_group, groups;
+  uint blocks, width;
+  uint in_at, in_stride, out_at, out_stride;
+  uint segments_at;
+  uint first_row;  // row of the batch that `in` is bound at
+};
+PUMICE_CONSTANT(kPoolKind, 1);  // PoolKind
+PUMICE_CONSTANT(kPoolColumns, 16);
+
+// ---------------------------------------------------------------- LogProb: log_prob.comp
+// out[r] = log softmax(logits[r])[meta[ids_at + r]]; NaN for an id beyond width. One group a row. Bindings: 0 logits, 1 out, 2 meta.
+struct LogProbParams {
+  uint first_group, groups;
+  uint width;
+  uint in_at, in_stride, out_at, out_stride;
+  uint ids_at;
+};
+
+// ---------------------------------------------------------------- sampling: top.comp
+// Of each row of logits: is every one finite, log-sum-exp, the k largest, and the raw logits of `masked` ids, which are left out of the
+// ranking (the host ranks penalised and biased ids itself).
+// Two dispatches, a barrier between: STAGE 0 ranks blocks of kTopBlock logits (groups = rows * blocks, blocks = ceil(width / kTopBlock)),
+// which writes kTopHead + 2 k words for each (row, block) to `found`: top_found_words(); STAGE 1 folds a row's blocks (groups = rows).
+// Row table in meta: kTopRowWords words a row: {word of meta where the row's masked ids begin, their number, word of `out`, 0}. Masked ids
+// ascend, without repeats, and are below width. A row of out at that word (the host allots kTopHead + 2 k + masked words):
+//   kTopHead words: {logits that are not finite, id of the first of them (0xffffffff: none), its bits, candidates c, float maximum,
+//     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, width - masked)
+//   float[k]: the largest logits, descending, ties by ascending id; uint[k]: their ids; beyond c: -3.4e38 and 0xffffffff
+//   float[masked]: logits of the masked ids in the order of the list
+// Bindings: 0 logits, 1 meta, 2 found, 3 out.
+struct TopParams {
+  uint first_group, groups;
+  uint blocks, width;
+  uint logits_at, logits_stride;
+  uint rows_at;   // meta: row table
+  uint found_at;  // word of `found` of (row 0, block 0)
+};
+PUMICE_CONSTANT(kTopStage, 1);  // 0 or 1
+PUMICE_CONSTANT(kTopK, 2);      // k: 1..128
+PUMICE_CONSTANT(kTopBlock, 4096);
+PUMICE_CONSTANT(kTopHead, 8);
+PUMICE_CONSTANT(kTopRowWords, 4);
+
+#ifdef __cplusplus
+// Lanes for one row of `width` columns: about 8 values each, at least 32 lanes, at most the device's limit (128 at the least).
+constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
+  std::uint32_t lanes = 32;
+  while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;
+  return lanes;
+}
+
+// A lane takes 4 values at a time: 8 lanes read 128 neighbouring bytes.
+constexpr std::uint32_t store_span(std::uint32_t head_dim, std::uint32_t lanes) {
+  std::uint32_t span = 2;
+  while (span < lanes && span < 32 && span * 4 < head_dim) span *= 2;
+  return span;
+}
+
+// The tile of attend.comp for segments of up to `rows` rows (1: decode) and `heads_per_kv` query heads to a kv head. A lane holds 4
+// queries x 8 columns, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries: 4 of head_dim 512, 16 of 128, at most 32.
+struct AttendTile {
+  std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
+  std::uint32_t rows;                // at most, of a tile
+  std::uint32_t queries, keys;       // QUERIES, KEYS
+};
+constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
+  const std::uint32_t fit = kAttendLanes / (padded_dim(head_dim) / 8), most = 4 * (fit < 8 ? fit : 8);
+  AttendTile tile{};
+  tile.head_blocks = (heads_per_kv + most - 1) / most;
+  tile.heads = (heads_per_kv + tile.head_blocks - 1) / tile.head_blocks;
+  tile.rows = most / tile.heads < rows ? most / tile.heads : rows;
+  const std::uint32_t queries = tile.rows * tile.heads;
+  tile.queries = queries < 4 ? queries : (queries + 3) / 4 * 4;
+  tile.keys = 128;
+  while (tile.keys > 32 && tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes) tile.keys /= 2;
+  return tile;
+}
+// Splits of the keys: enough that `groups` (without splits) become `wanted` (about 4 a compute unit; 1,024 where their number is unknown,
+// the number of threads on a software device), that none has more than 4,096 keys (a dispatch can only be cut between groups), and that
+// each has a step. `keys`: the most that a tile will see before the dispatch is recorded anew.
+constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted) {
+  const std::uint64_t most = (keys + tile.keys - 1) / tile.keys, least = (keys + 4095) / 4096;
+  std::uint64_t splits = groups < wanted ? (wanted + groups - 1) / groups : 1;
+  if (splits > 128) splits = 128;
+  if (splits < least) splits = least;
+  if (splits > most) splits = most;
+  return static_cast<std::uint32_t>(splits > 0 ? splits : 1);
+}
+constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t head_dim) {
+  return queries * parts * (padded_dim(head_dim) + 2);
+}
+constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks, std::uint32_t k) {
+  return rows * blocks * (kTopHead + 2 * k);
+}
+static_assert(sizeof(NormParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 && sizeof(MergeParams) <= 128 &&
+              sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 && sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
+#endif
+
 #ifdef __cplusplus
 }  // namespace pumice::vulkan::params
 #endif
