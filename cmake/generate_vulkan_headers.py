@@ -28,6 +28,7 @@ EXTENSIONS = [
     "VK_KHR_portability_enumeration",
     "VK_KHR_shader_float16_int8",
     "VK_KHR_shader_integer_dot_product",
+    "VK_NV_glsl_shader",  # for VK_ERROR_INVALID_SHADER_NV alone
 ]
 
 PLATFORM = """\
