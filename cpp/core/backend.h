@@ -81,6 +81,7 @@ class Backend {
   virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
   virtual int lanes() const = 0;  // how many solo runs go on at once: threads of the CPU, 1 of a GPU
+  virtual std::int64_t batch_rows() const = 0;  // token rows of one batch that keep the device busy; more only take memory and time
   // Runs job(index, lane) for index in [0, jobs), up to lanes() at once; the first exception is thrown after all have stopped.
   // Takes the device for the time of the call: callers keep calls short (tens of milliseconds), so that others get their turn.
   virtual void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) = 0;

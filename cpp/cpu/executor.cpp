@@ -119,7 +119,7 @@ void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
   page_runs.clear();
   first_page.clear();
   std::int64_t pages = 0, most_pages = 1;
-  for (std::size_t s = 0; plan.takes_segments && s < batch.segments.size(); ++s) {
+  for (std::size_t s = 0; plan.facts.takes_segments && s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     first_page.push_back(pages);
     const std::int64_t of_segment = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
@@ -736,8 +736,10 @@ class Busy {
 }  // namespace
 
 // ---------------------------------------------------------------- the executable
-ProgramExecutable::ProgramExecutable(Plan plan, std::shared_ptr<const PackedWeights> weights, std::shared_ptr<TeamHolder> team)
-    : plan_(std::move(plan)), weights_(std::move(weights)), team_(std::move(team)) {
+ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const PackedWeights> weights, Compute compute,
+                                     std::shared_ptr<TeamHolder> team)
+    : program_(std::move(program)), weights_(std::move(weights)), shapes_(shapes_of(*weights_)), plan_(lower(program_, shapes_, compute)),
+      team_(std::move(team)) {
   std::size_t widest = 0;
   for (const Step& step : plan_.steps) {
     if (const auto* norm = std::get_if<NormStep>(&step)) widest = std::max(widest, static_cast<std::size_t>(norm->op.in.width));
@@ -746,93 +748,22 @@ ProgramExecutable::ProgramExecutable(Plan plan, std::shared_ptr<const PackedWeig
   zeros_.assign(widest, 0.0f);
 }
 
-// Everything that a kernel relies on, checked here once for the whole batch.
-void ProgramExecutable::check(const ScratchSpace&, const PageStore* store, const Batch& batch, const Io& io) const {
-  const std::string where = "program '" + plan_.name + "': ";
-  const auto rows = static_cast<std::size_t>(std::max(0, batch.rows));
-  require(batch.rows >= 0, where, batch.rows, " rows");
-  if (plan_.takes_ids) require(batch.ids.size() == rows, where, batch.ids.size(), " ids for ", rows, " rows");
-  require(batch.types.empty() || batch.types.size() == rows, where, batch.types.size(), " types for ", rows, " rows");
-  if (plan_.takes_segments) {
-    std::int64_t next = 0;
-    for (const Segment& segment : batch.segments) {
-      require(segment.rows > 0 && segment.past >= 0 && segment.first == next && std::int64_t{segment.past} + segment.rows <= INT32_MAX - kPageTokens,
-              where, "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, " follows row ", next);
-      next += segment.rows;
-    }
-    require(next == batch.rows, where, "segments cover ", next, " of ", batch.rows, " rows");
-  }
-  for (const AttendShape& shape : plan_.attends) {
-    if (shape.cached) continue;
-    for (const Segment& segment : batch.segments) require(segment.past == 0, where, "an encoder's segment has a past of ", segment.past);
-    break;
-  }
-  for (const Segment& segment : batch.segments) {
-    if (plan_.positions_limit == INT64_MAX) break;
-    if (std::int64_t{segment.past} + segment.rows > plan_.positions_limit) {
-      fail(ErrorKind::context_length, where, "a text of ", std::int64_t{segment.past} + segment.rows, " tokens; the model has positions for ",
-           plan_.positions_limit);
-    }
-  }
-  if (plan_.takes_selected) {
-    std::int64_t before = -1;
-    for (const std::int32_t row : batch.selected) {
-      require(row > before && row < batch.rows, where, "selected row ", row, " after ", before, " of ", batch.rows, " rows");
-      before = row;
-    }
-  }
-  for (const Step& step : plan_.steps) {
-    const auto in_range = [&](std::span<const std::int32_t> values, std::int64_t limit, const char* what) {
-      for (std::size_t r = 0; r < values.size(); ++r) {
-        require(values[r] >= 0 && values[r] < limit, where, what, " ", values[r], " in row ", r, " is not in 0 to ", limit - 1);
-      }
-    };
-    if (const auto* embed = std::get_if<EmbedStep>(&step)) {
-      in_range(batch.ids, weights_->matrix(embed->op.tokens).rows, "token id");
-      if (embed->op.types != MatrixId::none) in_range(batch.types, weights_->matrix(embed->op.types).rows, "token type");
-    } else if (const auto* log_prob = std::get_if<LogProbStep>(&step)) {
-      in_range(batch.ids, log_prob->logits.width, "target id");
-    }
-  }
-  if (!plan_.caches.empty()) {
-    require(store != nullptr, where, "needs caches");
-    require(store->shapes().size() == plan_.caches.size(), where, "has ", plan_.caches.size(), " caches, the store ", store->shapes().size());
-    for (std::size_t c = 0; c < plan_.caches.size(); ++c) {
-      const CacheShape &needed = plan_.caches[c], &found = store->shapes()[c];
-      require(needed.kv_heads == found.kv_heads && needed.head_dim == found.head_dim, where, "cache ", c, " of ", needed.kv_heads, " heads of ",
-              needed.head_dim, ", the store has ", found.kv_heads, " of ", found.head_dim);
-    }
-    for (const Segment& segment : batch.segments) {
-      const auto pages = static_cast<std::size_t>(ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens));
-      require(segment.pages.size() >= pages, where, segment.pages.size(), " pages for ", std::int64_t{segment.past} + segment.rows,
-              " positions");
-      for (std::size_t p = 0; p < pages; ++p) {
-        require(segment.pages[p] >= 0 && segment.pages[p] < store->pages(), where, "page ", segment.pages[p], " of ", store->pages());
-      }
-    }
-  }
-  const auto floats = [&](std::int32_t slot) {
-    if (slot < 0) return std::size_t{0};
-    const SlotPlace& place = plan_.slots[static_cast<std::size_t>(slot)];
-    const std::size_t count = place.rows == Rows::tokens ? rows : place.rows == Rows::segments ? batch.segments.size() : batch.selected.size();
-    return count * static_cast<std::size_t>(place.width);
-  };
-  require(io.in.size() == floats(plan_.input), where, "input of ", io.in.size(), " floats, needed are ", floats(plan_.input));
-  require(io.out.size() == floats(plan_.output), where, "output of ", io.out.size(), " floats, needed are ", floats(plan_.output));
-}
-
 void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {
   auto* space = dynamic_cast<ScratchSpace*>(&workspace);
   const auto* store = dynamic_cast<PageStore*>(caches);
-  require(space != nullptr && (caches == nullptr || store != nullptr), "program '", plan_.name, "': a workspace or caches of another device");
+  require(space != nullptr && (caches == nullptr || store != nullptr), "program '", program_.name, "': a workspace or caches of another device");
   cancel.check();
   const Busy busy(*space);
-  check(*space, store, batch, io);
+  check_batch(program_, plan_.facts, shapes_, batch, io);
+  if (!program_.caches.empty()) {
+    require(store != nullptr, "program '", program_.name, "': needs caches");
+    check_pages(program_, store->shapes(), store->pages(), batch);
+  }
   if (batch.rows == 0) return;
   space->layout.arrange(plan_, batch, space->threads);
   space->fit();
   space->pages.clear();
-  for (std::size_t s = 0; !plan_.caches.empty() && s < batch.segments.size(); ++s) {
+  for (std::size_t s = 0; !program_.caches.empty() && s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
     for (std::int64_t p = 0; p < pages; ++p) space->pages.push_back(store->page(segment.pages[static_cast<std::size_t>(p)]));

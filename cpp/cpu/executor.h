@@ -66,7 +66,7 @@ class ScratchSpace final : public Workspace {
 
 class ProgramExecutable final : public Executable {
  public:
-  ProgramExecutable(Plan plan, std::shared_ptr<const PackedWeights> weights, std::shared_ptr<TeamHolder> team);
+  ProgramExecutable(Program program, std::shared_ptr<const PackedWeights> weights, Compute compute, std::shared_ptr<TeamHolder> team);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
   const Plan& plan() const { return plan_; }
@@ -75,10 +75,10 @@ class ProgramExecutable final : public Executable {
   const float* zeros() const { return zeros_.data(); }
 
  private:
-  void check(const ScratchSpace& space, const PageStore* store, const Batch& batch, const Io& io) const;
-
-  Plan plan_;
+  Program program_;
   std::shared_ptr<const PackedWeights> weights_;
+  WeightShapes shapes_;  // of weights_
+  Plan plan_;
   std::shared_ptr<TeamHolder> team_;
   std::vector<float> ones_, zeros_;  // for norms without weight or bias
 };

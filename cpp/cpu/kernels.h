@@ -8,7 +8,7 @@
 
 #include "core/backend.h"
 #include "core/formats.h"
-#include "core/program.h"
+#include "core/program_check.h"
 
 namespace pumice::cpu {
 
@@ -63,7 +63,6 @@ struct Query {
 // maximum score, the sum of exp(score - max), and the unnormalised weighted values. merge() folds chunks in order.
 inline constexpr int kChunkKeys = 256;
 inline constexpr int kMaxQueries = 16;  // queries of one call
-inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast. kv_page_bytes() checks it
 
 struct AttendCall {
   KvFormat format;

@@ -3,31 +3,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "core/backend.h"
-#include "core/program.h"
+#include "core/program_check.h"
 
 namespace pumice::cpu {
-
-// ---------------------------------------------------------------- weights, as far as a program's shapes go
-struct MatrixShape {
-  std::string_view name;
-  Format format = Format::F32;
-  std::int64_t rows = 0, cols = 0;
-  bool present = true;  // false: not among the used matrices of these weights
-};
-struct VectorShape {
-  std::string_view name;
-  std::int64_t size = 0;
-};
-struct WeightShapes {
-  std::vector<MatrixShape> matrices;
-  std::vector<VectorShape> vectors;
-};
 
 // ---------------------------------------------------------------- steps
 struct InputStep { std::int32_t slot; };
@@ -88,7 +70,7 @@ struct AttendShape {
 inline constexpr std::int64_t kTailRows = 32;
 
 struct Plan {
-  std::string name;
+  ProgramFacts facts;
   std::vector<Step> steps;
   std::size_t tail = 0;  // steps from here on run in blocks; steps.size() when there is no tail
   std::vector<SlotPlace> slots;
@@ -96,16 +78,11 @@ struct Plan {
   std::vector<Area> areas;
   std::vector<Rope> turns;  // distinct
   std::vector<AttendShape> attends;
-  std::vector<CacheShape> caches;
-  std::int32_t input = -1, output = -1;
-  bool takes_ids = false, takes_segments = false, takes_selected = false;
   std::int64_t widest_embedding = 0;
   bool gated = false;
-  std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
-  std::vector<bool> used;                    // matrices
 };
 
-// Throws unsupported_model naming program, operation, weights and numbers when anything does not fit.
+// Throws what check_program() throws.
 Plan lower(const Program& program, const WeightShapes& weights, Compute compute);
 
 }  // namespace pumice::cpu

@@ -1,13 +1,13 @@
 #include "cpu/packed_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string_view>
 
 #include "core/checked.h"
+#include "core/finite.h"
 #include "cpu/blas.h"
 
 namespace pumice::cpu {
@@ -17,47 +17,6 @@ namespace {
 constexpr std::int64_t kPanelBytes = 192 * 1024;
 // Source bytes of one turn on the team: about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
-
-// An exponent of all ones means NaN or infinity. Adding one at its lowest bit then carries into the sign's place, and only then: no
-// comparison, no early exit, so that the loop runs in vectors (the check must stay small beside the packing).
-template <class Word>
-bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
-  Word all = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    Word word;
-    std::memcpy(&word, data + i * stride, sizeof word);
-    all = static_cast<Word>(all | ((word & exponent) + lowest));
-  }
-  return (all & sign) != 0;
-}
-
-bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
-  const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
-  const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
-  const auto pairs = [&](int offset) {  // two float16 side by side
-    return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
-  };
-  switch (format) {  // where scales lie in a block: ggml-common.h, gguf-py quants.py
-    case Format::F32: return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
-    case Format::F16: return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
-    case Format::BF16: return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
-    case Format::Q4_0:
-    case Format::Q5_0:
-    case Format::Q8_0:
-    case Format::IQ4_NL:
-    case Format::IQ4_XS: return halves(0);
-    case Format::Q4_1:
-    case Format::Q5_1:
-    case Format::Q4_K:
-    case Format::Q5_K: return pairs(0);
-    case Format::Q2_K: return pairs(80);
-    case Format::Q3_K: return halves(108);
-    case Format::Q6_K: return halves(208);
-    // The scale is a power of two, 2^(e - 128) on codes up to 12: past 252 the product leaves float32 (255 is the format's NaN).
-    case Format::MXFP4: return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
-  }
-  return false;
-}
 
 std::int64_t checked_group_bytes(const Matrix& matrix) {
   const FormatInfo& format = info(matrix.format);
@@ -93,13 +52,6 @@ std::uint64_t packed_bytes(const Matrix& matrix) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor"));
 }
 
-std::int64_t first_non_finite_row(Format format, std::int64_t rows, std::int64_t cols, const std::uint8_t* packed) {
-  if (all_finite(format, rows * cols, packed)) return -1;
-  std::int64_t row = 0;
-  while (row + 1 < rows && all_finite(format, cols, packed + row * row_bytes(format, cols))) ++row;
-  return row;
-}
-
 void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
   if (row_major) {
     std::memcpy(out, data.data() + row * row_bytes(format, cols), static_cast<std::size_t>(row_bytes(format, cols)));
@@ -113,11 +65,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
   require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ",
           weights.matrices.size());
   for (const Vector& vector : weights.vectors) {
-    for (const float value : vector.values) {
-      if (!std::isfinite(value)) {
-        fail(ErrorKind::numeric, "tensor '", vector.name, "' holds a NaN or an infinity: the file is damaged or was converted wrongly");
-      }
-    }
+    check_finite(vector);
     bytes_ += vector.values.size() * sizeof(float);
   }
   vectors_ = weights.vectors;
@@ -169,10 +117,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
       from = rows_read.data();
     }
     source.read(first, rows, from);
-    if (const std::int64_t bad = first_non_finite_row(source.format, rows, source.cols, from); bad >= 0) {
-      fail(ErrorKind::numeric, "tensor '", source.name, "' (", name(source.format), ") holds a NaN or an infinity in row ", first + bad,
-           ": the file is damaged or was converted wrongly; get it again");
-    }
+    check_finite(source, first, rows, from);
     for (std::int64_t g = 0; !packed.row_major && g < panel.groups; ++g) {
       packed.kernels->pack_group(from + g * kGroupRows * stride, stride, std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows),
                                  source.cols, packed.data.data() + (panel.first_group + g) * packed.group_bytes);
@@ -192,6 +137,13 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
         [&](std::int64_t i, int thread) { pack_panel(panels[begin + static_cast<std::size_t>(i)], thread); }, cancel);
     begin = end;
   }
+}
+
+WeightShapes shapes_of(const PackedWeights& weights) {
+  WeightShapes shapes;
+  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0});
+  for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  return shapes;
 }
 
 }  // namespace pumice::cpu

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/program_check.h"
 #include "cpu/buffer.h"
 #include "cpu/kernels.h"
 #include "cpu/team.h"
@@ -49,7 +50,6 @@ class PackedWeights final : public DeviceWeights {
   std::uint64_t bytes_ = 0;
 };
 
-// The first of `rows` packed rows that holds a NaN or an infinity (in its floats, or in the scales of its blocks), or -1.
-std::int64_t first_non_finite_row(Format format, std::int64_t rows, std::int64_t cols, const std::uint8_t* packed);
+WeightShapes shapes_of(const PackedWeights& weights);
 
 }  // namespace pumice::cpu

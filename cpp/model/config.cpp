@@ -6,12 +6,13 @@
 #include <limits>
 
 #include "core/checked.h"
+#include "core/program_check.h"
 #include "files/model_file.h"
 
 namespace pumice::model {
 namespace {
 
-constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxHeadDim = 512, kMaxContext = std::int64_t{1} << 30;
+constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxContext = std::int64_t{1} << 30;
 
 // Reads a hyperparameter under its GGUF key ("block_count", below the architecture's name) or its config.json key.
 class Reader {

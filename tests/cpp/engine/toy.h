@@ -208,6 +208,7 @@ class Device final : public Backend {
   std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<Space>(crew); }
   Cost cost(const Program&, const Weights&, KvFormat, std::int64_t) const override { return {}; }
   int lanes() const override { return 2; }
+  std::int64_t batch_rows() const override { return 144; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) override {
     const std::lock_guard turn(turn_);
     ++seen_->parallel;

@@ -22,6 +22,7 @@ class ReferenceBackend : public Backend {
   std::unique_ptr<Workspace> workspace(Crew crew) override;
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override;
   int lanes() const override { return lanes_; }
+  std::int64_t batch_rows() const override { return 64; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override;
 
  private:

@@ -1,0 +1,375 @@
+#include "core/program_check.h"
+
+#include <cmath>
+#include <string>
+#include <variant>
+
+#include "core/checked.h"
+
+namespace pumice {
+namespace {
+
+constexpr std::int32_t kMaxWidth = 1 << 24;
+
+bool overlap(const View& a, const View& b) {
+  return a && b && a.slot == b.slot && a.col < b.col + b.width && b.col < a.col + a.width;
+}
+
+class ProgramCheck {
+ public:
+  ProgramCheck(const Program& program, const WeightShapes& weights) : program_(program), weights_(weights) {}
+
+  ProgramFacts facts() {
+    begin();
+    for (op_ = 0; op_ < program_.ops.size(); ++op_) std::visit(*this, program_.ops[op_]);
+    end();
+    return std::move(facts_);
+  }
+
+  void operator()(const Embed& op) {
+    kind_ = "Embed";
+    write(op.out, "out", Rows::tokens);
+    const MatrixId tables[] = {op.tokens, op.positions, op.types};
+    const char* const names[] = {"tokens", "positions", "types"};
+    for (int i = 0; i < 3; ++i) {
+      if (i > 0 && tables[i] == MatrixId::none) continue;
+      const MatrixShape& table = matrix(tables[i], names[i]);
+      check(table.cols == op.out.width, "table '", table.name, "' has rows of ", table.cols, ", `out` takes ", op.out.width);
+    }
+    if (op.positions != MatrixId::none) {
+      facts_.positions_limit = std::min(facts_.positions_limit, matrix(op.positions, "positions").rows);
+      facts_.takes_segments = true;
+    }
+    facts_.takes_ids = true;
+  }
+
+  void operator()(const Norm& op) {
+    kind_ = "Norm";
+    read(op.in, "in");
+    if (op.add) read(op.add, "add", rows_of(op.in));
+    apart_or_same(op.in, op.out, "in", "out");
+    apart_or_same(op.add, op.out, "add", "out");
+    const std::int32_t group = op.group == 0 ? op.in.width : op.group;
+    check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
+    check(!op.add || op.add.width == op.out.width, "`add` is ", op.add.width, " wide, `out` ", op.out.width);
+    check(group > 0 && op.in.width % group == 0, "groups of ", op.group, " do not divide ", op.in.width, " columns");
+    if (op.weight != VectorId::none) sized(op.weight, "weight", group);
+    if (op.bias != VectorId::none) sized(op.bias, "bias", group);
+    check(op.kind == NormKind::layer || op.bias == VectorId::none, "an rms norm has no bias");
+    check(std::isfinite(op.eps) && op.eps >= 0, "eps is ", op.eps);
+    write(op.out, "out", rows_of(op.in));
+  }
+
+  void operator()(const Linear& op) {
+    kind_ = "Linear";
+    read(op.in, "in");
+    if (op.residual) read(op.residual, "residual", rows_of(op.in));
+    apart(op.in, op.out, "in", "out");
+    apart_or_same(op.residual, op.out, "residual", "out");
+    check(!op.parts.empty(), "no weights");
+    std::int64_t cols = 0;
+    for (const LinearPart& part : op.parts) {
+      const MatrixShape& weight = product(part.weight, op.in, cols);
+      if (part.bias != VectorId::none) sized(part.bias, "bias", weight.rows);
+      cols += weight.rows;
+    }
+    check(cols == op.out.width, "weights give ", cols, " columns, `out` takes ", op.out.width);
+    check(!op.residual || op.residual.width == op.out.width, "`residual` is ", op.residual.width, " wide, `out` ", op.out.width);
+    write(op.out, "out", rows_of(op.in));
+  }
+
+  void operator()(const GatedLinear& op) {
+    kind_ = "GatedLinear";
+    read(op.in, "in");
+    apart(op.in, op.out, "in", "out");
+    const std::int64_t gate = product(op.gate, op.in, 0).rows, up = product(op.up, op.in, 0).rows;
+    check(gate == op.out.width && up == op.out.width, "gate and up give ", gate, " and ", up, " columns, `out` takes ", op.out.width);
+    write(op.out, "out", rows_of(op.in));
+  }
+
+  void operator()(const RopeStore& op) {
+    kind_ = "RopeStore";
+    const CacheShape& shape = cache(op.cache);
+    for (const View* view : {&op.q, &op.k, &op.v}) read(*view, "q, k or v", Rows::tokens);
+    apart(op.q, op.k, "q", "k");
+    apart(op.q, op.v, "q", "v");
+    apart(op.k, op.v, "k", "v");
+    check(op.head_dim > 0 && op.head_dim == shape.head_dim, "heads of ", op.head_dim, ", the cache keeps heads of ", shape.head_dim);
+    check(op.q.width % op.head_dim == 0, "q of ", op.q.width, " columns is not made of heads of ", op.head_dim);
+    const std::int64_t kept = static_cast<std::int64_t>(shape.kv_heads) * shape.head_dim;
+    check(op.k.width == kept && op.v.width == kept, "k and v are ", op.k.width, " and ", op.v.width, " wide, the cache keeps ",
+          shape.kv_heads, " heads of ", shape.head_dim);
+    check(static_cast<std::int64_t>(op.rope.inv_freq.size()) * 2 <= op.head_dim, op.rope.inv_freq.size(), " pairs in a head of ",
+          op.head_dim);
+    if (!op.rope.inv_freq.empty()) check(std::isfinite(op.rope.magnitude), "the rope's magnitude is ", op.rope.magnitude);
+    for (const float f : op.rope.inv_freq) check(std::isfinite(f), "a rope frequency is ", f);
+    write(op.q, "q", Rows::tokens);
+    write(op.k, "k", Rows::tokens);
+    stored_[static_cast<std::size_t>(op.cache)] = true;
+    facts_.takes_segments = true;
+    looks_beyond_one_row();
+  }
+
+  void operator()(const Attend& op) {
+    kind_ = "Attend";
+    read(op.q, "q", Rows::tokens);
+    apart_or_same(op.q, op.out, "q", "out");
+    check(op.head_dim > 0 && op.head_dim <= kMaxHeadDim && op.kv_heads > 0 && op.kv_heads <= 65536, op.kv_heads, " kv heads of ", op.head_dim);
+    const std::int64_t kept = static_cast<std::int64_t>(op.kv_heads) * op.head_dim;
+    check(op.q.width == op.out.width && op.q.width % kept == 0, "q and out are ", op.q.width, " and ", op.out.width,
+          " wide, not a multiple of ", op.kv_heads, " kv heads of ", op.head_dim);
+    check(std::isfinite(op.scale) && std::isfinite(op.softcap) && op.softcap >= 0 && op.window >= 0, "scale ", op.scale, ", softcap ",
+          op.softcap, ", window ", op.window);
+    if (op.cache != CacheId::none) {
+      const CacheShape& shape = cache(op.cache);
+      check(shape.kv_heads == op.kv_heads && shape.head_dim == op.head_dim, op.kv_heads, " kv heads of ", op.head_dim, ", the cache keeps ",
+            shape.kv_heads, " of ", shape.head_dim);
+      check(stored_[static_cast<std::size_t>(op.cache)], "nothing was stored in cache ", static_cast<std::int32_t>(op.cache), " before");
+    } else {
+      for (const View* view : {&op.k, &op.v}) {
+        read(*view, "k or v", Rows::tokens);
+        check(view->width == kept, "k or v is ", view->width, " wide, not ", op.kv_heads, " heads of ", op.head_dim);
+        apart(*view, op.out, "k or v", "out");
+      }
+      facts_.keeps_no_past = true;
+    }
+    write(op.out, "out", Rows::tokens);
+    facts_.takes_segments = true;
+    looks_beyond_one_row();
+  }
+
+  void operator()(const Select& op) {
+    kind_ = "Select";
+    read(op.in, "in", Rows::tokens);
+    check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
+    write(op.out, "out", Rows::selected);
+    facts_.takes_selected = true;
+    looks_beyond_one_row();
+  }
+
+  void operator()(const Pool& op) {
+    kind_ = "Pool";
+    read(op.in, "in", Rows::tokens);
+    check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
+    write(op.out, "out", Rows::segments);
+    facts_.takes_segments = true;
+    looks_beyond_one_row();
+  }
+
+  void operator()(const LogProb& op) {
+    kind_ = "LogProb";
+    read(op.logits, "logits", Rows::tokens);
+    check(op.out.width == 1, "`out` is ", op.out.width, " wide, not 1");
+    apart(op.logits, op.out, "logits", "out");
+    write(op.out, "out", Rows::tokens);
+    facts_.takes_ids = true;
+    facts_.has_log_prob = true;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... parts) const {
+    fail(ErrorKind::unsupported_model, "program '", program_.name, "', operation ", op_, " (", kind_, "): ", str(parts...));
+  }
+  template <class... Parts>
+  void check(bool holds, const Parts&... parts) const {
+    if (!holds) refuse(parts...);
+  }
+
+  // ---------------------------------------------------------------- begin and end
+  void begin() {
+    const auto slots = static_cast<std::int32_t>(program_.slots.size());
+    kind_ = "slots";
+    facts_.used.resize(weights_.matrices.size());
+    facts_.slot_lives.resize(program_.slots.size());
+    stored_.resize(program_.caches.size());
+    for (const CacheShape& cache : program_.caches) {
+      check(cache.kv_heads > 0 && cache.kv_heads <= 65536 && cache.head_dim > 0 && cache.head_dim <= kMaxHeadDim, "a cache of ", cache.kv_heads,
+            " heads of ", cache.head_dim);
+    }
+    for (const SlotShape& slot : program_.slots) {
+      check(slot.width > 0 && slot.width <= kMaxWidth, "a slot is ", slot.width, " wide, not 1 to ", kMaxWidth);
+      written_.emplace_back(static_cast<std::size_t>(slot.width), false);
+    }
+    check(program_.input >= -1 && program_.input < slots, "input slot ", program_.input, " of ", slots);
+    check(program_.output >= -1 && program_.output < slots, "output slot ", program_.output, " of ", slots);
+    if (program_.input >= 0) {
+      const SlotShape& input = program_.slots[static_cast<std::size_t>(program_.input)];
+      write({program_.input, 0, input.width}, "input", input.rows);
+      facts_.slot_lives[static_cast<std::size_t>(program_.input)].first = -1;
+    }
+  }
+
+  void end() {
+    kind_ = "end";
+    if (program_.output < 0) return;
+    const auto& written = written_[static_cast<std::size_t>(program_.output)];
+    check(std::find(written.begin(), written.end(), false) == written.end(), "the output slot ", program_.output, " is not wholly written");
+  }
+
+  void looks_beyond_one_row() { facts_.last_beyond_row = static_cast<std::int64_t>(op_) + 1; }
+
+  // ---------------------------------------------------------------- views
+  void view(const View& view, const char* what) const {
+    check(view.slot >= 0 && view.slot < static_cast<std::int32_t>(program_.slots.size()), "`", what, "` names slot ", view.slot, " of ",
+          program_.slots.size());
+    const std::int64_t width = program_.slots[static_cast<std::size_t>(view.slot)].width;
+    check(view.col >= 0 && view.width > 0 && static_cast<std::int64_t>(view.col) + view.width <= width, "`", what, "` takes ", view.width,
+          " columns from ", view.col, " of slot ", view.slot, ", which has ", width);
+  }
+  Rows rows_of(const View& view) const { return program_.slots[static_cast<std::size_t>(view.slot)].rows; }
+
+  void read(const View& v, const char* what) {
+    view(v, what);
+    const std::vector<bool>& written = written_[static_cast<std::size_t>(v.slot)];
+    for (std::int32_t c = v.col; c < v.col + v.width; ++c) {
+      check(written[static_cast<std::size_t>(c)], "`", what, "` reads column ", c, " of slot ", v.slot, " before anything wrote it");
+    }
+    live(v);
+  }
+  void read(const View& v, const char* what, Rows rows) {
+    read(v, what);
+    check(rows_of(v) == rows, "`", what, "` has rows of another kind (tokens, segments, selected)");
+  }
+  void write(const View& v, const char* what, Rows rows) {
+    view(v, what);
+    check(rows_of(v) == rows, "`", what, "` has rows of another kind (tokens, segments, selected)");
+    if (rows != Rows::tokens) facts_.last_other_rows = static_cast<std::int64_t>(op_);
+    std::fill_n(written_[static_cast<std::size_t>(v.slot)].begin() + v.col, v.width, true);
+    live(v);
+  }
+  void live(const View& v) { facts_.slot_lives[static_cast<std::size_t>(v.slot)].at(static_cast<std::int64_t>(op_)); }
+  void apart(const View& a, const View& b, const char* a_name, const char* b_name) const {
+    check(!overlap(a, b), "`", a_name, "` and `", b_name, "` overlap");
+  }
+  void apart_or_same(const View& a, const View& b, const char* a_name, const char* b_name) const {
+    if (!(a == b)) apart(a, b, a_name, b_name);
+  }
+
+  // ---------------------------------------------------------------- weights and caches
+  const MatrixShape& matrix(MatrixId id, const char* what) {
+    const auto index = static_cast<std::int64_t>(id);
+    check(index >= 0 && index < static_cast<std::int64_t>(weights_.matrices.size()), "`", what, "` names matrix ", index, " of ",
+          weights_.matrices.size());
+    const MatrixShape& matrix = weights_.matrices[static_cast<std::size_t>(index)];
+    check(matrix.present, "matrix '", matrix.name, "' was not loaded on this device");
+    check(matrix.rows > 0 && matrix.cols > 0 && matrix.rows <= INT32_MAX && matrix.cols <= INT32_MAX, "matrix '", matrix.name, "' has ",
+          matrix.rows, " rows of ", matrix.cols);
+    facts_.used[static_cast<std::size_t>(index)] = true;
+    return matrix;
+  }
+  // A matrix that takes `in` and gives columns from `col` on.
+  const MatrixShape& product(MatrixId id, const View& in, std::int64_t col) {
+    const MatrixShape& weight = matrix(id, "weight");
+    check(weight.cols == in.width, "'", weight.name, "' takes ", weight.cols, " columns, its input has ", in.width);
+    check(col + weight.rows <= kMaxWidth, "'", weight.name, "' and the parts before it give ", col + weight.rows, " columns");
+    return weight;
+  }
+  void sized(VectorId id, const char* what, std::int64_t size) const {
+    const auto index = static_cast<std::int64_t>(id);
+    check(index >= 0 && index < static_cast<std::int64_t>(weights_.vectors.size()), "`", what, "` names vector ", index, " of ",
+          weights_.vectors.size());
+    const VectorShape& vector = weights_.vectors[static_cast<std::size_t>(index)];
+    check(vector.size == size, "'", vector.name, "' has ", vector.size, " values, needed are ", size);
+  }
+  const CacheShape& cache(CacheId id) const {
+    const auto index = static_cast<std::int64_t>(id);
+    check(index >= 0 && index < static_cast<std::int64_t>(program_.caches.size()), "cache ", index, " of ", program_.caches.size());
+    return program_.caches[static_cast<std::size_t>(index)];
+  }
+
+  const Program& program_;
+  const WeightShapes& weights_;
+  ProgramFacts facts_;
+  std::size_t op_ = 0;
+  const char* kind_ = "";
+  std::vector<std::vector<bool>> written_;  // per slot and column
+  std::vector<bool> stored_;                // per cache
+};
+
+std::int64_t positions(const Segment& segment) { return std::int64_t{segment.past} + segment.rows; }
+
+std::string where(const Program& program) { return "program '" + program.name + "': "; }
+
+}  // namespace
+
+WeightShapes shapes_of(const Weights& weights) {
+  WeightShapes shapes;
+  for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true});
+  for (const Vector& v : weights.vectors) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  return shapes;
+}
+
+ProgramFacts check_program(const Program& program, const WeightShapes& weights) { return ProgramCheck(program, weights).facts(); }
+
+void check_batch(const Program& program, const ProgramFacts& facts, const WeightShapes& weights, const Batch& batch, const Io& io) {
+  const std::string in = where(program);
+  const auto rows = static_cast<std::size_t>(std::max(0, batch.rows));
+  require(batch.rows >= 0, in, batch.rows, " rows");
+  if (facts.takes_ids) require(batch.ids.size() == rows, in, batch.ids.size(), " ids for ", rows, " rows");
+  require(batch.types.empty() || batch.types.size() == rows, in, batch.types.size(), " types for ", rows, " rows");
+  if (facts.takes_segments) {
+    std::int64_t next = 0;
+    for (const Segment& segment : batch.segments) {
+      require(segment.rows > 0 && segment.past >= 0 && segment.first == next && positions(segment) <= INT32_MAX - kPageTokens, in,
+              "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, " follows row ", next);
+      next += segment.rows;
+    }
+    require(next == batch.rows, in, "segments cover ", next, " of ", batch.rows, " rows");
+  }
+  for (const Segment& segment : batch.segments) {
+    if (facts.keeps_no_past) require(segment.past == 0, in, "an encoder's segment has a past of ", segment.past);
+    if (positions(segment) > facts.positions_limit) {
+      fail(ErrorKind::context_length, in, "a text of ", positions(segment), " tokens; the model has positions for ", facts.positions_limit);
+    }
+  }
+  if (facts.takes_selected) {
+    std::int64_t before = -1;
+    for (const std::int32_t row : batch.selected) {
+      require(row > before && row < batch.rows, in, "selected row ", row, " after ", before, " of ", batch.rows, " rows");
+      before = row;
+    }
+  }
+  const auto in_range = [&](std::span<const std::int32_t> values, std::int64_t limit, const char* what) {
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      require(values[r] >= 0 && values[r] < limit, in, what, " ", values[r], " in row ", r, " is not in 0 to ", limit - 1);
+    }
+  };
+  const auto table_rows = [&](MatrixId table) { return weights.matrices[static_cast<std::size_t>(table)].rows; };
+  for (const Op& op : program.ops) {
+    if (const auto* embed = std::get_if<Embed>(&op)) {
+      in_range(batch.ids, table_rows(embed->tokens), "token id");
+      if (embed->types != MatrixId::none) in_range(batch.types, table_rows(embed->types), "token type");
+    } else if (const auto* log_prob = std::get_if<LogProb>(&op)) {
+      in_range(batch.ids, log_prob->logits.width, "target id");
+    }
+  }
+  const auto floats = [&](std::int32_t slot) {
+    if (slot < 0) return std::size_t{0};
+    const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
+    const std::size_t count = shape.rows == Rows::tokens ? rows : shape.rows == Rows::segments ? batch.segments.size() : batch.selected.size();
+    return count * static_cast<std::size_t>(shape.width);
+  };
+  require(io.in.size() == floats(program.input), in, "input of ", io.in.size(), " floats, needed are ", floats(program.input));
+  require(io.out.size() == floats(program.output), in, "output of ", io.out.size(), " floats, needed are ", floats(program.output));
+}
+
+void check_pages(const Program& program, std::span<const CacheShape> store, std::int32_t pages, const Batch& batch) {
+  if (program.caches.empty()) return;
+  const std::string in = where(program);
+  require(store.size() == program.caches.size(), in, "has ", program.caches.size(), " caches, the store ", store.size());
+  for (std::size_t c = 0; c < program.caches.size(); ++c) {
+    const CacheShape &needed = program.caches[c], &found = store[c];
+    require(needed.kv_heads == found.kv_heads && needed.head_dim == found.head_dim, in, "cache ", c, " of ", needed.kv_heads, " heads of ",
+            needed.head_dim, ", the store has ", found.kv_heads, " of ", found.head_dim);
+  }
+  for (const Segment& segment : batch.segments) {
+    const auto needed = static_cast<std::size_t>(ceil_div(positions(segment), kPageTokens));
+    require(segment.pages.size() >= needed, in, segment.pages.size(), " pages for ", positions(segment), " positions");
+    for (std::size_t p = 0; p < needed; ++p) {
+      require(segment.pages[p] >= 0 && segment.pages[p] < pages, in, "page ", segment.pages[p], " of ", pages);
+    }
+  }
+}
+
+}  // namespace pumice

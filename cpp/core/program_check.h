@@ -1,0 +1,70 @@
+// What must hold of a program and of a batch before a backend runs them, and what the checks find out about a program on the way.
+// Every backend relies on this and on nothing else: its kernels and shaders check nothing again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/formats.h"
+#include "core/program.h"
+
+namespace pumice {
+
+inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast
+
+// ---------------------------------------------------------------- weights, as far as a program's shapes go
+// Names are views into the weights that the shapes were taken from.
+struct MatrixShape {
+  std::string_view name;
+  Format format = Format::F32;
+  std::int64_t rows = 0, cols = 0;
+  bool present = true;  // false: not among the used matrices of these weights
+};
+struct VectorShape {
+  std::string_view name;
+  std::int64_t size = 0;
+};
+struct WeightShapes {
+  std::vector<MatrixShape> matrices;
+  std::vector<VectorShape> vectors;
+};
+WeightShapes shapes_of(const Weights& weights);
+
+// ---------------------------------------------------------------- programs
+// First and last operation that touches something; -1: the input, which is there before operation 0.
+struct Life {
+  std::int64_t first = INT64_MAX, last = -1;
+  void at(std::int64_t op) {
+    first = std::min(first, op);
+    last = std::max(last, op);
+  }
+  bool used() const { return first != INT64_MAX; }
+};
+
+struct ProgramFacts {
+  bool takes_ids = false, takes_segments = false, takes_selected = false;
+  bool has_log_prob = false;
+  bool keeps_no_past = false;                // attends without a cache: segments begin at position 0
+  std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
+  std::vector<bool> used;                    // matrices
+  std::vector<Life> slot_lives;
+  // 1 + the last operation that looks beyond one row (RopeStore, Attend, Select, Pool): from there on blocks of rows can go one by one.
+  std::int64_t last_beyond_row = 0;
+  std::int64_t last_other_rows = -1;  // the last operation that writes rows that are not tokens; -1: none
+};
+
+// Throws unsupported_model naming program, operation, weights and numbers when anything does not fit.
+ProgramFacts check_program(const Program& program, const WeightShapes& weights);
+
+// ---------------------------------------------------------------- batches
+// Sizes, segments, positions, selected rows, ids and types of a batch, sizes of its input and output: throws invalid_argument, or
+// context_length where a text is longer than the table of positions.
+void check_batch(const Program& program, const ProgramFacts& facts, const WeightShapes& weights, const Batch& batch, const Io& io);
+
+// The caches of a program against a store that has `pages` pages, and every page that the batch reads or writes.
+void check_pages(const Program& program, std::span<const CacheShape> store, std::int32_t pages, const Batch& batch);
+
+}  // namespace pumice
