@@ -1,0 +1,30 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Rows of a table by index, for Embed: GatherParams in params.h.
+#define PUSH GatherParams
+#include "common.glsl"
+#include "weights.glsl"
+
+layout(constant_id = kGatherFormat) const uint FORMAT = 0;
+layout(constant_id = kGatherAdd) const uint ADD = 0;
+
+layout(set = 0, binding = 1) readonly buffer Meta { uint meta[]; };
+layout(set = 0, binding = 2) buffer Out { float y[]; };
+
+void main() {
+  if (group() >= p.groups) return;
+  const uint index = meta[p.index_at + group()];
+  if (index - p.chunk_first >= p.chunk_rows) return;
+  prepare_codes(FORMAT, FORMAT);
+  const Row row = row_at(FORMAT, 0, p.weights_at, index - p.chunk_first, p.cols);
+  const uint out_row = p.out_at + group() * p.out_stride;
+  for (uint k = LANE * 8; k < p.cols; k += LANES * 8) {
+    vec4 a, b;
+    weights_of(FORMAT, row, k, a, b);
+    for (uint i = 0; i < min(8, p.cols - k); ++i) {
+      const float value = p.scale * (i < 4 ? a[i] : b[i - 4]);
+      const uint at = out_row + k + i;
+      y[at] = ADD != 0 ? y[at] + value : value;
+    }
+  }
+}
