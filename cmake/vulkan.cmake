@@ -27,11 +27,9 @@ else()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${inputs})
   execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${generated} COMMAND_ERROR_IS_FATAL ANY)
   set(formats ${CMAKE_BINARY_DIR}/shaders/formats.glsl)
-  if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
   execute_process(
     COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${PROJECT_SOURCE_DIR}/cpp/core/formats.def ${formats}
     COMMAND_ERROR_IS_FATAL ANY)
-  endif()
 
   # No optimiser (spirv-opt): drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. The wheel's compiler has no RPATH.
   foreach(name IN LISTS names)
