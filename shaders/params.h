@@ -42,7 +42,7 @@ PUMICE_CONSTANT(kLinearBias, 5);         // 0 or 1
 PUMICE_CONSTANT(kLinearResidual, 6);     // 0 or 1
 PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples of 4 (vector loads); 0: any
 // The tile of a group: TOKENS rows of `in` by OUTPUTS rows of weights (GATED: half of them of W, half of W2; OUTPUTS is then even).
-//   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8, TOKENS * OUTPUTS <= 32. LANES divide the columns. tokens may be any number.
+//   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8, TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns. tokens may be any number.
 //   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R) with R = 2, 4 or 8 tokens a lane, OUTPUTS 32, 64 or 128. Shared memory:
 //     gemm (TOKENS + OUTPUTS) * 80 + 64 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64 + 64 at most.
 //   gemm_coopmat: see the three constants below.

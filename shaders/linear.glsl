@@ -1,0 +1,47 @@
+// What matvec, gemm and their int8 and cooperative forms share: LinearParams and its constants in params.h.
+#define PUSH LinearParams
+#include "common.glsl"
+#define SECOND_WEIGHTS 5
+#include "weights.glsl"
+
+layout(constant_id = kLinearFormat) const uint FORMAT = 0;
+layout(constant_id = kLinearFormat2) const uint FORMAT2 = 0;
+layout(constant_id = kLinearActivation) const uint ACTIVATION = 0;
+layout(constant_id = kLinearGated) const uint GATED = 0;
+layout(constant_id = kLinearBias) const uint BIAS = 0;
+layout(constant_id = kLinearResidual) const uint RESIDUAL = 0;
+layout(constant_id = kLinearAligned) const uint ALIGNED = 0;
+layout(constant_id = kLinearTokens) const uint TOKENS = 1;
+layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
+
+// A group's OUTPUTS rows of weights make WIDTH columns of `out`: row i belongs to W and column i, or, when GATED, from WIDTH on to W2 and
+// column i - WIDTH.
+const uint WIDTH = GATED != 0 ? OUTPUTS / 2 : OUTPUTS;
+
+layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
+layout(set = 0, binding = 3) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 4) readonly buffer Residual { float residual[]; };
+
+// First token row and first column of `out` of this group. Neighbouring groups share their weights.
+uvec2 tile_origin() {
+  const uint tiles = (p.tokens + TOKENS - 1) / TOKENS;
+  return uvec2(group() % tiles * TOKENS, group() / tiles * WIDTH);
+}
+
+// Row of weights `i` of the tile; past the last one it is the last one, whose product nobody stores.
+bool is_second(uint i) { return GATED != 0 && i >= WIDTH; }
+Row tile_row(uint first_output, uint i) {
+  const uint r = min(first_output + i % WIDTH, p.outputs - 1);
+  if (is_second(i)) return row_at(FORMAT2, 1, p.weights2_at, r, p.cols);
+  return row_at(FORMAT, 0, p.weights_at, r, p.cols);
+}
+
+// Stores one finished product, or with GATED a pair of them.
+void store(uint token, uint column, float product, float product2) {
+  float value = product;
+  if (BIAS != 0) value += bias[p.bias_at + column];
+  value = activate(ACTIVATION, value);
+  if (GATED != 0) value *= product2;
+  if (RESIDUAL != 0) value += residual[p.residual_at + token * p.residual_stride + column];
+  y[p.out_at + token * p.out_stride + column] = value;
+}
