@@ -1,0 +1,20 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Selected rows, one after another; SelectParams in params.h.
+#define PUSH SelectParams
+#include "common.glsl"
+
+layout(set = 0, binding = 0) readonly buffer In { float x[]; };
+layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
+layout(set = 0, binding = 2) readonly buffer Meta { uint meta[]; };
+
+void main() {
+  if (group() >= p.groups) return;
+  const uint row = group() / p.blocks, col = group() % p.blocks * LANES * kSelectPerLane + LANE;
+  const uint from = meta[p.rows_at + row] - p.chunk_first;
+  if (from >= p.chunk_rows) return;
+  for (uint i = 0; i < kSelectPerLane; ++i) {
+    const uint c = col + i * LANES;
+    if (c < p.width) y[p.out_at + row * p.out_stride + c] = x[p.in_at + from * p.in_stride + c];
+  }
+}
