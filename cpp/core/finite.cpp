@@ -1,0 +1,70 @@
+#include "core/finite.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace pumice {
+namespace {
+
+// An exponent of all ones means NaN or infinity. Adding one at its lowest bit then carries into the sign's place, and only then: no
+// comparison, no early exit, so that the loop runs in vectors (the check must stay small beside the packing).
+template <class Word>
+bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
+  Word all = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    Word word;
+    std::memcpy(&word, data + i * stride, sizeof word);
+    all = static_cast<Word>(all | ((word & exponent) + lowest));
+  }
+  return (all & sign) != 0;
+}
+
+bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
+  const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
+  const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
+  const auto pairs = [&](int offset) {  // two float16 side by side
+    return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
+  };
+  switch (format) {  // where scales lie in a block: ggml-common.h, gguf-py quants.py
+    case Format::F32: return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
+    case Format::F16: return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
+    case Format::BF16: return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
+    case Format::Q4_0:
+    case Format::Q5_0:
+    case Format::Q8_0:
+    case Format::IQ4_NL:
+    case Format::IQ4_XS: return halves(0);
+    case Format::Q4_1:
+    case Format::Q5_1:
+    case Format::Q4_K:
+    case Format::Q5_K: return pairs(0);
+    case Format::Q2_K: return pairs(80);
+    case Format::Q3_K: return halves(108);
+    case Format::Q6_K: return halves(208);
+    // The scale is a power of two, 2^(e - 128) on codes up to 12: past 252 the product leaves float32 (255 is the format's NaN).
+    case Format::MXFP4: return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed) {
+  if (all_finite(matrix.format, rows * matrix.cols, packed)) return;
+  std::int64_t row = 0;
+  while (row + 1 < rows && all_finite(matrix.format, matrix.cols, packed + row * row_bytes(matrix.format, matrix.cols))) ++row;
+  fail(ErrorKind::numeric, "tensor '", matrix.name, "' (", name(matrix.format), ") holds a NaN or an infinity in row ", first + row,
+       ": the file is damaged or was converted wrongly; get it again");
+}
+
+void check_finite(const Vector& vector) {
+  for (const float value : vector.values) {
+    if (!std::isfinite(value)) {
+      fail(ErrorKind::numeric, "tensor '", vector.name, "' holds a NaN or an infinity: the file is damaged or was converted wrongly");
+    }
+  }
+}
+
+}  // namespace pumice
