@@ -43,7 +43,10 @@ void main() {
     partial[LANE] = value;
     barrier();
     if (slice == 0) {
-      for (uint i = 1; i < SLICES; ++i) value = KIND == MAX ? larger(value, partial[i * kPoolColumns + LANE]) : value + partial[i * kPoolColumns + LANE];
+      for (uint i = 1; i < SLICES; ++i) {
+        const float other = partial[i * kPoolColumns + LANE];
+        value = KIND == MAX ? larger(value, other) : value + other;
+      }
     }
   }
   const float n = float(rows);

@@ -1,0 +1,291 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Attention of one tile of queries (rows x heads that share a kv head) over keys in pages; AttendParams in params.h.
+// FlashAttention (Dao et al. 2022): KEYS keys a step; running maximum and sum rescale what was gathered so far.
+//   scores   a lane has 4 keys x QUERIES_PER_LANE queries and every SCORE_SLICES-th 4 dimensions
+//   softmax  ROW_LANES lanes share a query's row of scores
+//   values   a lane has 8 dimensions x QUERIES_PER_LANE queries and every VALUE_SLICES-th 4 keys
+// K and V are read once a tile, in 16-byte pieces side by side, straight from memory; only queries and scores are in shared memory.
+#define PUSH AttendParams
+#include "common.glsl"
+#include "finite.glsl"
+
+layout(constant_id = kAttendFormat) const uint FORMAT = kKvF16;
+layout(constant_id = kAttendHeadDim) const uint HEAD_DIM = 64;
+layout(constant_id = kAttendQueries) const uint QUERIES = 1;
+layout(constant_id = kAttendKeys) const uint KEYS = 32;
+#include "kv.glsl"
+
+const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
+const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
+const uint DIM_QUADS = DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = DIM / 8;
+const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
+const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
+const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
+const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // of a lane
+const uint PAGES = KEYS / kPagePositions;
+const uint UNBOUND = 0xffffffffu;
+
+layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
+layout(set = 0, binding = 1) readonly buffer KPages { uvec4 k_pages[]; };
+layout(set = 0, binding = 1) readonly buffer KScales { vec4 k_scales[]; };
+layout(set = 0, binding = 2) readonly buffer VPages4 { uvec4 v_pages4[]; };
+layout(set = 0, binding = 2) readonly buffer VPages2 { uvec2 v_pages2[]; };
+layout(set = 0, binding = 2) readonly buffer VScales { float v_scales[]; };
+layout(set = 0, binding = 3) readonly buffer Meta { uint meta[]; };
+layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };
+layout(set = 0, binding = 5) writeonly buffer Partials { float partials[]; };
+
+// A row of `queries` has a fifth word quad, so that lanes with different queries read different banks; at the end it holds the row's sum.
+const uint QUERY_STRIDE = DIM_QUADS + 1, SCORE_STRIDE = KEY_QUADS + 1;
+shared vec4 queries[QUERIES * QUERY_STRIDE];
+shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
+shared float row_largest[QUERIES * ROW_LANES];
+shared float rescale[QUERIES];
+shared uint blocks[2 * PAGES];  // words of K and V where the kv head's part of a page begins; of this step and of the next one
+
+// The tile.
+uint list;                    // word of meta of the segment's pages
+uint first_position, rows;    // of the tile
+uint last_key;                // of the segment
+uint kv_head, first_head, heads;
+
+// Keys [x, y) that the row at a position sees.
+uvec2 seen(uint position) {
+  return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
+}
+
+// Block of page number `page` of the segment, or UNBOUND. Pages from `end` on have no key that the tile sees, perhaps no id either.
+uint block_of(uint page, uint end) {
+  if (page * kPagePositions >= end) return UNBOUND;
+  const uint bound = meta[list + page] - p.page_first;
+  return bound < p.page_count ? bound * p.page_words + kv_head * BLOCK_WORDS : UNBOUND;
+}
+
+// Four keys' values of dimensions 4 quad .. 4 quad + 3, as keys[dimension] = (key, key, key, key).
+void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
+  const uint at = (block + k_word(position, 4 * quad)) / 4, row = kPagePositions / 4;
+  if (FORMAT == kKvF32) {
+    [[unroll]] for (uint d = 0; d < 4; ++d) keys[d] = uintBitsToFloat(k_pages[at + d * row]);
+  } else if (FORMAT == kKvF16) {
+    [[unroll]] for (uint d = 0; d < 4; d += 2) {
+      const uvec4 w = k_pages[at + d / 2 * row];
+      const vec2 a = unpackHalf2x16(w.x), b = unpackHalf2x16(w.y), c = unpackHalf2x16(w.z), e = unpackHalf2x16(w.w);
+      keys[d] = vec4(a.x, b.x, c.x, e.x);
+      keys[d + 1] = vec4(a.y, b.y, c.y, e.y);
+    }
+  } else {
+    const ivec4 w = ivec4(k_pages[at]);
+    [[unroll]] for (uint d = 0; d < 4; ++d) keys[d] = vec4(bitfieldExtract(w, int(8 * d), 8));
+  }
+}
+
+// One key's value, dimensions 8 octet .. 8 octet + 7, not yet scaled.
+void load_values(uint block, uint octet, uint position, out vec4 values[2]) {
+  const uint at = block + v_word(position, 8 * octet);
+  if (FORMAT == kKvF32) {
+    values[0] = uintBitsToFloat(v_pages4[at / 4]);
+    values[1] = uintBitsToFloat(v_pages4[at / 4 + 1]);
+  } else if (FORMAT == kKvF16) {
+    const uvec4 w = v_pages4[at / 4];
+    values[0] = vec4(unpackHalf2x16(w.x), unpackHalf2x16(w.y));
+    values[1] = vec4(unpackHalf2x16(w.z), unpackHalf2x16(w.w));
+  } else {
+    const ivec2 w = ivec2(v_pages2[at / 2]);
+    const ivec4 shift = ivec4(24, 16, 8, 0);
+    values[0] = vec4((ivec4(w.x) << shift) >> 24);
+    values[1] = vec4((ivec4(w.y) << shift) >> 24);
+  }
+}
+
+void main() {
+  if (group() >= p.groups) return;
+  uint item = group();
+  const uint tile = p.tiles_at + item % p.tiles * kTileWords;
+  item /= p.tiles;
+  first_head = item % p.head_blocks * p.tile_heads;
+  item /= p.head_blocks;
+  kv_head = item % p.kv_heads;
+  const uint split = item / p.kv_heads;
+
+  const uint segment = p.segments_at + meta[tile] * kSegmentWords, first = meta[tile + 1];
+  const uint past = meta[segment + 2];
+  rows = meta[tile + 2];
+  list = meta[segment + 3];
+  first_position = past + first;
+  last_key = past + meta[segment + 1] - 1;
+  heads = min(p.tile_heads, p.heads_per_kv - first_head);
+  const uint row0 = meta[segment] + first - p.first_row;  // in q, out and partials
+  const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
+
+  // This split's steps.
+  const uint begin = seen(first_position).x / kPagePositions * kPagePositions, end = seen(first_position + rows - 1).y;
+  const uint steps = (end - begin + KEYS - 1) / KEYS, steps_per_split = (steps + p.splits - 1) / p.splits;
+  const uint first_step = split * steps_per_split, end_step = min(steps, first_step + steps_per_split);
+
+  for (uint i = LANE; i < QUERIES * DIM_QUADS; i += LANES) {
+    const uint n = i / DIM_QUADS, d = i % DIM_QUADS * 4, row = n / p.tile_heads, head = n % p.tile_heads;
+    vec4 x = vec4(0);
+    if (row < rows && head < heads) {
+      const uint at = p.q_at + (row0 + row) * p.q_stride + (head0 + head) * HEAD_DIM + d;
+      for (uint c = 0; c < min(4, HEAD_DIM - d); ++c) x[c] = q[at + c] * p.scale;
+    }
+    queries[n * QUERY_STRIDE + i % DIM_QUADS] = x;
+  }
+  if (LANE < PAGES) blocks[first_step % 2 * PAGES + LANE] = block_of(begin / kPagePositions + first_step * PAGES + LANE, end);
+
+  // What a lane does in each of the three parts of a step.
+  const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
+  const uint score_slice = LANE / (KEY_QUADS * QUERY_BLOCKS);
+  const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
+  const uint row = row_query / p.tile_heads;
+  const uvec2 row_keys = row < rows && row_query < QUERIES ? seen(first_position + row) : uvec2(0);
+  const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
+  const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
+
+  float largest = LOWEST;  // of row_query
+  float sum[QUERIES_PER_LANE];
+  vec4 mixed[QUERIES_PER_LANE][2];
+  [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+    sum[n] = 0;
+    mixed[n][0] = mixed[n][1] = vec4(0);
+  }
+  barrier();
+
+  for (uint step = first_step; step < end_step; ++step) {
+    const uint key0 = begin + step * KEYS, pages = step % 2 * PAGES;
+
+    if (score_slice < SCORE_SLICES) {
+      const uint block = blocks[pages + score_quad / 8];
+      vec4 score[QUERIES_PER_LANE];
+      [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) score[n] = vec4(0);
+      if (block != UNBOUND) {
+        for (uint d = score_slice; d < DIM_QUADS; d += SCORE_SLICES) {
+          vec4 keys[4];
+          load_keys(block, d, score_quad % 8 * 4, keys);
+          [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+            const vec4 x = queries[(score_query + n) * QUERY_STRIDE + d];
+            score[n] += x.x * keys[0] + x.y * keys[1] + x.z * keys[2] + x.w * keys[3];
+          }
+        }
+      }
+      [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+        scores[(score_slice * QUERIES + score_query + n) * SCORE_STRIDE + score_quad] = score[n];
+      }
+    }
+    barrier();
+
+    vec4 score[ROW_QUADS];
+    if (row_query < QUERIES) {
+      float most = LOWEST;
+      [[unroll]] for (uint i = 0; i < ROW_QUADS; ++i) {
+        const uint quad = row_lane + i * ROW_LANES;
+        if (quad >= KEY_QUADS) continue;
+        vec4 s = vec4(0);
+        for (uint slice = 0; slice < SCORE_SLICES; ++slice) s += scores[(slice * QUERIES + row_query) * SCORE_STRIDE + quad];
+        const uint block = blocks[pages + quad / 8];
+        if (FORMAT == kKvQ8 && block != UNBOUND) s *= k_scales[(block + SCALES_AT) / 4 + quad % 8];
+        [[unroll]] for (uint c = 0; c < 4; ++c) {
+          const uint key = key0 + 4 * quad + c;
+          if (p.softcap > 0) s[c] = p.softcap * tanh_of(s[c] / p.softcap);
+          if (key < row_keys.x || key >= row_keys.y || block == UNBOUND) s[c] = LOWEST;
+          most = max(most, s[c]);
+        }
+        score[i] = s;
+      }
+      row_largest[row_query * ROW_LANES + row_lane] = most;
+    }
+    if (LANE < PAGES) blocks[(step + 1) % 2 * PAGES + LANE] = block_of((key0 + KEYS) / kPagePositions + LANE, end);
+    barrier();
+
+    if (row_query < QUERIES) {
+      float most = largest;
+      for (uint i = 0; i < ROW_LANES; ++i) most = max(most, row_largest[row_query * ROW_LANES + i]);
+      if (row_lane == 0) rescale[row_query] = exp(largest - most);
+      largest = most;
+      [[unroll]] for (uint i = 0; i < ROW_QUADS; ++i) {
+        const uint quad = row_lane + i * ROW_LANES;
+        if (quad >= KEY_QUADS) continue;
+        vec4 weight;  // a score that is NaN stays one
+        [[unroll]] for (uint c = 0; c < 4; ++c) weight[c] = score[i][c] == LOWEST ? 0 : exp(score[i][c] - most);
+        scores[row_query * SCORE_STRIDE + quad] = weight;
+      }
+    }
+    barrier();
+
+    if (value_slice < VALUE_SLICES) {
+      [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+        const float factor = rescale[value_query + n];
+        sum[n] *= factor;
+        mixed[n][0] *= factor;
+        mixed[n][1] *= factor;
+      }
+      for (uint quad = value_slice; quad < KEY_QUADS && key0 + 4 * quad < end; quad += VALUE_SLICES) {
+        const uint block = blocks[pages + quad / 8];
+        if (block == UNBOUND) continue;
+        vec4 weight[QUERIES_PER_LANE];
+        [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+          weight[n] = scores[(value_query + n) * SCORE_STRIDE + quad];
+          sum[n] += weight[n].x + weight[n].y + weight[n].z + weight[n].w;
+        }
+        [[unroll]] for (uint c = 0; c < 4; ++c) {
+          // Keys beyond the last have weight 0, but what lies there may be NaN: read the last key instead.
+          const uint position = min(key0 + 4 * quad + c, end - 1) % kPagePositions;
+          vec4 values[2];
+          load_values(block, octet, position, values);
+          const float scale = FORMAT == kKvQ8 ? v_scales[block + SCALES_AT + position] : 1;
+          [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+            const float w = FORMAT == kKvQ8 ? weight[n][c] * scale : weight[n][c];
+            mixed[n][0] += w * values[0];
+            mixed[n][1] += w * values[1];
+          }
+        }
+      }
+    }
+    barrier();
+  }
+
+  // Slices of the keys: one after another through the queries' place.
+  for (uint slice = 1; slice < VALUE_SLICES; ++slice) {
+    if (value_slice == slice) {
+      [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+        const uint at = (value_query + n) * QUERY_STRIDE;
+        queries[at + 2 * octet] = mixed[n][0];
+        queries[at + 2 * octet + 1] = mixed[n][1];
+        if (octet == 0) queries[at + DIM_QUADS].x = sum[n];
+      }
+    }
+    barrier();
+    if (value_slice == 0) {
+      [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+        const uint at = (value_query + n) * QUERY_STRIDE;
+        mixed[n][0] += queries[at + 2 * octet];
+        mixed[n][1] += queries[at + 2 * octet + 1];
+        sum[n] += queries[at + DIM_QUADS].x;
+      }
+    }
+    barrier();
+  }
+
+  const uint part = p.part_first + split;
+  if (p.parts > 1 && row_lane == 0 && row < rows && row_query % p.tile_heads < heads && row_query < QUERIES) {
+    const uint n = (row0 + row) * all_heads + head0 + row_query % p.tile_heads;
+    partials[p.states_at + (n * p.parts + part) * 2] = largest;
+  }
+  if (value_slice != 0) return;
+  [[unroll]] for (uint i = 0; i < QUERIES_PER_LANE; ++i) {
+    const uint tile_row = (value_query + i) / p.tile_heads, head = (value_query + i) % p.tile_heads;
+    if (tile_row >= rows || head >= heads) continue;
+    if (p.parts > 1) {
+      const uint at = ((row0 + tile_row) * all_heads + head0 + head) * p.parts + part;
+      if (octet == 0) partials[p.states_at + at * 2 + 1] = sum[i];
+      for (uint c = 0; c < 8; ++c) partials[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
+    } else {
+      const uint at = p.out_at + (row0 + tile_row) * p.out_stride + (head0 + head) * HEAD_DIM;
+      for (uint c = 0; c < 8; ++c) {
+        if (8 * octet + c < HEAD_DIM) y[at + 8 * octet + c] = mixed[i][c / 4][c % 4] / sum[i];
+      }
+    }
+  }
+}
