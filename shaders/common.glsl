@@ -2,6 +2,7 @@
 // #define PUSH as the name of the shader's block in params.h.
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_EXT_control_flow_attributes : require  // [[unroll]]: arrays in registers need constant indices
 
 #include "params.h"
 

@@ -9,11 +9,11 @@ layout(set = 0, binding = 1) readonly buffer In { float x[]; };
 layout(set = 0, binding = 1) readonly buffer In4 { vec4 x4[]; };
 
 const uint DEPTH = 16;
-const uint C = 8;                    // outputs of a lane
-const uint ACROSS = OUTPUTS / C;     // lanes along the outputs
-const uint DOWN = LANES / ACROSS;    // lanes along the tokens
-const uint R = TOKENS / DOWN;        // tokens of a lane
-const uint STRIDE = DEPTH / 4 + 1;   // one vec4 of padding: eight rows of a column lie in different banks
+const uint C = 8;                   // outputs of a lane
+const uint ACROSS = OUTPUTS / C;    // lanes along the outputs
+const uint DOWN = LANES / ACROSS;   // lanes along the tokens
+const uint R = TOKENS / DOWN;       // tokens of a lane
+const uint STRIDE = DEPTH / 4 + 1;  // one vec4 of padding: eight rows of a column lie in different banks
 
 shared vec4 x_tile[TOKENS * STRIDE];
 shared vec4 w_tile[OUTPUTS * STRIDE];
@@ -37,7 +37,7 @@ void main() {
   const uint across = LANE % ACROSS, down = LANE / ACROSS;
 
   float sums[R * C];
-  for (uint i = 0; i < R * C; ++i) sums[i] = 0;
+  [[unroll]] for (uint i = 0; i < R * C; ++i) sums[i] = 0;
 
   for (uint first = 0; first < p.cols; first += DEPTH) {
     for (uint i = LANE; i < TOKENS * DEPTH / 4; i += LANES) {
@@ -60,10 +60,10 @@ void main() {
     barrier();
     for (uint k = 0; k < DEPTH / 4; ++k) {
       vec4 w[C];
-      for (uint c = 0; c < C; ++c) w[c] = w_tile[(across + c * ACROSS) * STRIDE + k];
-      for (uint r = 0; r < R; ++r) {
+      [[unroll]] for (uint c = 0; c < C; ++c) w[c] = w_tile[(across + c * ACROSS) * STRIDE + k];
+      [[unroll]] for (uint r = 0; r < R; ++r) {
         const vec4 v = x_tile[(down + r * DOWN) * STRIDE + k];
-        for (uint c = 0; c < C; ++c) {
+        [[unroll]] for (uint c = 0; c < C; ++c) {
           sums[r * C + c] += v.x * w[c].x;
           sums[r * C + c] += v.y * w[c].y;
           sums[r * C + c] += v.z * w[c].z;
@@ -74,9 +74,9 @@ void main() {
     barrier();
   }
 
-  for (uint r = 0; r < R; ++r) {
+  [[unroll]] for (uint r = 0; r < R; ++r) {
     const uint token = origin.x + down + r * DOWN;
-    for (uint c = 0; c < WIDTH / ACROSS; ++c) {
+    [[unroll]] for (uint c = 0; c < WIDTH / ACROSS; ++c) {
       const uint column = origin.y + across + c * ACROSS;
       if (token < p.tokens && column < p.outputs) store(token, column, sums[r * C + c], GATED != 0 ? sums[r * C + c + C / 2] : 0);
     }

@@ -33,14 +33,14 @@ Eight eight_of(uint format, Row row, uint k) {
 Row rows[OUTPUTS];
 void add_products(uint first_token, uint k, bool whole) {
   Eight e[OUTPUTS];
-  for (uint i = 0; i < OUTPUTS; ++i) {
+  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
     if (is_second(i)) {
       e[i] = eight_of(FORMAT2, rows[i], k);
     } else {
       e[i] = eight_of(FORMAT, rows[i], k);
     }
   }
-  for (uint t = 0; t < TOKENS; ++t) {
+  [[unroll]] for (uint t = 0; t < TOKENS; ++t) {
     const uint at = p.in_at + min(first_token + t, p.tokens - 1) * p.in_stride + k;
     vec4 a, b;
     if (ALIGNED != 0 && whole) {
@@ -52,7 +52,7 @@ void add_products(uint first_token, uint k, bool whole) {
       b = vec4(n > 4 ? x[at + 4] : 0, n > 5 ? x[at + 5] : 0, n > 6 ? x[at + 6] : 0, n > 7 ? x[at + 7] : 0);
     }
     const float total = (a.x + a.y + a.z + a.w) + (b.x + b.y + b.z + b.w);
-    for (uint i = 0; i < OUTPUTS; ++i) {
+    [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
       const uint s = t * OUTPUTS + i;
       sums[s] += e[i].scale.x * (dot(e[i].a, a) + dot(e[i].b, b)) + e[i].scale.y * total;
     }
@@ -63,16 +63,16 @@ void main() {
   if (group() >= p.groups) return;
   const uvec2 origin = tile_origin();
   prepare_codes(FORMAT, FORMAT2);
-  for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(origin.y, i);
-  for (uint s = 0; s < SUMS; ++s) sums[s] = 0;
+  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(origin.y, i);
+  [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = 0;
 
   const uint whole = p.cols & ~7;
   for (uint k = LANE * 8; k < whole; k += LANES * 8) add_products(origin.x, k, true);
   if (!is_quantised(FORMAT) && whole < p.cols && LANE == LANES - 1) add_products(origin.x, whole, false);
 
-  for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);
+  [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);
   if (subgroupElect()) {
-    for (uint s = 0; s < SUMS; ++s) partial[gl_SubgroupID * SUMS + s] = sums[s];
+    [[unroll]] for (uint s = 0; s < SUMS; ++s) partial[gl_SubgroupID * SUMS + s] = sums[s];
   }
   barrier();
   const uint t = LANE / WIDTH, i = LANE % WIDTH;
