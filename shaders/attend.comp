@@ -139,8 +139,9 @@ void main() {
   const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint score_slice = LANE / (KEY_QUADS * QUERY_BLOCKS);
   const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
-  const uint row = row_query / p.tile_heads;
-  const uvec2 row_keys = row < rows && row_query < QUERIES ? seen(first_position + row) : uvec2(0);
+  const uint row = row_query / p.tile_heads, used = (rows * p.tile_heads + QUERIES_PER_LANE - 1) / QUERIES_PER_LANE * QUERIES_PER_LANE;
+  const bool row_used = row_query < min(used, QUERIES);
+  const uvec2 row_keys = row_used && row < rows ? seen(first_position + row) : uvec2(0);
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
@@ -156,12 +157,14 @@ void main() {
   for (uint step = first_step; step < end_step; ++step) {
     const uint key0 = begin + step * KEYS, pages = step % 2 * PAGES;
 
-    if (score_slice < SCORE_SLICES) {
+    if (score_slice < SCORE_SLICES && score_query < used) {
       const uint block = blocks[pages + score_quad / 8];
       vec4 score[QUERIES_PER_LANE];
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) score[n] = vec4(0);
-      if (block != UNBOUND) {
-        for (uint d = score_slice; d < DIM_QUADS; d += SCORE_SLICES) {
+      if (block != UNBOUND && key0 + 4 * score_quad < end) {
+        for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {  // a count that compilers can unroll
+          const uint d = i * SCORE_SLICES + score_slice;
+          if (DIM_QUADS % SCORE_SLICES != 0 && d >= DIM_QUADS) break;
           vec4 keys[4];
           load_keys(block, d, score_quad % 8 * 4, keys);
           [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
@@ -177,7 +180,7 @@ void main() {
     barrier();
 
     vec4 score[ROW_QUADS];
-    if (row_query < QUERIES) {
+    if (row_used) {
       float most = LOWEST;
       [[unroll]] for (uint i = 0; i < ROW_QUADS; ++i) {
         const uint quad = row_lane + i * ROW_LANES;
@@ -199,7 +202,7 @@ void main() {
     if (LANE < PAGES) blocks[(step + 1) % 2 * PAGES + LANE] = block_of((key0 + KEYS) / kPagePositions + LANE, end);
     barrier();
 
-    if (row_query < QUERIES) {
+    if (row_used) {
       float most = largest;
       for (uint i = 0; i < ROW_LANES; ++i) most = max(most, row_largest[row_query * ROW_LANES + i]);
       if (row_lane == 0) rescale[row_query] = exp(largest - most);
@@ -214,7 +217,7 @@ void main() {
     }
     barrier();
 
-    if (value_slice < VALUE_SLICES) {
+    if (value_slice < VALUE_SLICES && value_query < used) {
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
         const float factor = rescale[value_query + n];
         sum[n] *= factor;
@@ -269,7 +272,7 @@ void main() {
   }
 
   const uint part = p.part_first + split;
-  if (p.parts > 1 && row_lane == 0 && row < rows && row_query % p.tile_heads < heads && row_query < QUERIES) {
+  if (p.parts > 1 && row_lane == 0 && row_used && row < rows && row_query % p.tile_heads < heads) {
     const uint n = (row0 + row) * all_heads + head0 + row_query % p.tile_heads;
     partials[p.states_at + (n * p.parts + part) * 2] = largest;
   }

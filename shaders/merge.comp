@@ -8,21 +8,35 @@
 layout(set = 0, binding = 0) readonly buffer Partials { float partials[]; };
 layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
 
+shared float weight[LANES];  // of LANES parts
+
 void main() {
   if (group() >= p.groups) return;
-  const uint first = group() * p.parts, dim = (p.head_dim + 7) / 8 * 8;
+  const uint first = group() * p.parts, dim = (p.head_dim + 7) / 8 * 8, state = p.states_at + 2 * first;
   const uint out_at = p.out_at + group() / p.heads * p.out_stride + group() % p.heads * p.head_dim;
+
   float largest = LOWEST;
-  for (uint i = 0; i < p.parts; ++i) largest = max(largest, partials[p.states_at + (first + i) * 2]);
-  for (uint d = LANE; d < p.head_dim; d += LANES) {
-    float sum = 0, mixed = 0;
-    for (uint i = 0; i < p.parts; ++i) {
-      const uint state = p.states_at + (first + i) * 2;
-      if (partials[state + 1] == 0) continue;  // saw no key: the accumulator is void
-      const float weight = exp(partials[state] - largest);
-      sum += weight * partials[state + 1];
-      mixed += weight * partials[(first + i) * dim + d];
+  for (uint i = LANE; i < p.parts; i += LANES) largest = max(largest, partials[state + 2 * i]);
+  largest = workgroup_max(largest);
+  float sum = 0;
+  for (uint i = LANE; i < p.parts; i += LANES) sum += exp(partials[state + 2 * i] - largest) * partials[state + 2 * i + 1];
+  sum = workgroup_add(sum);
+
+  for (uint d0 = 0; d0 < p.head_dim; d0 += LANES) {
+    const uint d = min(d0 + LANE, p.head_dim - 1);
+    float mixed = 0;
+    for (uint i0 = 0; i0 < p.parts; i0 += LANES) {
+      barrier();
+      if (i0 + LANE < p.parts) weight[LANE] = exp(partials[state + 2 * (i0 + LANE)] - largest);
+      barrier();
+      const uint count = min(p.parts - i0, LANES);
+      uint at = (first + i0) * dim + d, i = 0;
+      for (; i + 4 <= count; i += 4, at += 4 * dim) {  // four loads on their way
+        const float a = partials[at], b = partials[at + dim], c = partials[at + 2 * dim], e = partials[at + 3 * dim];
+        mixed += weight[i] * a + weight[i + 1] * b + weight[i + 2] * c + weight[i + 3] * e;
+      }
+      for (; i < count; ++i, at += dim) mixed += weight[i] * partials[at];
     }
-    y[out_at + d] = mixed / sum;
+    if (d0 + LANE < p.head_dim) y[out_at + d] = mixed / sum;
   }
 }

@@ -162,8 +162,7 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 // part_first + split of its queries to `partials`, and merge.comp folds them:
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
 //   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0 and a void
-//   accumulator.
+//   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0.
 // Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
 struct AttendParams {
@@ -282,7 +281,7 @@ constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per
   const std::uint32_t queries = tile.rows * tile.heads;
   tile.queries = queries < 4 ? queries : (queries + 3) / 4 * 4;
   tile.keys = 128;
-  while (tile.keys > 32 && tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes) tile.keys /= 2;
+  while (tile.keys > 32 && (tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes || tile.keys * head_dim > 8192)) tile.keys /= 2;
   return tile;
 }
 // Splits of the keys: enough that `groups` (without splits) become `wanted` (about 4 a compute unit; 1,024 where their number is unknown,
