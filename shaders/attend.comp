@@ -129,7 +129,7 @@ void main() {
     vec4 x = vec4(0);
     if (row < rows && head < heads) {
       const uint at = p.q_at + (row0 + row) * p.q_stride + (head0 + head) * HEAD_DIM + d;
-      for (uint c = 0; c < min(4, HEAD_DIM - d); ++c) x[c] = q[at + c] * p.scale;
+      [[unroll]] for (uint c = 0; c < 4; ++c) x[c] = d + c < HEAD_DIM ? q[at + c] * p.scale : 0;
     }
     queries[n * QUERY_STRIDE + i % DIM_QUADS] = x;
   }
@@ -283,10 +283,10 @@ void main() {
     if (p.parts > 1) {
       const uint at = ((row0 + tile_row) * all_heads + head0 + head) * p.parts + part;
       if (octet == 0) partials[p.states_at + at * 2 + 1] = sum[i];
-      for (uint c = 0; c < 8; ++c) partials[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
+      [[unroll]] for (uint c = 0; c < 8; ++c) partials[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
     } else {
       const uint at = p.out_at + (row0 + tile_row) * p.out_stride + (head0 + head) * HEAD_DIM;
-      for (uint c = 0; c < 8; ++c) {
+      [[unroll]] for (uint c = 0; c < 8; ++c) {
         if (8 * octet + c < HEAD_DIM) y[at + 8 * octet + c] = mixed[i][c / 4][c % 4] / sum[i];
       }
     }

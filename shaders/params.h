@@ -45,13 +45,24 @@ PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples
 //   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8, TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns. tokens may be any number.
 //   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R) with R = 2, 4 or 8 tokens a lane, OUTPUTS 32, 64 or 128. Shared memory:
 //     gemm (TOKENS + OUTPUTS) * 80 + 64 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64 + 64 at most.
-//   gemm_coopmat: see the three constants below.
+//   gemm_coopmat: LANES / SUBGROUP is 1 or even; with one subgroup the tile is its own, else subgroups share it two abreast: each has
+//     TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory: (TOKENS + OUTPUTS) * 80 + 64 bytes, and
+//     4 M N for each subgroup (8 M N when GATED). The pipeline needs full subgroups of SUBGROUP lanes. E.g. M, N, K = 16: LANES 128, SUBGROUP 32,
+//     TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 8);
 PUMICE_CONSTANT(kLinearOutputs, 9);
 PUMICE_CONSTANT(kLinearCoopM, 10);  // gemm_coopmat: shape of one cooperative matrix product, from the device's list (f16 x f16 -> f32)
 PUMICE_CONSTANT(kLinearCoopN, 11);
 PUMICE_CONSTANT(kLinearCoopK, 12);
 PUMICE_CONSTANT(kLinearCoopSubgroup, 13);  // gemm_coopmat: lanes of a subgroup; LANES = a multiple of it
+
+#ifdef __cplusplus
+// LinearParams::groups for a tile of TOKENS x OUTPUTS.
+constexpr std::int64_t linear_groups(std::int64_t tokens, std::int64_t outputs, std::int64_t tile_tokens, std::int64_t tile_outputs, bool gated) {
+  const std::int64_t width = gated ? tile_outputs / 2 : tile_outputs;
+  return (tokens + tile_tokens - 1) / tile_tokens * ((outputs + width - 1) / width);
+}
+#endif
 
 // ---------------------------------------------------------------- Embed: gather
 // out[r] = (ADD ? out[r] : 0) + scale * W[meta[index_at + r]] for r in [0, groups): one group a row.
@@ -285,10 +296,12 @@ constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per
   return tile;
 }
 // Splits of the keys: enough that `groups` (without splits) become `wanted` (about 4 a compute unit; 1,024 where their number is unknown,
-// the number of threads on a software device), that none has more than 4,096 keys (a dispatch can only be cut between groups), and that
-// each has a step. `keys`: the most that a tile will see before the dispatch is recorded anew.
-constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted) {
-  const std::uint64_t most = (keys + tile.keys - 1) / tile.keys, least = (keys + 4095) / 4096;
+// the number of threads on a software device), that none has more than `keys_per_group` keys (a dispatch can only be cut between groups:
+// 4,096 keys are about 1 ms of a small GPU, 256 are 5 to 10 ms of one CPU thread), and that each has a step.
+// `keys`: the most that a tile will see before the dispatch is recorded anew.
+constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted,
+                                      std::uint64_t keys_per_group = 4096) {
+  const std::uint64_t most = (keys + tile.keys - 1) / tile.keys, least = (keys + keys_per_group - 1) / keys_per_group;
   std::uint64_t splits = groups < wanted ? (wanted + groups - 1) / groups : 1;
   if (splits > 128) splits = 128;
   if (splits < least) splits = least;

@@ -64,7 +64,7 @@ void main() {
     x[i] = vec4(0);
     const uint quad = lane + i * SPAN, turns = p.turns_at + row * 2 * p.pairs;
     if (!inside || quad >= QUADS) continue;
-    for (uint c = 0; c < 4; ++c) {
+    [[unroll]] for (uint c = 0; c < 4; ++c) {
       x[i][c] = turned(kind, at, 4 * quad + c, turns);
       most = finite(most) && finite(x[i][c]) ? max(most, abs(x[i][c])) : NOT_A_NUMBER;
     }
@@ -75,11 +75,13 @@ void main() {
 
   if (kind != OF_V) {
     [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
-      for (uint d = 4 * (lane + i * SPAN); d < min(4 * (lane + i * SPAN) + 4, 2 * p.pairs); ++d) {
+      [[unroll]] for (uint c = 0; c < 4; ++c) {
+        const uint d = 4 * (lane + i * SPAN) + c;
+        if (d >= 2 * p.pairs) continue;
         if (kind == OF_Q) {
-          q[at + d] = x[i][d & 3];
+          q[at + d] = x[i][c];
         } else {
-          k[at + d] = x[i][d & 3];
+          k[at + d] = x[i][c];
         }
       }
     }
@@ -105,7 +107,7 @@ void main() {
     if (quad >= QUADS) continue;
     uint words[4];
     if (FORMAT == kKvF32) {
-      for (uint c = 0; c < 4; ++c) words[c] = floatBitsToUint(x[i][c]);
+      [[unroll]] for (uint c = 0; c < 4; ++c) words[c] = floatBitsToUint(x[i][c]);
     } else if (FORMAT == kKvF16) {
       words[0] = packHalf2x16(x[i].xy);
       words[1] = packHalf2x16(x[i].zw);
@@ -113,7 +115,7 @@ void main() {
       const ivec4 code = ivec4(clamp(roundEven(x[i] * inverse), -127, 127)) & 255;
       words[0] = uint(code.x | code.y << 8 | code.z << 16 | code.w << 24);
     }
-    for (uint c = 0; c < 4 / PER_WORD; ++c) {
+    [[unroll]] for (uint c = 0; c < 4 / PER_WORD; ++c) {
       const uint d = 4 * quad + c * PER_WORD;
       write(kind, block + (kind == OF_K ? k_word(position, d) : v_word(position, d)), words[c]);
     }
