@@ -33,7 +33,7 @@ def generate(definitions: str) -> str:
         parts.append(switch(f"uint {function}(uint format)", [(n, f"return k{constant}_{n};") for n in names], "  return 0;\n"))
     parts.append(
         switch(
-            "uvec2 codes_of(uint format, Row row, uint k)", [(n, f"return codes_{n}(row, k);") for n in quantised], "  return uvec2(0);\n"
+            "uvec4 codes_of(uint format, Row row, uint k)", [(n, f"return codes_{n}(row, k);") for n in quantised], "  return uvec4(0);\n"
         )
     )
     parts.append(
@@ -41,9 +41,9 @@ def generate(definitions: str) -> str:
     )
     parts.append(
         switch(
-            "void floats_of(uint format, Row row, uint k, out vec4 a, out vec4 b)",
-            [(n, f"floats_{n}(row, k, a, b); return;") for n in plain],
-            "  a = b = vec4(0);\n",
+            "void floats_of(uint format, Row row, uint k, out vec4 w[4])",
+            [(n, f"floats_{n}(row, k, w); return;") for n in plain],
+            "  for (uint i = 0; i < 4; ++i) w[i] = vec4(0);\n",
         )
     )
     return "".join(parts)

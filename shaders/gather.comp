@@ -18,13 +18,15 @@ void main() {
   prepare_codes(FORMAT, FORMAT);
   const Row row = row_at(FORMAT, 0, p.weights_at, index - p.chunk_first, p.cols);
   const uint out_row = p.out_at + group() * p.out_stride;
-  for (uint k = LANE * 8; k < p.cols; k += LANES * 8) {
-    vec4 a, b;
-    weights_of(FORMAT, row, k, a, b);
-    for (uint i = 0; i < min(8, p.cols - k); ++i) {
-      const float value = p.scale * (i < 4 ? a[i] : b[i - 4]);
-      const uint at = out_row + k + i;
-      y[at] = ADD != 0 ? y[at] + value : value;
+  for (uint k = LANE * 16; k < p.cols; k += LANES * 16) {
+    vec4 w[4];
+    weights_of(FORMAT, row, k, w);
+    [[unroll]] for (uint i = 0; i < 16; ++i) {
+      if (k + i < p.cols) {
+        const uint at = out_row + k + i;
+        const float value = p.scale * w[i / 4][i % 4];
+        y[at] = ADD != 0 ? y[at] + value : value;
+      }
     }
   }
 }

@@ -3,12 +3,9 @@
 // Linear and GatedLinear for many token rows: a group multiplies TOKENS rows of activations by OUTPUTS rows of weights, DEPTH columns at a time
 // from shared memory; a lane owns R tokens x 8 outputs in registers. Lanes interleave (lane i has outputs i, i + ACROSS, ...), so that
 // neighbours store neighbouring numbers, and so that a gate and its `up` meet in one lane.
-#include "linear.glsl"
+#include "linear_float.glsl"
 
-layout(set = 0, binding = 1) readonly buffer In { float x[]; };
-layout(set = 0, binding = 1) readonly buffer In4 { vec4 x4[]; };
-
-const uint DEPTH = 16;
+const uint DEPTH = 16;              // the weights that one lane reads at once; padded with zeros, as every row of weights
 const uint C = 8;                   // outputs of a lane
 const uint ACROSS = OUTPUTS / C;    // lanes along the outputs
 const uint DOWN = LANES / ACROSS;   // lanes along the tokens
@@ -17,18 +14,6 @@ const uint STRIDE = DEPTH / 4 + 1;  // one vec4 of padding: eight rows of a colu
 
 shared vec4 x_tile[TOKENS * STRIDE];
 shared vec4 w_tile[OUTPUTS * STRIDE];
-
-vec4 activations(uint row, uint k) {
-  const uint at = p.in_at + row * p.in_stride + k;
-  if (!is_quantised(FORMAT) && k + 4 > p.cols) {  // what lies behind the last column may be anything
-    vec4 v = vec4(0);
-    for (uint i = 0; i < 4; ++i) {
-      if (k + i < p.cols) v[i] = x[at + i];
-    }
-    return v;
-  }
-  return ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
-}
 
 void main() {
   if (group() >= p.groups) return;
@@ -44,18 +29,14 @@ void main() {
       const uint row = i / (DEPTH / 4), k = i % (DEPTH / 4);
       x_tile[row * STRIDE + k] = activations(min(origin.x + row, p.tokens - 1), first + k * 4);
     }
-    for (uint i = LANE; i < OUTPUTS * DEPTH / 8; i += LANES) {
-      const uint row = i % OUTPUTS, k = i / OUTPUTS;
-      vec4 a = vec4(0), b = vec4(0);
-      if (is_quantised(FORMAT) || first + k * 8 < p.cols) {
-        if (is_second(row)) {
-          weights_of(FORMAT2, tile_row(origin.y, row), first + k * 8, a, b);
-        } else {
-          weights_of(FORMAT, tile_row(origin.y, row), first + k * 8, a, b);
-        }
+    for (uint i = LANE; i < OUTPUTS; i += LANES) {
+      vec4 w[4];
+      if (is_second(i)) {
+        weights_of(FORMAT2, tile_row(origin.y, i), first, w);
+      } else {
+        weights_of(FORMAT, tile_row(origin.y, i), first, w);
       }
-      w_tile[row * STRIDE + k * 2] = a;
-      w_tile[row * STRIDE + k * 2 + 1] = b;
+      [[unroll]] for (uint k = 0; k < 4; ++k) w_tile[i * STRIDE + k] = w[k];
     }
     barrier();
     for (uint k = 0; k < DEPTH / 4; ++k) {

@@ -133,9 +133,10 @@ struct NormParams {
   uint weight_at, bias_at;
   float eps;
 };
-PUMICE_CONSTANT(kNormKind, 1);  // NormKind: 0 rms, 1 layer
-PUMICE_CONSTANT(kNormBias, 2);  // 0 or 1
-PUMICE_CONSTANT(kNormAdd, 3);   // 0 or 1
+PUMICE_CONSTANT(kNormKind, 1);   // NormKind: 0 rms, 1 layer
+PUMICE_CONSTANT(kNormBias, 2);   // 0 or 1
+PUMICE_CONSTANT(kNormAdd, 3);    // 0 or 1
+PUMICE_CONSTANT(kNormBatch, 4);  // norm_batch(width, LANES); any number from 1 on is right
 
 // ---------------------------------------------------------------- RopeStore, and an encoder's keys and values: store.comp
 // Turns the heads of q and k in place (pairs > 0), and stores k (turned) and v in those of its pages that are bound.
@@ -267,6 +268,12 @@ constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
   std::uint32_t lanes = 32;
   while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;
   return lanes;
+}
+// Values that a lane reads at once, 1 to 16: a power of two, so that there are few pipelines.
+constexpr std::uint32_t norm_batch(std::uint32_t width, std::uint32_t lanes) {
+  std::uint32_t batch = 1;
+  while (batch < 16 && batch * lanes < width) batch *= 2;
+  return batch;
 }
 
 // A lane takes 4 values at a time: 8 lanes read 128 neighbouring bytes.

@@ -1,45 +1,52 @@
-// Reads weights of any format, eight neighbours of a row at a time: k is a multiple of 8. layout.h tells what lies where.
+// Reads weights of any format, sixteen neighbours of a row at a time: k is a multiple of 16. No format has smaller sub-blocks. layout.h tells what lies where.
 // `format` is always a specialisation constant, so the switches of formats.glsl fold away.
 // Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as its binding.
 #include "layout.h"
 
 layout(set = 0, binding = 0) readonly buffer Weights { uint weights[]; };
+layout(set = 0, binding = 0) readonly buffer WeightPairs { uvec2 weight_pairs[]; };
+layout(set = 0, binding = 0) readonly buffer WeightQuads { uvec4 weight_quads[]; };
 #ifdef SECOND_WEIGHTS
 layout(set = 0, binding = SECOND_WEIGHTS) readonly buffer Weights2 { uint weights2[]; };
-uint weight_word(uint side, uint i) { return side == 0 ? weights[i] : weights2[i]; }
+layout(set = 0, binding = SECOND_WEIGHTS) readonly buffer WeightPairs2 { uvec2 weight_pairs2[]; };
+layout(set = 0, binding = SECOND_WEIGHTS) readonly buffer WeightQuads2 { uvec4 weight_quads2[]; };
+uint word_at(uint side, uint i) { return side == 0 ? weights[i] : weights2[i]; }
+uvec2 pair_at(uint side, uint i) { return side == 0 ? weight_pairs[i / 2] : weight_pairs2[i / 2]; }
+uvec4 quad_at(uint side, uint i) { return side == 0 ? weight_quads[i / 4] : weight_quads2[i / 4]; }
 #else
-uint weight_word(uint side, uint i) { return weights[i]; }
+uint word_at(uint side, uint i) { return weights[i]; }
+uvec2 pair_at(uint side, uint i) { return weight_pairs[i / 2]; }
+uvec4 quad_at(uint side, uint i) { return weight_quads[i / 4]; }
 #endif
 
 // Where the planes of a row begin, in which of the two matrices.
 struct Row {
   uint side, codes, high, scales, supers;
 };
-uint code_word(Row row, uint i) { return weight_word(row.side, row.codes + i); }
-uint high_word(Row row, uint i) { return weight_word(row.side, row.high + i); }
-uint scale_word(Row row, uint i) { return weight_word(row.side, row.scales + i); }
-uint super_word(Row row, uint i) { return weight_word(row.side, row.supers + i); }
+uint high_word(Row row, uint i) { return word_at(row.side, row.high + i); }
+uint scale_word(Row row, uint i) { return word_at(row.side, row.scales + i); }
+uint super_word(Row row, uint i) { return word_at(row.side, row.supers + i); }
 
-// ---------------------------------------------------------------- codes: weights 0-3 and 4-7 as unsigned bytes
-uvec2 four_bits(uint word) { return uvec2(word, word >> 4) & 0x0f0f0f0f; }
-uvec2 two_bits(uint word, uint k) { return uvec2(word, word >> 2) >> (k / 8 % 2 * 4) & 0x03030303; }
-uvec2 one_bit(uint word, uint k) { return uvec2(word, word >> 1) >> (k / 8 % 4 * 2) & 0x01010101; }
+// ---------------------------------------------------------------- codes: weights 0-3, 4-7, 8-11, 12-15 as unsigned bytes
+uvec4 four_bits(uvec2 words) { return uvec4(words.x, words.x >> 4, words.y, words.y >> 4) & 0x0f0f0f0f; }
+uvec4 two_bits(uint word) { return uvec4(word, word >> 2, word >> 4, word >> 6) & 0x03030303; }
+uvec4 one_bit(uint word, uint k) { return uvec4(word, word >> 1, word >> 2, word >> 3) >> (k / 16 % 2 * 4) & 0x01010101; }
 
-uvec2 codes_Q4_0(Row row, uint k) { return four_bits(code_word(row, k / 8)); }
-uvec2 codes_Q4_1(Row row, uint k) { return codes_Q4_0(row, k); }
-uvec2 codes_Q5_0(Row row, uint k) { return four_bits(code_word(row, k / 8)) | one_bit(high_word(row, k / 32), k) << 4; }
-uvec2 codes_Q5_1(Row row, uint k) { return codes_Q5_0(row, k); }
-uvec2 codes_Q8_0(Row row, uint k) { return uvec2(code_word(row, k / 4), code_word(row, k / 4 + 1)); }
-uvec2 codes_Q2_K(Row row, uint k) { return two_bits(code_word(row, k / 16), k); }
-uvec2 codes_Q3_K(Row row, uint k) { return two_bits(code_word(row, k / 16), k) | one_bit(high_word(row, k / 32), k) << 2; }
-uvec2 codes_Q4_K(Row row, uint k) { return codes_Q4_0(row, k); }
-uvec2 codes_Q5_K(Row row, uint k) { return codes_Q5_0(row, k); }
-uvec2 codes_Q6_K(Row row, uint k) { return four_bits(code_word(row, k / 8)) | two_bits(high_word(row, k / 16), k) << 4; }
-uvec2 codes_IQ4_NL(Row row, uint k) { return codes_Q4_0(row, k); }
-uvec2 codes_IQ4_XS(Row row, uint k) { return codes_Q4_0(row, k); }
-uvec2 codes_MXFP4(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_Q4_0(Row row, uint k) { return four_bits(pair_at(row.side, row.codes + k / 8)); }
+uvec4 codes_Q4_1(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_Q5_0(Row row, uint k) { return codes_Q4_0(row, k) | one_bit(high_word(row, k / 32), k) << 4; }
+uvec4 codes_Q5_1(Row row, uint k) { return codes_Q5_0(row, k); }
+uvec4 codes_Q8_0(Row row, uint k) { return quad_at(row.side, row.codes + k / 4); }
+uvec4 codes_Q2_K(Row row, uint k) { return two_bits(word_at(row.side, row.codes + k / 16)); }
+uvec4 codes_Q3_K(Row row, uint k) { return codes_Q2_K(row, k) | one_bit(high_word(row, k / 32), k) << 2; }
+uvec4 codes_Q4_K(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_Q5_K(Row row, uint k) { return codes_Q5_0(row, k); }
+uvec4 codes_Q6_K(Row row, uint k) { return codes_Q4_0(row, k) | two_bits(high_word(row, k / 16)) << 4; }
+uvec4 codes_IQ4_NL(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_IQ4_XS(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_MXFP4(Row row, uint k) { return codes_Q4_0(row, k); }
 
-// ---------------------------------------------------------------- (scale, minimum) of the eight weights at k
+// ---------------------------------------------------------------- (scale, minimum) of the sixteen weights at k
 float half_at(uint word, uint odd) { return unpackHalf2x16(word >> odd * 16).x; }
 float block_scale(Row row, uint k) { return half_at(scale_word(row, k / 64), k / 32 % 2); }
 uint byte_at(uint word, uint i) { return word >> i % 4 * 8 & 255; }
@@ -75,29 +82,30 @@ vec2 scale_MXFP4(Row row, uint k) {
 }
 
 // ---------------------------------------------------------------- float formats
-void floats_F32(Row row, uint k, out vec4 a, out vec4 b) {
-  a = uintBitsToFloat(uvec4(code_word(row, k), code_word(row, k + 1), code_word(row, k + 2), code_word(row, k + 3)));
-  b = uintBitsToFloat(uvec4(code_word(row, k + 4), code_word(row, k + 5), code_word(row, k + 6), code_word(row, k + 7)));
+void floats_F32(Row row, uint k, out vec4 w[4]) {
+  [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = uintBitsToFloat(quad_at(row.side, row.codes + k + 4 * i));
 }
-uvec4 eight_halves(Row row, uint k) {
-  return uvec4(code_word(row, k / 2), code_word(row, k / 2 + 1), code_word(row, k / 2 + 2), code_word(row, k / 2 + 3));
+void floats_F16(Row row, uint k, out vec4 w[4]) {
+  [[unroll]] for (uint i = 0; i < 2; ++i) {
+    const uvec4 words = quad_at(row.side, row.codes + k / 2 + 4 * i);
+    w[2 * i] = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
+    w[2 * i + 1] = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
+  }
 }
-void floats_F16(Row row, uint k, out vec4 a, out vec4 b) {
-  const uvec4 words = eight_halves(row, k);
-  a = vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y));
-  b = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
-}
-void floats_BF16(Row row, uint k, out vec4 a, out vec4 b) {
-  const uvec4 words = eight_halves(row, k), low = words << 16, high = words & 0xffff0000;
-  a = uintBitsToFloat(uvec4(low.x, high.x, low.y, high.y));
-  b = uintBitsToFloat(uvec4(low.z, high.z, low.w, high.w));
+void floats_BF16(Row row, uint k, out vec4 w[4]) {
+  [[unroll]] for (uint i = 0; i < 2; ++i) {
+    const uvec4 words = quad_at(row.side, row.codes + k / 2 + 4 * i);
+    const vec4 even = uintBitsToFloat(words << 16), odd = uintBitsToFloat(words & 0xffff0000);
+    w[2 * i] = vec4(even.x, odd.x, even.y, odd.y);
+    w[2 * i + 1] = vec4(even.z, odd.z, even.w, odd.w);
+  }
 }
 
 #include "formats.glsl"
 
 bool is_quantised(uint format) { return code_kind(format) != kFloat; }
 
-uint plane_words(uint cols, uint per_word) { return per_word == 0 ? 0 : ((cols + 7 & ~7) + per_word - 1) / per_word + 3 & ~3; }
+uint plane_words(uint cols, uint per_word) { return per_word == 0 ? 0 : ((cols + 15 & ~15) + per_word - 1) / per_word + 3 & ~3; }
 uint row_words(uint format, uint cols) {
   return plane_words(cols, codes_per_word(format)) + plane_words(cols, high_per_word(format)) + plane_words(cols, scales_per_word(format)) +
          plane_words(cols, supers_per_word(format));
@@ -144,17 +152,21 @@ vec4 code_floats(uint format, uint side, uint four) {
   const uint t = side * 16;
   return vec4(code_values[t + code.x], code_values[t + code.y], code_values[t + code.z], code_values[t + code.w]);
 }
-// Four codes as signed bytes. Unsigned codes are below 64 and stay what they are.
-uint code_bytes(uint format, uint side, uint four) { return has_table(format) ? pack_bytes(ivec4(code_floats(format, side, four))) : four; }
+// Sixteen codes as signed bytes. Unsigned codes are below 64 and stay what they are.
+uvec4 code_bytes(uint format, uint side, uvec4 codes) {
+  if (has_table(format)) {
+    [[unroll]] for (uint i = 0; i < 4; ++i) codes[i] = pack_bytes(ivec4(code_floats(format, side, codes[i])));
+  }
+  return codes;
+}
 
-// The eight weights at k.
-void weights_of(uint format, Row row, uint k, out vec4 a, out vec4 b) {
+// The sixteen weights at k.
+void weights_of(uint format, Row row, uint k, out vec4 w[4]) {
   if (is_quantised(format)) {
-    const uvec2 codes = codes_of(format, row, k);
+    const uvec4 codes = codes_of(format, row, k);
     const vec2 scale = scale_of(format, row, k);
-    a = scale.x * code_floats(format, row.side, codes.x) + scale.y;
-    b = scale.x * code_floats(format, row.side, codes.y) + scale.y;
+    [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = scale.x * code_floats(format, row.side, codes[i]) + scale.y;
   } else {
-    floats_of(format, row, k, a, b);
+    floats_of(format, row, k, w);
   }
 }

@@ -28,11 +28,12 @@ constexpr Layout kLayouts[] = {
 #undef PUMICE_FORMAT
 };
 
+constexpr std::int64_t kUnit = 16;  // weights that shaders read at once
 constexpr std::int64_t kMaxCols = std::int64_t{1} << 30;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 constexpr std::int64_t plane_words(std::int64_t cols, std::int64_t per_word) {
-  return per_word == 0 ? 0 : round_up((round_up(cols, 8) + per_word - 1) / per_word, 4);
+  return per_word == 0 ? 0 : round_up((round_up(cols, kUnit) + per_word - 1) / per_word, 4);
 }
 const Layout& layout_of(Format format, std::int64_t cols) {
   const FormatInfo& f = info(format);

@@ -1,0 +1,89 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// gemm.comp on cooperative matrices (VK_KHR_cooperative_matrix): activations and weights rounded to f16 in shared memory, sums in float32.
+// Each subgroup owns WM x WN of the tile, as matrices of COOP_M x COOP_N. The pipeline must ask for full subgroups of SUBGROUP lanes.
+// Requires shaderFloat16, vulkanMemoryModel and LANES / SUBGROUP subgroups as params.h says.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include "linear_float.glsl"
+
+layout(constant_id = kLinearCoopM) const uint COOP_M = 16;
+layout(constant_id = kLinearCoopN) const uint COOP_N = 16;
+layout(constant_id = kLinearCoopK) const uint COOP_K = 16;
+layout(constant_id = kLinearCoopSubgroup) const uint SUBGROUP = 32;
+
+const uint DEPTH = 32;
+const uint STRIDE = DEPTH / 4 + 2;  // f16vec4; two of padding: eight rows of a column lie in different banks
+const uint SUBGROUPS = LANES / SUBGROUP;
+const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;
+const uint SUBGROUPS_M = SUBGROUPS / SUBGROUPS_N;
+const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;   // matrices of a subgroup
+const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;  // even: the first half lies in the first half of the tile, so a gate meets its `up`
+const uint HALF_N = BLOCKS_N / 2;
+const uint STAGE = COOP_M * COOP_N;
+const uint STAGES = GATED != 0 ? 2 : 1;
+
+shared f16vec4 x_tile[TOKENS * STRIDE];
+shared f16vec4 w_tile[OUTPUTS * STRIDE];
+shared float stage[SUBGROUPS * STAGES * STAGE];
+
+// Row of the weight tile where matrix `j` of subgroup column `n` begins.
+uint tile_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
+
+void main() {
+  if (group() >= p.groups) return;
+  const uvec2 origin = tile_origin();
+  prepare_codes(FORMAT, FORMAT2);
+  const uint m = gl_SubgroupID / SUBGROUPS_N, n = gl_SubgroupID % SUBGROUPS_N;
+
+  coopmat<float, gl_ScopeSubgroup, COOP_M, COOP_N, gl_MatrixUseAccumulator> sums[BLOCKS_M * BLOCKS_N];
+  [[unroll]] for (uint i = 0; i < BLOCKS_M * BLOCKS_N; ++i) sums[i] = coopmat<float, gl_ScopeSubgroup, COOP_M, COOP_N, gl_MatrixUseAccumulator>(0);
+
+  for (uint first = 0; first < p.cols; first += DEPTH) {
+    for (uint i = LANE; i < TOKENS * DEPTH / 4; i += LANES) {
+      const uint row = i / (DEPTH / 4), k = i % (DEPTH / 4);
+      x_tile[row * STRIDE + k] = f16vec4(activations(min(origin.x + row, p.tokens - 1), first + k * 4));
+    }
+    for (uint i = LANE; i < OUTPUTS * DEPTH / 16; i += LANES) {
+      const uint row = i % OUTPUTS, k = i / OUTPUTS * 16;
+      vec4 w[4] = vec4[](vec4(0), vec4(0), vec4(0), vec4(0));
+      if (first + k < p.cols) {
+        if (is_second(row)) {
+          weights_of(FORMAT2, tile_row(origin.y, row), first + k, w);
+        } else {
+          weights_of(FORMAT, tile_row(origin.y, row), first + k, w);
+        }
+      }
+      [[unroll]] for (uint j = 0; j < 4; ++j) w_tile[row * STRIDE + k / 4 + j] = f16vec4(w[j]);
+    }
+    barrier();
+    [[unroll]] for (uint k = 0; k < DEPTH; k += COOP_K) {
+      coopmat<float16_t, gl_ScopeSubgroup, COOP_M, COOP_K, gl_MatrixUseA> a[BLOCKS_M];
+      [[unroll]] for (uint i = 0; i < BLOCKS_M; ++i) {
+        coopMatLoad(a[i], x_tile, (m * BLOCKS_M + i) * COOP_M * STRIDE + k / 4, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+      }
+      [[unroll]] for (uint j = 0; j < BLOCKS_N; ++j) {
+        coopmat<float16_t, gl_ScopeSubgroup, COOP_K, COOP_N, gl_MatrixUseB> b;
+        coopMatLoad(b, w_tile, tile_column(n, j) * STRIDE + k / 4, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0; i < BLOCKS_M; ++i) sums[i * BLOCKS_N + j] = coopMatMulAdd(a[i], b, sums[i * BLOCKS_N + j]);
+      }
+    }
+    barrier();
+  }
+
+  // What lane holds which sum is the driver's secret: matrices go through shared memory to be finished and stored.
+  const uint own = gl_SubgroupID * STAGES * STAGE;
+  [[unroll]] for (uint i = 0; i < BLOCKS_M; ++i) {
+    [[unroll]] for (uint j = 0; j < (GATED != 0 ? HALF_N : BLOCKS_N); ++j) {
+      coopMatStore(sums[i * BLOCKS_N + j], stage, own, COOP_N, gl_CooperativeMatrixLayoutRowMajor);
+      if (GATED != 0) coopMatStore(sums[i * BLOCKS_N + j + HALF_N], stage, own + STAGE, COOP_N, gl_CooperativeMatrixLayoutRowMajor);
+      barrier();
+      for (uint e = gl_SubgroupInvocationID; e < STAGE; e += SUBGROUP) {
+        const uint token = origin.x + (m * BLOCKS_M + i) * COOP_M + e / COOP_N, column = origin.y + tile_column(n, j) + e % COOP_N;
+        if (token < p.tokens && column < p.outputs) store(token, column, stage[own + e], GATED != 0 ? stage[own + STAGE + e] : 0);
+      }
+      barrier();
+    }
+  }
+}
