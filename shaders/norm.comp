@@ -1,13 +1,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Root mean square norm (Zhang and Sennrich 2019) and layer norm (Ba, Kiros and Hinton 2016); NormParams in params.h.
-// Three passes over the row instead of one: the variance is that around the mean, and the row comes from the cache after the first.
+// Passes over the row: mean (layer), squares around it, output. BATCH values of a lane are read at once: a row in decode is one group's
+// work, and what it takes is the time of its reads one after another.
 #define PUSH NormParams
 #include "common.glsl"
 
 layout(constant_id = kNormKind) const uint KIND = 0;
 layout(constant_id = kNormBias) const uint HAS_BIAS = 0;
 layout(constant_id = kNormAdd) const uint HAS_ADD = 0;
+layout(constant_id = kNormBatch) const uint BATCH = 1;
 
 layout(set = 0, binding = 0) readonly buffer In { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
@@ -25,14 +28,22 @@ void main() {
   float mean = 0;
   if (KIND == 1) {
     float sum = 0;
-    for (uint i = LANE; i < p.width; i += LANES) sum += x[in_at + i];
+    for (uint i = LANE; i < p.width; i += BATCH * LANES) {
+      float v[BATCH];
+      [[unroll]] for (uint j = 0; j < BATCH; ++j) v[j] = i + j * LANES < p.width ? x[in_at + i + j * LANES] : 0;
+      [[unroll]] for (uint j = 0; j < BATCH; ++j) sum += v[j];
+    }
     mean = workgroup_add(sum) / float(p.width);
   }
+
   float squares = 0, rest = 0;
-  for (uint i = LANE; i < p.width; i += LANES) {
-    const float d = x[in_at + i] - mean;
-    squares += d * d;
-    rest += d;
+  for (uint i = LANE; i < p.width; i += BATCH * LANES) {
+    float v[BATCH];
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) v[j] = i + j * LANES < p.width ? x[in_at + i + j * LANES] - mean : 0;
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) {
+      squares += v[j] * v[j];
+      rest += v[j];
+    }
   }
   squares = workgroup_add(squares) / float(p.width);
   // The mean of the differences is what rounding took from the mean: 2e-7 of it, which counts where the variance is far smaller.
@@ -43,10 +54,18 @@ void main() {
     rest = 0;
   }
   const float factor = 1 / sqrt(squares + p.eps);
-  for (uint i = LANE; i < p.width; i += LANES) {
-    float value = (x[in_at + i] - mean - rest) * factor * weight[p.weight_at + i];
-    if (HAS_BIAS != 0) value += bias[p.bias_at + i];
-    if (HAS_ADD != 0) value += add[add_at + i];
-    y[out_at + i] = value;
+
+  for (uint i = LANE; i < p.width; i += BATCH * LANES) {
+    float v[BATCH];
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) {
+      const uint c = i + j * LANES;
+      if (c >= p.width) continue;
+      v[j] = (x[in_at + c] - mean - rest) * factor * weight[p.weight_at + c];
+      if (HAS_BIAS != 0) v[j] += bias[p.bias_at + c];
+      if (HAS_ADD != 0) v[j] += add[add_at + c];
+    }
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) {  // apart: no read waits for a write that might go to the same place
+      if (i + j * LANES < p.width) y[out_at + i + j * LANES] = v[j];
+    }
   }
 }

@@ -1,5 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Selected rows, one after another; SelectParams in params.h.
 #define PUSH SelectParams
 #include "common.glsl"
@@ -13,8 +14,10 @@ void main() {
   const uint row = group() / p.blocks, col = group() % p.blocks * LANES * kSelectPerLane + LANE;
   const uint from = meta[p.rows_at + row] - p.chunk_first;
   if (from >= p.chunk_rows) return;
-  for (uint i = 0; i < kSelectPerLane; ++i) {
-    const uint c = col + i * LANES;
-    if (c < p.width) y[p.out_at + row * p.out_stride + c] = x[p.in_at + from * p.in_stride + c];
+  const uint in_at = p.in_at + from * p.in_stride, out_at = p.out_at + row * p.out_stride;
+  float v[kSelectPerLane];
+  [[unroll]] for (uint i = 0; i < kSelectPerLane; ++i) v[i] = x[in_at + min(col + i * LANES, p.width - 1)];
+  [[unroll]] for (uint i = 0; i < kSelectPerLane; ++i) {
+    if (col + i * LANES < p.width) y[out_at + col + i * LANES] = v[i];
   }
 }
