@@ -248,7 +248,7 @@ struct LogProbParams {
 //     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, width - masked)
 //   float[k]: the largest logits, descending, ties by ascending id; uint[k]: their ids; beyond c: -3.4e38 and 0xffffffff
 //   float[masked]: logits of the masked ids in the order of the list
-// Bindings: 0 logits, 1 meta, 2 found, 3 out.
+// Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES 32..256; 128 suits.
 struct TopParams {
   uint first_group, groups;
   uint blocks, width;
@@ -304,11 +304,12 @@ constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per
 }
 // Splits of the keys: enough that `groups` (without splits) become `wanted` (about 4 a compute unit; 1,024 where their number is unknown,
 // the number of threads on a software device), that none has more than `keys_per_group` keys (a dispatch can only be cut between groups:
-// 4,096 keys are about 1 ms of a small GPU, 256 are 5 to 10 ms of one CPU thread), and that each has a step.
+// 4,096 keys are about 1 ms of a small GPU, 256 are 5 to 10 ms of one CPU thread), and that each has two steps at least: one step takes
+// about as long as merge.comp's dispatch for it.
 // `keys`: the most that a tile will see before the dispatch is recorded anew.
 constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted,
                                       std::uint64_t keys_per_group = 4096) {
-  const std::uint64_t most = (keys + tile.keys - 1) / tile.keys, least = (keys + keys_per_group - 1) / keys_per_group;
+  const std::uint64_t most = (keys + 2 * tile.keys - 1) / (2 * tile.keys), least = (keys + keys_per_group - 1) / keys_per_group;
   std::uint64_t splits = groups < wanted ? (wanted + groups - 1) / groups : 1;
   if (splits > 128) splits = 128;
   if (splits < least) splits = least;
