@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -111,7 +110,7 @@ class Generator {
   const std::uint64_t seed_;
   std::int64_t context_;  // tokens per sequence: n_ctx, or what the page budget holds
 
-  mutable std::mutex mutex_;
+  mutable ProcessLock mutex_;
   std::deque<Sequence> sequences_;  // never move: the pool knows their tables
   std::vector<std::int32_t> prompt_tokens_, reused_tokens_;
   Timings timings_;

@@ -24,7 +24,12 @@ PageTable::~PageTable() {
   }
 }
 
-PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes) : caches_(std::move(caches)), page_bytes_(caches_.page_bytes()) {
+PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes)
+    : caches_(std::move(caches)),
+      page_bytes_(caches_.page_bytes()),
+      at_fork_({.before = [this] { mutex_.lock(); storage_mutex_.lock(); },
+                .in_parent = [this] { storage_mutex_.unlock(); mutex_.unlock(); },
+                .in_child = [this] { forget_parent(); storage_mutex_.unlock(); mutex_.unlock(); }}) {
   require(page_bytes_ > 0, "a model without caches needs no page pool");
   budget_pages_ = static_cast<std::int64_t>(
       std::min<std::uint64_t>(budget_bytes / page_bytes_, std::numeric_limits<std::int32_t>::max() / kPageTokens));
@@ -189,6 +194,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   std::unique_lock lock(mutex_);
   require(table.pages_.empty() && !ids.empty(), "PagePool::acquire needs an empty table and at least one id");
   table.pool_ = this;
+  table.process_ = process_;
   table.lost_ = false;
   const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
@@ -218,7 +224,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   }
   if (!enough) {
     drop_all(table);
-    changed_.notify_all();
+    changed_->notify_all();
     return std::nullopt;
   }
   if (source < 0) return tokens;
@@ -255,6 +261,7 @@ bool PagePool::extend(PageTable& table, std::int64_t tokens) {
   if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // as nearly always: no lock
   const std::lock_guard lock(mutex_);
   table.pool_ = this;
+  table.process_ = process_;
   return fill(table, needed);
 }
 
@@ -263,6 +270,7 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
   const std::int32_t full = tokens / kPageTokens;
   require(to.pages_.empty() && from.published_ >= full, "PagePool::fork needs an empty table and published pages");
   to.pool_ = this;
+  to.process_ = process_;
   to.lost_ = false;
   for (std::int32_t i = 0; i < full; ++i) {
     hold(from.pages_[i]);
@@ -310,6 +318,7 @@ void PagePool::publish(PageTable& table, std::span<const std::int32_t> computed)
 
 void PagePool::release(PageTable& table, std::span<const std::int32_t> computed) {
   const std::lock_guard lock(mutex_);
+  if (left_behind(table)) return;
   if (table.parked_) parked_.erase(table.parked_);
   table.parked_ = 0;
   if (!table.pages_.empty()) {
@@ -323,7 +332,7 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
     drop_all(table);
   }
   table.lost_ = false;
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 void PagePool::park(PageTable& table) {
@@ -332,7 +341,7 @@ void PagePool::park(PageTable& table) {
   table.parked_ = ++clock_;
   parked_.emplace(table.parked_, &table);
   ++changes_;
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 bool PagePool::unpark(PageTable& table) {
@@ -340,6 +349,35 @@ bool PagePool::unpark(PageTable& table) {
   if (table.parked_) parked_.erase(table.parked_);
   table.parked_ = 0;
   return !std::exchange(table.lost_, false);
+}
+
+// ---------------------------------------------------------------- after a fork
+// Sequences that ran belong to threads that are not here. What they held alone is free, what they had published is kept.
+void PagePool::forget_parent() {
+  (void)changed_.release();  // with whoever waits in the parent
+  changed_ = std::make_unique<std::condition_variable>();
+  ++process_;
+  std::vector<std::int32_t> holders(pages_.size(), 0);
+  for (const auto& [when, table] : parked_) {
+    table->process_ = process_;
+    for (const std::int32_t page : table->pages_) ++holders[page];
+  }
+  for (std::size_t i = pages_.size(); i-- > 0;) {
+    Page& p = pages_[i];
+    if (p.holders == holders[i]) continue;
+    p.holders = holders[i] + 1;
+    drop(static_cast<std::int32_t>(i));
+  }
+}
+
+// A table of a sequence that ran at a fork, seen in the child: its pages are not its own any more.
+bool PagePool::left_behind(PageTable& table) const {
+  if (table.process_ == process_) return false;
+  table.pages_.clear();
+  table.published_ = 0;
+  table.parked_ = 0;
+  table.lost_ = false;
+  return true;
 }
 
 // ---------------------------------------------------------------- waiting, numbers
@@ -350,7 +388,7 @@ std::uint64_t PagePool::changes() const {
 
 void PagePool::wait(std::uint64_t seen, double milliseconds) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return changes_ != seen; });
+  changed_->wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return changes_ != seen; });
 }
 
 void PagePool::count_prompt(std::int64_t tokens, std::int64_t reused) {

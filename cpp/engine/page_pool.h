@@ -5,18 +5,21 @@
 // continues it. A holder of a page holds all pages before it, so kept pages can always be given up from their leaves, the longest
 // unused first. Storage grows in steps up to the byte budget, then kept pages go.
 //
-// Thread-safe. The lock is held for bookkeeping and growth, never while a device computes.
+// Thread-safe. The lock is held for bookkeeping and growth, never while a device computes. The child of a fork() has the kept pages and
+// the parked tables; pages of sequences that ran in the parent's threads are free there.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "engine/at_fork.h"
 #include "engine/pipeline.h"
 #include "engine/prefix.h"
 
@@ -39,6 +42,7 @@ class PageTable {
   std::vector<std::int32_t> pages_;
   std::int32_t published_ = 0;  // the first so many are in the tree; the others belong to this table alone
   std::uint64_t parked_ = 0;    // when it was parked; 0: it is not
+  std::uint64_t process_ = 0;   // the pool's when it was filled
   bool lost_ = false;           // its pages were taken while it was parked
 };
 
@@ -112,6 +116,8 @@ class PagePool {
   std::uint64_t name_of(std::int32_t page) const { return page < 0 ? PrefixTree::kRoot : pages_[page].name; }
   std::int64_t room() const;
   void copy(std::int32_t from, std::int32_t to);  // without mutex_
+  void forget_parent();
+  bool left_behind(PageTable& table) const;
 
   CacheSet caches_;
   const std::uint64_t page_bytes_;
@@ -119,15 +125,17 @@ class PagePool {
 
   mutable std::mutex mutex_;
   std::mutex storage_mutex_;  // copies and growth, after mutex_ where both are held
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   PrefixTree tree_;
   std::vector<Page> pages_;  // storage there is
   std::vector<std::int32_t> free_;
   std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // kept pages without children, longest unused first
   std::map<std::uint64_t, PageTable*> parked_;               // longest parked first
   std::uint64_t clock_ = 0, names_ = 0, changes_ = 0;
+  std::uint64_t process_ = 1;  // counts forks
   std::int64_t kept_ = 0;
   Stats counts_;
+  const AtFork at_fork_;
 };
 
 }  // namespace pumice::engine

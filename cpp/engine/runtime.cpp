@@ -7,6 +7,23 @@
 
 namespace pumice::engine {
 
+LanePool::LanePool(const Pipeline& pipeline)
+    : pipeline_(pipeline),
+      returned_(std::make_unique<std::condition_variable>()),
+      at_fork_({.before = [this] { mutex_.lock(); },
+                .in_parent = [this] { mutex_.unlock(); },
+                .in_child = [this] { forget_parent(); mutex_.unlock(); }}) {}
+
+// Lanes that were lent stay with the parent's threads, and so do those who wait: a condition variable with waiters is never left alone.
+void LanePool::forget_parent() {
+  (void)returned_.release();
+  returned_ = std::make_unique<std::condition_variable>();
+  for (Shelf* each : {&team_, &solo_}) {
+    each->made = static_cast<int>(each->idle.size());
+    each->queue.clear();
+  }
+}
+
 LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
   Shelf& from = shelf(crew);
   Set set;
@@ -15,11 +32,11 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
     const int me = 0;  // its address is my place in the queue
     from.queue.push_back(&me);
     const auto my_turn = [&] { return from.queue.front() == &me && (!from.idle.empty() || from.made < from.limit); };
-    while (!returned_.wait_for(lock, std::chrono::milliseconds(20), my_turn) && !cancel.requested()) {
+    while (!returned_->wait_for(lock, std::chrono::milliseconds(20), my_turn) && !cancel.requested()) {
     }
     const bool mine = my_turn() && !cancel.requested();
     from.queue.erase(std::find(from.queue.begin(), from.queue.end(), &me));
-    returned_.notify_all();
+    returned_->notify_all();
     if (!mine) cancel.check();
     if (!from.idle.empty()) {
       set = std::move(from.idle.back());
@@ -35,7 +52,7 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
     } catch (...) {
       const std::lock_guard lock(mutex_);
       --from.made;
-      returned_.notify_all();
+      returned_->notify_all();
       throw;
     }
   }
@@ -45,7 +62,7 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
 void LanePool::put_back(Crew crew, Set set) {
   const std::lock_guard lock(mutex_);
   shelf(crew).idle.push_back(std::move(set));
-  returned_.notify_all();
+  returned_->notify_all();
 }
 
 std::int32_t Pace::rows() const {

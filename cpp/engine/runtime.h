@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/at_fork.h"
 #include "engine/page_pool.h"
 #include "engine/pipeline.h"
 
@@ -19,7 +20,7 @@ namespace pumice::engine {
 // lane only lets one caller prepare while another one computes. Whoever comes when all are taken waits its turn, first come, first served.
 class LanePool {
  public:
-  explicit LanePool(const Pipeline& pipeline) : pipeline_(pipeline) {}
+  explicit LanePool(const Pipeline& pipeline);
   LanePool(const LanePool&) = delete;
   LanePool& operator=(const LanePool&) = delete;
 
@@ -49,10 +50,13 @@ class LanePool {
   Shelf& shelf(Crew crew) { return crew == Crew::team ? team_ : solo_; }
   void put_back(Crew crew, Set set);
 
+  void forget_parent();
+
   const Pipeline& pipeline_;
   std::mutex mutex_;
-  std::condition_variable returned_;
+  std::unique_ptr<std::condition_variable> returned_;
   Shelf team_{.limit = 2}, solo_{.limit = 1};
+  const AtFork at_fork_;
 };
 
 // Prefill rows of one step: as many as take about 0.4 s, so that callers of a slow model get turns; 64 to 512. Says nothing about

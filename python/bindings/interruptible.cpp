@@ -11,6 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
+#include "engine/at_fork.h"
+#include "gil.h"
+
 namespace py = pybind11;
 
 namespace pumice::bindings {
@@ -70,10 +74,6 @@ class Workers {
  public:
   Worker* take() {
     const std::lock_guard lock(mutex_);
-    if (pid_ != getpid()) {
-      idle_.clear();
-      pid_ = getpid();
-    }
     if (idle_.empty()) return new Worker;
     Worker* worker = idle_.back();
     idle_.pop_back();
@@ -81,13 +81,15 @@ class Workers {
   }
   void give(Worker* worker) {
     const std::lock_guard lock(mutex_);
-    if (pid_ == getpid()) idle_.push_back(worker);
+    idle_.push_back(worker);
   }
 
  private:
   std::mutex mutex_;
   std::vector<Worker*> idle_;
-  pid_t pid_ = getpid();
+  const engine::AtFork at_fork_{{.before = [this] { mutex_.lock(); },
+                                 .in_parent = [this] { mutex_.unlock(); },
+                                 .in_child = [this] { idle_.clear(); mutex_.unlock(); }}};
 };
 
 Workers& workers() {
@@ -105,7 +107,7 @@ bool on_main_thread() {
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll) {
   Cancel cancel;
   if (!poll && !on_main_thread()) {
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     work(cancel);
     return;
   }
@@ -120,21 +122,27 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
   Worker* worker = workers().take();
   std::exception_ptr interrupt;
   {
-    py::gil_scoped_release release;
+    WithoutGil released;
+    const pid_t process = getpid();
     worker->start(&guarded);
-    while (!worker->wait(kPollInterval)) {
-      const py::gil_scoped_acquire acquire;
-      try {
-        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-        if (poll) poll();
-      } catch (...) {
-        interrupt = std::current_exception();
-        cancel.request();
-        break;
-      }
+    while (!interrupt && !worker->wait(kPollInterval)) {
+      released.with_gil([&] {
+        try {
+          if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+          if (poll) poll();
+          if (getpid() != process) {  // forked by a signal handler or by `poll`: nobody works on in this process
+            fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");
+          }
+        } catch (const std::exception&) {
+          interrupt = std::current_exception();
+        }
+      });
     }
-    if (interrupt) worker->wait();
-    workers().give(worker);
+    if (interrupt && getpid() == process) {
+      cancel.request();
+      worker->wait();
+    }
+    if (getpid() == process) workers().give(worker);
   }
   if (interrupt) std::rethrow_exception(interrupt);
   if (failure) std::rethrow_exception(failure);

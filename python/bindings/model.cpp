@@ -15,6 +15,7 @@
 #include "engine/generator.h"
 #include "engine/model.h"
 #include "engine/scorer.h"
+#include "gil.h"
 #include "interruptible.h"
 
 namespace py = pybind11;
@@ -124,7 +125,7 @@ class Handle {
   void close() {
     auto last = std::move(model_);
     model_.reset();
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     last.reset();
   }
 
@@ -335,11 +336,11 @@ class GeneratorHandle {
     }
     engine::GenerateParams p = generate_params(params);
     logprobs_ = p.sampling.logprobs >= 0;
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     generator_ = std::make_unique<engine::Generator>(std::shared_ptr<engine::Runtime>(model_, &model_->decoder()), ids, std::move(p));
   }
   ~GeneratorHandle() {
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     generator_.reset();
     model_.reset();
   }
@@ -368,7 +369,7 @@ class GeneratorHandle {
 
   py::dict timings() const {
     const auto t = [&] {
-      const py::gil_scoped_release release;  // waits for another thread's advance()
+      const WithoutGil released;  // waits for another thread's advance()
       return generator_->timings();
     }();
     return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
@@ -409,19 +410,19 @@ void bind_models(py::module_& module) {
       .def_property_readonly("sequences", [](const GeneratorHandle& g) { return g.get().sequences(); })
       .def_property_readonly("prompt_tokens", [](const GeneratorHandle& g) { return g.get().prompt_tokens(); })
       .def_property_readonly("reused_tokens", [](const GeneratorHandle& g) {
-        const py::gil_scoped_release release;
+        const WithoutGil released;
         return g.get().reused_tokens();
       }, py::return_value_policy::move)
       .def_property_readonly("seed", [](const GeneratorHandle& g) { return g.get().seed(); })
       .def_property_readonly("done", [](const GeneratorHandle& g) { return g.get().done(); })
       .def("advance", &GeneratorHandle::advance, "max_steps"_a, "max_ms"_a)
       .def("finish", [](const GeneratorHandle& g, std::int32_t sequence) {
-        const py::gil_scoped_release release;
+        const WithoutGil released;
         g.get().finish(sequence);
       }, "sequence"_a)
       .def("timings", &GeneratorHandle::timings)
       .def("close", [](const GeneratorHandle& g) {
-        const py::gil_scoped_release release;
+        const WithoutGil released;
         g.get().close();
       });
   module.def("plan", &plan, "file"_a, "options"_a);

@@ -11,6 +11,7 @@
 #include "engine/spm_merges.h"
 #include "errors.h"
 #include "file.h"
+#include "gil.h"
 #include "model.h"
 #include "model/architecture.h"
 #include "ops.h"
@@ -46,7 +47,7 @@ py::dict build_info() {
 py::list self_test() {
   std::vector<cpu::Check> checks;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     checks = cpu::self_test();
   }
   py::list out;
@@ -74,7 +75,7 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens, const py::array
   }
   std::vector<Merge> merges;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil released;
     merges = pumice::spm_merges(views, {scores.data(), static_cast<std::size_t>(scores.size())},
                                 {mergeable.data(), static_cast<std::size_t>(mergeable.size())});
   }

@@ -1,0 +1,63 @@
+#include "engine/at_fork.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <list>
+#include <mutex>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+
+// Never destroyed: objects that hold an AtFork may outlive every static one.
+class ForkRegistry {
+ public:
+  static ForkRegistry& get() {
+    static auto& registry = *new ForkRegistry;
+    return registry;
+  }
+  void add(AtFork* at_fork) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(at_fork);
+  }
+  void remove(AtFork* at_fork) {
+    const std::lock_guard lock(mutex_);
+    all_.remove(at_fork);
+  }
+
+ private:
+  ForkRegistry() {
+    ::pthread_atfork([] { get().before(); }, [] { get().after(&AtFork::Hooks::in_parent); }, [] { get().after(&AtFork::Hooks::in_child); });
+  }
+  void before() {
+    mutex_.lock();
+    for (const AtFork* each : all_) each->hooks_.before();
+  }
+  void after(std::function<void()> AtFork::Hooks::* hook) {
+    for (const AtFork* each : all_) (each->hooks_.*hook)();
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::list<AtFork*> all_;
+};
+
+AtFork::AtFork(Hooks hooks) : hooks_(std::move(hooks)) { ForkRegistry::get().add(this); }
+
+AtFork::~AtFork() { ForkRegistry::get().remove(this); }
+
+void ProcessLock::lock() {
+  const pid_t me = ::getpid();
+  for (pid_t holder = 0; !holder_.compare_exchange_strong(holder, me, std::memory_order_acquire); holder = 0) {
+    if (holder != me) fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
+    holder_.wait(holder);
+  }
+}
+
+void ProcessLock::unlock() noexcept {
+  holder_.store(0, std::memory_order_release);
+  holder_.notify_one();
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,143 @@
+"""Threads that are still at work when the interpreter ends or the process forks: a quiet end, and a child that works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+HEAD = """
+import os, sys, threading, time
+import samples, pumice
+def forever(work):
+    while True:
+        work()
+def start(work, threads=1):
+    for _ in range(threads):
+        threading.Thread(target=forever, args=(work,), daemon=True).start()
+"""
+
+
+def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "python"), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, "-c", HEAD + code], env=env, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        'm.generate("Hi", max_new_tokens=50)',
+        'list(m.stream("Hi", max_new_tokens=50))',
+        'm.score("One, two, three")',
+        'e.encode("a short text")',
+        'e.encode(["a b c" * 30] * 500)',
+        'e.encode(["a b c" * 30] * 50, show_progress_bar=True)',
+        "pumice.load(samples.minilm(), progress=lambda *_: sum(range(10000)))",
+    ],
+)
+def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
+    load = "m = pumice.load(samples.smollm2(), n_ctx=512)" if "m." in work.replace("pumice.", "") else "e = pumice.load(samples.minilm())"
+    code = f"{load}\nstart(lambda: {work}, threads=2)\ntime.sleep(.4)\n"
+    for _ in range(3):
+        ended = run(code)
+        assert ended.returncode == 0, ended.stderr[-500:]
+        if "progress_bar" not in work:
+            assert (ended.stdout, ended.stderr) == ("", "")
+
+
+FORK = """
+def in_children(work, times):
+    for i in range(times):
+        time.sleep(0.05)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if work() else 3)
+        end = time.time() + 30
+        while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.time() < end:
+            time.sleep(0.01)
+        if done == (0, 0):
+            os.kill(pid, 9)
+            os._exit(7)
+        if done[1]:
+            print("child", i, "ended with", done[1])
+            os._exit(8)
+    os._exit(0)
+"""
+
+
+def test_a_child_encodes_while_a_thread_of_its_parent_did() -> None:
+    ended = run(
+        FORK
+        + """
+e = pumice.load(samples.minilm(), threads=2)
+big = ["abc def " * 20] * 60
+expected = e.encode(big)
+start(lambda: e.encode(big))
+in_children(lambda: (e.encode(big) == expected).all(), 12)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_child_generates_while_threads_of_its_parent_did() -> None:
+    """The budget holds two sequences, and both may be in the parent's hands."""
+    ended = run(
+        FORK
+        + """
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=2, kv_budget=24 << 20)
+expected = m.generate("One, two, three,", max_new_tokens=5, temperature=0).text
+paused = m.stream("A list of stones:", max_new_tokens=8, temperature=0)
+whole = m.generate("A list of stones:", max_new_tokens=8, temperature=0).text
+first = next(paused).text
+start(lambda: m.generate("One, two, three,", max_new_tokens=60, temperature=0), threads=3)
+def work():
+    same = all(m.generate("One, two, three,", max_new_tokens=5, temperature=0).text == expected for _ in range(3))
+    return same and first + "".join(c.text for c in paused) == whole and m.memory()["kv_used"] <= m.memory()["kv_budget"]
+in_children(work, 12)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_stream_that_another_thread_was_reading_is_an_error_in_the_child() -> None:
+    ended = run(
+        FORK
+        + """
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=1)
+stream = m.stream("One, two, three,", max_new_tokens=400, temperature=1, seed=1)
+threading.Thread(target=lambda: list(stream), daemon=True).start()
+time.sleep(0.3)
+def work():
+    try:
+        next(stream)
+    except (pumice.ForkedDeviceError, ValueError, StopIteration):
+        pass  # an error, unless the fork came between two chunks
+    return bool(m.generate("Stones", max_new_tokens=2, temperature=0).text)
+in_children(work, 4)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_fork_inside_of_a_progress_function() -> None:
+    """The child's call says that it cannot go on; the parent's does."""
+    ended = run(
+        """
+seen = []
+def fork(done, total):
+    if not seen:
+        seen.append(os.fork())
+try:
+    pumice.load(samples.minilm(), progress=fork).encode("a")
+except pumice.ForkedDeviceError:
+    os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) if seen[0] else "the child went on")
+"""
+    )
+    assert (ended.returncode, ended.stdout) == (0, "5\n"), ended.stderr[-500:]
