@@ -1,0 +1,59 @@
+// The pages of a model's caches on a device, in slabs: ranges of page ids. A slab holds, cache after cache, the keys of its pages, then
+// their values, each in a range that one binding can hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/backend.h"
+#include "vulkan/device.h"
+
+namespace pumice::vulkan {
+
+// Bytes of one page of a cache: its keys, and just as many for its values. Fails (unsupported_model) on impossible shapes.
+std::uint64_t kv_half_page_bytes(const CacheShape& shape, KvFormat format);
+std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format);  // of one page in all `shapes`
+
+class GpuCaches final : public CacheStore {
+ public:
+  struct Slab {
+    std::shared_ptr<Buffer> buffer;
+    std::int32_t first = 0, pages = 0;
+    std::vector<std::uint64_t> keys, values;  // offsets, by cache
+  };
+
+  GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format);
+
+  void reserve(std::int32_t pages) override;
+  void copy_page(std::int32_t from, std::int32_t to) override;
+  std::uint64_t page_bytes() const override { return page_bytes_; }
+
+  // Under the device's turn only: reserve() moves slabs, and takes the turn for it.
+  const std::vector<Slab>& slabs() const { return slabs_; }
+  std::uint64_t id() const { return id_; }            // of this store, never used again
+  std::uint32_t version() const { return version_; }  // changes with the slabs
+  std::int32_t pages() const { return pages_; }
+  KvFormat format() const { return format_; }
+  const std::vector<CacheShape>& shapes() const { return shapes_; }
+  std::uint64_t half_page_bytes(std::size_t cache) const { return half_page_bytes_[cache]; }
+
+ private:
+  Slab slab(std::int32_t first, std::int32_t pages) const;
+  std::vector<Slab> layout(std::int32_t first, std::int32_t pages) const;
+
+  const std::shared_ptr<Device> device_;
+  const std::vector<CacheShape> shapes_;
+  const KvFormat format_;
+  std::vector<std::uint64_t> half_page_bytes_;  // by cache
+  std::uint64_t page_bytes_ = 0;
+  std::int32_t slab_pages_ = 0;  // most pages of a slab
+  std::vector<Slab> slabs_;
+  std::int32_t pages_ = 0;
+  std::uint32_t version_ = 0;
+  const std::uint64_t id_;
+};
+
+}  // namespace pumice::vulkan

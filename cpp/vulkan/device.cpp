@@ -1,0 +1,471 @@
+#include "vulkan/device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "vulkan/pipelines.h"
+
+namespace pumice::vulkan {
+namespace {
+
+constexpr std::uint32_t kVersion = VK_API_VERSION_1_2;
+
+bool named(const std::vector<VkExtensionProperties>& all, const char* extension) {
+  return std::any_of(all.begin(), all.end(), [&](const auto& e) { return std::strcmp(e.extensionName, extension) == 0; });
+}
+
+template <class Item, class List>
+std::vector<Item> listed(const char* what, const List& list, const Item& blank = {}) {
+  std::uint32_t count = 0;
+  check(list(&count, nullptr), what);
+  std::vector<Item> items(count, blank);
+  if (count > 0) check(list(&count, items.data()), what);
+  items.resize(count);
+  return items;
+}
+
+// ---------------------------------------------------------------- validation
+struct Messages {
+  std::mutex mutex;
+  std::vector<std::string> all;
+};
+Messages& messages() {
+  static auto& here = *new Messages;  // the layer may speak while statics are destroyed
+  return here;
+}
+VKAPI_ATTR VkBool32 VKAPI_CALL note_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
+                                            const VkDebugUtilsMessengerCallbackDataEXT* data, void*) {
+  const std::lock_guard lock(messages().mutex);
+  if (messages().all.size() < 1000) messages().all.emplace_back(data->pMessage);
+  return VK_FALSE;
+}
+VkDebugUtilsMessengerCreateInfoEXT messenger() {
+  return {.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+          .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+          .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
+          .pfnUserCallback = note_message};
+}
+
+// ---------------------------------------------------------------- limits
+void lower_limits(Limits& limits) {
+  const char* text = std::getenv("PUMICE_VULKAN_LIMITS");
+  if (text == nullptr) return;
+  struct { const char* name; std::uint64_t* value; std::uint64_t least; } const known[] = {
+      {"push", &limits.push_bytes, 128},         {"range", &limits.range, 1 << 20},          {"allocation", &limits.allocation, 1 << 20},
+      {"invocations", &limits.invocations, 32},  {"shared", &limits.shared, 16384},          {"groups", &limits.groups_x, 1},
+      {"memory", &limits.memory, 0},             {"submit_ms", &limits.submit_ms, 1},
+  };
+  const char* const end = text + std::strlen(text);
+  for (const char* at = text; at < end;) {
+    const char* const comma = std::find(at, end, ',');
+    const char* const equals = std::find(at, comma, '=');
+    const std::string_view key(at, static_cast<std::size_t>(equals - at));
+    std::uint64_t number = 0;
+    const auto limit = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return key == k.name; });
+    const bool is_number = equals < comma && std::from_chars(equals + 1, comma, number).ptr == comma;
+    if (limit == std::end(known) || !is_number || number < limit->least) {
+      fail(ErrorKind::invalid_argument, "PUMICE_VULKAN_LIMITS: '", std::string(at, comma),
+           "' is not name=number; names are push, range, allocation, invocations, shared, groups, memory, submit_ms; numbers are not below ",
+           "what Vulkan guarantees");
+    }
+    *limit->value = std::min(*limit->value, number);
+    if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
+    at = comma + (comma < end);
+  }
+}
+
+const char* type_name(VkPhysicalDeviceType type) {
+  switch (type) {
+    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return "integrated";
+    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete";
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return "virtual";
+    case VK_PHYSICAL_DEVICE_TYPE_CPU: return "software";
+    default: return "other";
+  }
+}
+
+// PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches variants off, PUMICE_VULKAN_ENABLE on where they can run but are slow.
+bool listed_in(const char* variable, std::string_view variant) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return false;
+  const std::string list = "," + std::string(text) + ",";
+  return list.find("," + std::string(variant) + ",") != std::string::npos;
+}
+bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
+bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
+
+PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
+  PhysicalDevice d;
+  d.handle = handle;
+  VkPhysicalDeviceShaderIntegerDotProductProperties dot{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES};
+  VkPhysicalDeviceDriverProperties driver{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+  VkPhysicalDeviceSubgroupProperties subgroup{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, .pNext = &driver};
+  VkPhysicalDeviceMaintenance3Properties sizes{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, .pNext = &subgroup};
+  VkPhysicalDeviceProperties2 properties{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+  api.vkGetPhysicalDeviceProperties2(handle, &properties);
+  const VkPhysicalDeviceProperties& p = properties.properties;
+  d.name = p.deviceName;
+  d.type = type_name(p.deviceType);
+  d.vendor = p.vendorID;
+  d.device = p.deviceID;
+  d.driver_version = p.driverVersion;
+  d.api_version = p.apiVersion;
+  std::memcpy(d.uuid, p.pipelineCacheUUID, sizeof d.uuid);
+  const auto refuse = [&](std::string why) {
+    d.usable = false;
+    d.why_not = std::move(why);
+    return d;
+  };
+  if (p.apiVersion < kVersion) {
+    return refuse(str("it has Vulkan ", VK_API_VERSION_MAJOR(p.apiVersion), ".", VK_API_VERSION_MINOR(p.apiVersion),
+                      ", needed is 1.2: update its driver"));
+  }
+  const auto extensions = listed<VkExtensionProperties>("listing a device's extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
+    return api.vkEnumerateDeviceExtensionProperties(handle, nullptr, count, all);
+  });
+  const bool has_dot = p.apiVersion >= VK_API_VERSION_1_3 || named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
+  const bool has_matrix = named(extensions, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+  if (has_dot) driver.pNext = &dot;
+  properties.pNext = &sizes;
+  api.vkGetPhysicalDeviceProperties2(handle, &properties);
+  d.driver = str(driver.driverName, driver.driverInfo[0] != '\0' ? " " : "", driver.driverInfo);
+
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dot_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
+  VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+  VkPhysicalDeviceVulkan11Features core11{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &core12};
+  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core11};
+  void** chain = &core12.pNext;
+  if (has_dot) *chain = &dot_feature, chain = &dot_feature.pNext;
+  if (has_matrix) *chain = &matrix_feature;
+  api.vkGetPhysicalDeviceFeatures2(handle, &features);
+
+  const VkPhysicalDeviceLimits& l = p.limits;
+  Limits& limits = d.limits;
+  limits.push_bytes = l.maxPushConstantsSize;
+  limits.range = l.maxStorageBufferRange / 256 * 256;
+  limits.allocation = sizes.maxMemoryAllocationSize;
+  limits.invocations = std::min({l.maxComputeWorkGroupInvocations, l.maxComputeWorkGroupSize[0]});
+  limits.shared = l.maxComputeSharedMemorySize;
+  limits.groups_x = l.maxComputeWorkGroupCount[0];
+  limits.groups_y = l.maxComputeWorkGroupCount[1];
+  lower_limits(limits);
+  d.subgroup = subgroup.subgroupSize;
+
+  const auto missing = [&](bool has, const char* what) {
+    if (!has && d.usable) refuse(str("it has no ", what, ", which pumice needs"));
+  };
+  missing((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_ARITHMETIC_BIT),
+          "subgroup arithmetic in compute shaders");
+  missing(l.maxPerStageDescriptorStorageBuffers >= 8 && l.maxDescriptorSetStorageBuffers >= 8, "eight storage buffers for a shader");
+  missing(l.minStorageBufferOffsetAlignment <= 256, "usual alignment of buffers");
+
+  std::uint32_t count = 0;
+  api.vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, nullptr);
+  std::vector<VkQueueFamilyProperties> families(count);
+  api.vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, families.data());
+  const auto family = std::find_if(families.begin(), families.end(), [](const auto& f) { return (f.queueFlags & VK_QUEUE_COMPUTE_BIT) != 0; });
+  missing(family != families.end(), "queue for compute");
+  if (!d.usable) return d;
+  d.queue_family = static_cast<std::uint32_t>(family - families.begin());
+  d.timestamp_ns = family->timestampValidBits >= 32 ? l.timestampPeriod : 0;
+  d.integer_dot = has_dot && dot_feature.shaderIntegerDotProduct && !disabled("integer_dot");
+  d.integer_dot_fast = d.integer_dot && dot.integerDotProduct4x8BitPackedSignedAccelerated;
+  d.integer_dot_used = d.integer_dot_fast || (d.integer_dot && enabled("integer_dot"));
+  d.cooperative_matrix = has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core11.storageBuffer16BitAccess &&
+                         core12.vulkanMemoryModel && !disabled("cooperative_matrix");
+  d.memory_budget = named(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  d.features.push_back(str("subgroup ", d.subgroup));
+  if (d.integer_dot) d.features.emplace_back(d.integer_dot_fast ? "integer dot" : "integer dot (not accelerated)");
+  if (d.cooperative_matrix) d.features.emplace_back("cooperative matrix");
+  return d;
+}
+
+pid_t& made_in() {
+  static pid_t pid = 0;
+  return pid;
+}
+
+}  // namespace
+
+std::vector<std::string> validation_messages() {
+  const std::lock_guard lock(messages().mutex);
+  return messages().all;
+}
+
+// ---------------------------------------------------------------- instance
+Instance& Instance::get() {
+  static std::mutex mutex;
+  static Instance* instance = nullptr;  // never destroyed: drivers are not safe to leave while the process ends
+  const std::lock_guard lock(mutex);
+  check_fork();
+  if (instance == nullptr) {
+    instance = new Instance;
+    made_in() = ::getpid();
+  }
+  return *instance;
+}
+
+bool Instance::forked() noexcept { return made_in() != 0 && made_in() != ::getpid(); }
+
+void Instance::check_fork() {
+  if (forked()) {
+    fail(ErrorKind::forked_device, "this process was forked from one that used Vulkan, and a driver does not survive that. "
+         "Start workers with the spawn method (multiprocessing.set_start_method(\"spawn\")), or load the model in the worker only");
+  }
+}
+
+Instance::Instance() {
+  api_.open();
+  std::uint32_t version = 0;
+  check(api_.vkEnumerateInstanceVersion(&version), "asking for the version of Vulkan");
+  if (version < kVersion) {
+    fail(ErrorKind::device_not_found, "no Vulkan: the loader has version ", VK_API_VERSION_MAJOR(version), ".", VK_API_VERSION_MINOR(version),
+         ", needed is 1.2: update libvulkan1");
+  }
+  const auto extensions = listed<VkExtensionProperties>("listing instance extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
+    return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all);
+  });
+  std::vector<const char*> wanted, layers;
+  VkInstanceCreateFlags flags = 0;
+  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // MoltenVK shows itself to those only who ask
+    wanted.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
+    flags = VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR;
+  }
+  const char* validation = std::getenv("PUMICE_VULKAN_VALIDATION");
+  const bool validates = validation != nullptr && std::strcmp(validation, "1") == 0;
+  const VkValidationFeatureEnableEXT sync = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
+  VkDebugUtilsMessengerCreateInfoEXT messenger_info = messenger();
+  VkValidationFeaturesEXT checks{.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT, .pNext = &messenger_info,
+                                 .enabledValidationFeatureCount = 1, .pEnabledValidationFeatures = &sync};
+  if (validates) {
+    layers.push_back("VK_LAYER_KHRONOS_validation");
+    wanted.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+  }
+  const VkApplicationInfo application{.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "pumice", .pEngineName = "pumice",
+                                      .apiVersion = kVersion};
+  const VkInstanceCreateInfo info{.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                  .pNext = validates ? &checks : nullptr,
+                                  .flags = flags,
+                                  .pApplicationInfo = &application,
+                                  .enabledLayerCount = static_cast<std::uint32_t>(layers.size()),
+                                  .ppEnabledLayerNames = layers.data(),
+                                  .enabledExtensionCount = static_cast<std::uint32_t>(wanted.size()),
+                                  .ppEnabledExtensionNames = wanted.data()};
+  const VkResult made = api_.vkCreateInstance(&info, nullptr, &handle_);
+  if (made == VK_ERROR_INCOMPATIBLE_DRIVER) {
+    fail(ErrorKind::device_not_found, "no Vulkan: the loader finds no driver (VK_ERROR_INCOMPATIBLE_DRIVER). Install your GPU's driver; ",
+         "mesa-vulkan-drivers has those of AMD, Intel and a software one; in a container, the host's driver files must be visible");
+  }
+  check(made, "vkCreateInstance");
+  try {
+    api_.load(handle_);
+    if (validates && api_.vkCreateDebugUtilsMessengerEXT) {
+      VkDebugUtilsMessengerEXT unused = VK_NULL_HANDLE;
+      check(api_.vkCreateDebugUtilsMessengerEXT(handle_, &messenger_info, nullptr, &unused), "vkCreateDebugUtilsMessengerEXT");
+    }
+    const auto handles = listed<VkPhysicalDevice>("listing devices", [&](std::uint32_t* count, VkPhysicalDevice* all) {
+      return api_.vkEnumeratePhysicalDevices(handle_, count, all);
+    });
+    for (VkPhysicalDevice handle : handles) devices_.push_back(describe(api_, handle));
+  } catch (...) {
+    if (api_.vkDestroyInstance) api_.vkDestroyInstance(handle_, nullptr);
+    throw;
+  }
+}
+
+void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const {
+  VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+  VkPhysicalDeviceMemoryProperties2 properties{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
+                                               .pNext = device.memory_budget ? &budget : nullptr};
+  api_.vkGetPhysicalDeviceMemoryProperties2(device.handle, &properties);
+  const VkPhysicalDeviceMemoryProperties& memory = properties.memoryProperties;
+  total = free = 0;
+  for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
+    if (!(memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)) continue;
+    const std::uint64_t size = memory.memoryHeaps[heap].size;
+    // Without a budget from the driver: a tenth is for others.
+    const std::uint64_t usable = device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
+    if (size > total) {  // the largest heap: small ones are windows into it
+      total = size;
+      free = usable;
+    }
+  }
+  total = std::min(total, device.limits.memory);
+  free = std::min(free, device.limits.memory);
+}
+
+// ---------------------------------------------------------------- device
+std::shared_ptr<Device> Device::open(const PhysicalDevice& physical) {
+  std::shared_ptr<Device> device(new Device(physical));
+  device->create();
+  return device;
+}
+
+Device::Device(const PhysicalDevice& physical) : physical_(physical) {}
+
+void Device::create() {
+  const InstanceApi& api = Instance::get().api();
+  const float priority = 1.0f;
+  const VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = physical_.queue_family,
+                                      .queueCount = 1, .pQueuePriorities = &priority};
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dot{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES,
+                                                      .shaderIntegerDotProduct = VK_TRUE};
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+                                                      .cooperativeMatrix = VK_TRUE};
+  VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+  VkPhysicalDeviceVulkan11Features core11{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &core12};
+  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core11};
+  features.features.robustBufferAccess = VK_TRUE;  // every device has it
+  std::vector<const char*> extensions;
+  void** chain = &core12.pNext;
+  if (physical_.integer_dot) {
+    *chain = &dot;
+    chain = &dot.pNext;
+    if (physical_.api_version < VK_API_VERSION_1_3) extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
+  }
+  if (physical_.cooperative_matrix) {
+    *chain = &matrix;
+    core12.shaderFloat16 = core12.vulkanMemoryModel = VK_TRUE;
+    core11.storageBuffer16BitAccess = VK_TRUE;
+    extensions.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+  }
+  const VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                .pNext = &features,
+                                .queueCreateInfoCount = 1,
+                                .pQueueCreateInfos = &queue,
+                                .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
+                                .ppEnabledExtensionNames = extensions.data()};
+  check(api.vkCreateDevice(physical_.handle, &info, nullptr, &handle_), "vkCreateDevice");
+  api_.load(api, handle_);
+  api_.vkGetDeviceQueue(handle_, physical_.queue_family, 0, &queue_);
+  VkPhysicalDeviceMemoryProperties2 memory{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+  api.vkGetPhysicalDeviceMemoryProperties2(physical_.handle, &memory);
+  memory_ = memory.memoryProperties;
+  // Upload memory is the device's own where the host sees all of it (integrated GPUs, resizable BAR, software).
+  const std::uint32_t type = memory_type(UINT32_MAX, Place::upload);
+  const VkMemoryType& upload = memory_.memoryTypes[type];
+  std::uint64_t largest = 0;
+  for (std::uint32_t heap = 0; heap < memory_.memoryHeapCount; ++heap) {
+    if (memory_.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) largest = std::max(largest, memory_.memoryHeaps[heap].size);
+  }
+  unified_ = !disabled("unified") && (upload.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) && memory_.memoryHeaps[upload.heapIndex].size == largest;
+  pipelines_ = std::make_unique<Pipelines>(*this);
+}
+
+Device::~Device() {
+  if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
+  if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
+  pipelines_.reset();
+  if (api_.vkDestroyDevice) api_.vkDestroyDevice(handle_, nullptr);
+}
+
+std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
+  constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+  constexpr VkMemoryPropertyFlags kHost = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  const VkMemoryPropertyFlags wishes[3][2] = {{unified_ ? kHost | kLocal : kLocal, 0}, {kHost | kLocal, kHost}, {kHost | kCached, kHost}};
+  for (const VkMemoryPropertyFlags wish : wishes[static_cast<int>(place)]) {
+    std::uint32_t best = UINT32_MAX;
+    for (std::uint32_t t = 0; t < memory_.memoryTypeCount; ++t) {
+      const VkMemoryType& type = memory_.memoryTypes[t];
+      if (!(allowed >> t & 1) || (type.propertyFlags & wish) != wish) continue;
+      if (best == UINT32_MAX || memory_.memoryHeaps[type.heapIndex].size > memory_.memoryHeaps[memory_.memoryTypes[best].heapIndex].size) best = t;
+    }
+    if (best != UINT32_MAX) return best;
+  }
+  fail(ErrorKind::device, physical_.name, ": no type of memory for buffers");
+}
+
+std::uint64_t Device::free_memory() const {
+  std::uint64_t total = 0, free = 0;
+  Instance::get().memory(physical_, total, free);
+  if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX) return free;  // the driver has counted ours already
+  const std::uint64_t ours = allocated();
+  return free > ours ? free - ours : 0;
+}
+
+void Device::check_alive() const {
+  Instance::check_fork();
+  if (lost_.load()) fail_call(VK_ERROR_DEVICE_LOST, physical_.name);
+}
+
+void Device::submit(VkCommandBuffer commands, VkFence fence) {
+  const VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
+  const std::lock_guard lock(queue_mutex_);
+  const VkResult result = api_.vkQueueSubmit(queue_, 1, &info, fence);
+  if (result == VK_ERROR_DEVICE_LOST) mark_lost();
+  check(result, "vkQueueSubmit");
+}
+
+// A first guess by kind of device; what is measured corrects it.
+double Device::seconds(double flops, double bytes) const {
+  const bool software = physical_.type == "software", discrete = physical_.type == "discrete";
+  const double flop_rate = software ? 4e9 : discrete ? 2e12 : 2e11, byte_rate = software ? 2e9 : discrete ? 1e11 : 2e10;
+  return (flops / flop_rate + bytes / byte_rate + 2e-6) * pace_.load(std::memory_order_relaxed);
+}
+
+void Device::measured(double estimate, double seconds) {
+  if (estimate < 1e-3) return;  // short ones tell about the driver's overhead, not about the device
+  const double ratio = std::clamp(seconds / estimate, 0.25, 4.0);
+  const double pace = pace_.load(std::memory_order_relaxed);
+  pace_.store(std::clamp(pace * (ratio > 1 ? ratio : 0.75 + 0.25 * ratio), 1e-3, 1e3), std::memory_order_relaxed);
+}
+
+std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std::lround(std::log2(pace_.load(std::memory_order_relaxed))) + 64); }
+
+// ---------------------------------------------------------------- buffer
+Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
+    : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
+  device_->check_alive();
+  const Limits& limits = device_->limits();
+  const auto refuse = [&](std::uint64_t free) {
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,
+         " are free. Give fewer gpu_layers, a smaller n_ctx or kv_budget");
+  };
+  if (bytes_ > limits.allocation) refuse(std::min(limits.allocation, device_->free_memory()));
+  const std::uint64_t ours = device_->allocated();
+  if (limits.memory < ours || bytes_ > limits.memory - ours) refuse(limits.memory - std::min(ours, limits.memory));
+  const DeviceApi& api = device_->api();
+  try {
+    const VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes_,
+                                  .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+    check(api.vkCreateBuffer(device_->handle(), &info, nullptr, &buffer_), "vkCreateBuffer");
+    VkMemoryRequirements needed{};
+    api.vkGetBufferMemoryRequirements(device_->handle(), buffer_, &needed);
+    const std::uint32_t type = device_->memory_type(needed.memoryTypeBits, place);
+    const VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needed.size, .memoryTypeIndex = type};
+    const VkResult result = api.vkAllocateMemory(device_->handle(), &memory, nullptr, &memory_);
+    if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY) refuse(device_->free_memory());
+    check(result, "vkAllocateMemory");
+    allocated_ = needed.size;
+    device_->allocated_.fetch_add(allocated_);
+    check(api.vkBindBufferMemory(device_->handle(), buffer_, memory_, 0), "vkBindBufferMemory");
+    const bool visible = device_->memory_.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
+    const bool coherent = device_->memory_.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    if (visible && coherent && (place != Place::device || device_->unified_)) {
+      void* at = nullptr;
+      check(api.vkMapMemory(device_->handle(), memory_, 0, VK_WHOLE_SIZE, 0, &at), "vkMapMemory");
+      mapped_ = static_cast<std::uint8_t*>(at);
+    }
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+Buffer::~Buffer() { release(); }
+
+void Buffer::release() noexcept {
+  if (Instance::forked()) return;  // the parent's
+  const DeviceApi& api = device_->api();
+  if (buffer_ != VK_NULL_HANDLE) api.vkDestroyBuffer(device_->handle(), buffer_, nullptr);
+  if (memory_ != VK_NULL_HANDLE) api.vkFreeMemory(device_->handle(), memory_, nullptr);
+  device_->allocated_.fetch_sub(allocated_);
+}
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,142 @@
+// The Vulkan instance, its devices with their limits, and one opened device: memory, pipelines, a queue.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "vulkan/api.h"
+
+namespace pumice::vulkan {
+
+// What a device may be asked for. Numbers are the driver's, lowered by PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384"):
+// code that obeys small limits on a device that has large ones is code that has been tested.
+struct Limits {
+  std::uint64_t push_bytes = 128;        // push constants
+  std::uint64_t range = 1 << 27;         // bytes of one buffer binding
+  std::uint64_t alignment = 256;         // of a binding's offset; always 256 here, the largest that Vulkan allows
+  std::uint64_t allocation = 1 << 30;    // bytes of one allocation and buffer
+  std::uint64_t invocations = 128;       // of one workgroup
+  std::uint64_t shared = 16384;          // bytes of one workgroup
+  std::uint64_t groups_x = 65535, groups_y = 65535;
+  std::uint64_t memory = UINT64_MAX;     // bytes that may be allocated in all
+  std::uint64_t submit_ms = 40;          // of estimated work in one submission
+};
+
+struct PhysicalDevice {
+  VkPhysicalDevice handle = VK_NULL_HANDLE;
+  std::string name, driver, type;  // type: "integrated", "discrete", "virtual", "software", "other"
+  std::uint32_t vendor = 0, device = 0, driver_version = 0, api_version = 0;
+  std::uint8_t uuid[VK_UUID_SIZE] = {};
+  Limits limits;
+  std::uint32_t queue_family = 0, subgroup = 1;
+  float timestamp_ns = 0;  // of one tick; 0: no timestamps
+  bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
+  bool integer_dot_used = false;  // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
+  std::vector<std::string> features;  // of the optional ones, those that it has
+  bool usable = true;
+  std::string why_not;
+};
+
+// The instance of this process: made at first use, never destroyed. After a fork the child is told so (forked_device).
+class Instance {
+ public:
+  static Instance& get();  // throws device_not_found
+  const InstanceApi& api() const { return api_; }
+  const std::vector<PhysicalDevice>& devices() const { return devices_; }
+  void memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const;  // bytes of its device-local heaps
+  static bool forked() noexcept;  // in a child of the process that made it: no handle may be touched
+  static void check_fork();
+
+ private:
+  Instance();
+  InstanceApi api_;
+  VkInstance handle_ = VK_NULL_HANDLE;
+  std::vector<PhysicalDevice> devices_;
+};
+
+// Messages of the validation layer since the process began (PUMICE_VULKAN_VALIDATION=1 switches it on).
+std::vector<std::string> validation_messages();
+
+enum class Place : std::uint8_t { device, upload /* written by the host */, readback /* read by the host */ };
+
+class Device;
+
+class Buffer {
+ public:
+  Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  VkBuffer handle() const { return buffer_; }
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint8_t* mapped() const { return mapped_; }  // null where the host cannot see it
+
+ private:
+  void release() noexcept;
+  const std::shared_ptr<Device> device_;
+  const std::uint64_t bytes_;
+  VkBuffer buffer_ = VK_NULL_HANDLE;
+  VkDeviceMemory memory_ = VK_NULL_HANDLE;
+  std::uint64_t allocated_ = 0;
+  std::uint8_t* mapped_ = nullptr;
+};
+
+class Pipelines;
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  static std::shared_ptr<Device> open(const PhysicalDevice& physical);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceApi& api() const { return api_; }
+  VkDevice handle() const { return handle_; }
+  const PhysicalDevice& physical() const { return physical_; }
+  const Limits& limits() const { return physical_.limits; }
+  Pipelines& pipelines() const { return *pipelines_; }
+
+  std::shared_ptr<Buffer> buffer(std::uint64_t bytes, Place place, const std::string& what) {
+    return std::make_shared<Buffer>(shared_from_this(), bytes, place, what);
+  }
+  bool host_sees_device_memory() const { return unified_; }
+  std::uint64_t allocated() const { return allocated_.load(); }
+  std::uint64_t free_memory() const;  // what may still be allocated here
+
+  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway.
+  std::mutex& turn() { return turn_; }
+  void submit(VkCommandBuffer commands, VkFence fence);
+  // Throws device_lost when the device is known to be lost, forked_device in a child.
+  void check_alive() const;
+  void mark_lost() noexcept { lost_.store(true); }
+
+  // Seconds that a submission took, and what was estimated: estimates of later ones follow.
+  double seconds(double flops, double bytes) const;
+  void measured(double estimate, double seconds);
+  std::uint64_t pace_step() const;  // changes when estimates have changed by about half: older recordings are cut wrongly then
+
+ private:
+  friend class Buffer;
+  explicit Device(const PhysicalDevice& physical);
+  void create();
+  std::uint32_t memory_type(std::uint32_t allowed, Place place) const;
+
+  const PhysicalDevice physical_;
+  DeviceApi api_;
+  VkDevice handle_ = VK_NULL_HANDLE;
+  VkQueue queue_ = VK_NULL_HANDLE;
+  VkPhysicalDeviceMemoryProperties memory_{};
+  bool unified_ = false;
+  std::unique_ptr<Pipelines> pipelines_;
+  std::mutex turn_, queue_mutex_;
+  std::atomic<std::uint64_t> allocated_{0};
+  std::atomic<bool> lost_{false};
+  std::atomic<double> pace_{1.0};  // measured over estimated
+};
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,164 @@
+#include "vulkan/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/checked.h"
+
+namespace pumice::vulkan {
+namespace {
+
+constexpr std::size_t kMostRecordings = 12;  // of a workspace: body and head, for some batch sizes
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+class Busy {
+ public:
+  explicit Busy(GpuWorkspace& space) : space_(space) { require(!space_.busy.exchange(true), "a workspace serves one run at a time"); }
+  ~Busy() { space_.busy.store(false); }
+
+ private:
+  GpuWorkspace& space_;
+};
+
+}  // namespace
+
+Counts counts_of(const Batch& batch) {
+  return {batch.rows, static_cast<std::int64_t>(batch.segments.size()), static_cast<std::int64_t>(batch.selected.size())};
+}
+
+// Rows between the caller, where they lie without gaps, and a buffer with a slot's stride.
+std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts) {
+  if (slot < 0) return 0;
+  const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
+  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(counts.of(shape.rows), slot_stride(shape.width) * 4, "rows of a run"));
+}
+template <class CopyRow>
+void each_row(const Program& program, std::int32_t slot, const Counts& counts, CopyRow copy) {
+  if (slot < 0) return;
+  const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
+  const std::int64_t count = counts.of(shape.rows), stride = slot_stride(shape.width);
+  if (stride == shape.width) {
+    copy(0, 0, static_cast<std::size_t>(count) * static_cast<std::size_t>(shape.width));
+    return;
+  }
+  for (std::int64_t r = 0; r < count; ++r) copy(r * shape.width, r * stride, static_cast<std::size_t>(shape.width));
+}
+
+// Steps of a quarter: batches of slowly growing size do not allocate each time.
+const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
+  if (buffer && buffer->bytes() >= bytes) return buffer.get();
+  std::uint64_t step = 4096;
+  while (step * 8 <= bytes) step *= 2;
+  const std::uint64_t most = device->limits().allocation;
+  const std::uint64_t rounded = (bytes + step - 1) / step * step;
+  recorded.clear();
+  buffer.reset();
+  ++buffers;
+  buffer = device->buffer(rounded <= most ? rounded : bytes, place, what);
+  return buffer.get();
+}
+
+GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, Compute compute,
+                             const Cancel& cancel)
+    : device_(std::move(device)), weights_(std::move(weights)), shapes_(weights_->shapes()),
+      plan_(make_plan(std::move(program), shapes_, compute, device_->physical())), id_(next_id()) {
+  if (plan_.widest_norm > 0) {
+    const auto width = static_cast<std::size_t>(plan_.widest_norm);
+    ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");
+    std::fill_n(reinterpret_cast<float*>(ones_->mapped()), width, 1.0f);
+  }
+  for (const KvFormat format : {KvFormat::f16}) device_->pipelines().prepare(pipelines_of(plan_, *weights_, *device_, format), cancel);
+}
+
+void GpuExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {
+  auto* space = dynamic_cast<GpuWorkspace*>(&workspace);
+  const auto* store = dynamic_cast<GpuCaches*>(caches);
+  require(space != nullptr && space->device == device_ && (caches == nullptr || store != nullptr), "program '", plan_.program.name,
+          "': a workspace or caches of another device");
+  run(*space, store, batch, io, cancel, nullptr);
+}
+
+std::vector<Timing> GpuExecutable::measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const {
+  std::vector<Timing> timings;
+  run(dynamic_cast<GpuWorkspace&>(workspace), dynamic_cast<const GpuCaches*>(caches), batch, io, Cancel{}, &timings);
+  return timings;
+}
+
+void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel,
+                        std::vector<Timing>* timings) const {
+  cancel.check();
+  const Busy busy(space);
+  check_batch(plan_.program, plan_.facts, shapes_, batch, io);
+  if (batch.rows == 0) return;
+  const std::lock_guard turn(device_->turn());
+  device_->check_alive();
+  if (!plan_.program.caches.empty()) {
+    require(store != nullptr, "program '", plan_.program.name, "': needs caches");
+    check_pages(plan_.program, store->shapes(), store->pages(), batch);
+  }
+
+  const std::uint64_t range = device_->limits().range;
+  const bool software = device_->physical().type == "software";
+  std::vector<std::uint32_t> ranges;
+  for (const AttendShape& shape : plan_.attends) {
+    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(store->slabs().size()) : kept_ranges(shape, kept_pages(batch.segments), range));
+  }
+  const Counts counts = counts_of(batch);
+  Tables& tables = space.tables;
+  tables.build({plan_.program, plan_.facts, plan_.ropes, plan_.attends, plan_.positions, plan_.types, plan_.cached, plan_.kept, ranges,
+                software ? 4u : 1024u},
+               batch);
+  
+  const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);
+  RunBuffers buffers;
+  buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
+  buffers.meta = space.fit(space.meta, tables.words().size_bytes(), Place::upload, "the tables of a run");
+  buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
+  buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
+  buffers.ones = ones_.get();
+  if (tables.words().size_bytes() > range) {
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
+         " bytes, one binding holds ", range, ". Give a smaller token_budget");
+  }
+
+  GpuWorkspace::Shape shape = {id_, space.buffers, static_cast<std::uint64_t>(counts.tokens), static_cast<std::uint64_t>(counts.segments),
+                               static_cast<std::uint64_t>(counts.selected), static_cast<std::uint64_t>(tables.kept_pages), device_->pace_step(),
+                               store != nullptr ? store->id() : 0, store != nullptr ? store->version() : 0};
+  for (const AttendTables& attend : tables.attends) {
+    shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
+    for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
+  }
+  Recording* recording = nullptr;
+  std::unique_ptr<Recording> timed;
+  if (timings != nullptr) {
+    timed = std::make_unique<Recording>(device_, lower(plan_, *weights_, *device_, counts, tables, areas, buffers, store), true);
+    recording = timed.get();
+  } else {
+    auto known = std::find_if(space.recorded.begin(), space.recorded.end(), [&](const auto& r) { return r.shape == shape; });
+    if (known == space.recorded.end()) {
+      auto made = std::make_unique<Recording>(device_, lower(plan_, *weights_, *device_, counts, tables, areas, buffers, store));
+      space.recorded.push_front({std::move(shape), std::move(made)});
+      if (space.recorded.size() > kMostRecordings) space.recorded.pop_back();
+    } else {
+      space.recorded.splice(space.recorded.begin(), space.recorded, known);
+    }
+    recording = space.recorded.front().recording.get();
+  }
+
+  std::memcpy(space.meta->mapped(), tables.words().data(), tables.words().size_bytes());
+  each_row(plan_.program, plan_.program.input, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
+    std::memcpy(reinterpret_cast<float*>(space.in->mapped()) + spaced, io.in.data() + tight, floats * sizeof(float));
+  });
+  recording->run(cancel);
+  each_row(plan_.program, plan_.program.output, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
+    std::memcpy(io.out.data() + tight, reinterpret_cast<const float*>(space.out->mapped()) + spaced, floats * sizeof(float));
+  });
+  if (timings != nullptr) *timings = recording->timings();
+}
+
+}  // namespace pumice::vulkan

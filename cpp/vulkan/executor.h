@@ -1,0 +1,57 @@
+// Runs programs on a device. A run fills the tables, finds the recording of its shape (or makes it), and replays that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "core/backend.h"
+#include "vulkan/lowering.h"
+
+namespace pumice::vulkan {
+
+// Buffers and recordings of one caller's runs.
+class GpuWorkspace final : public Workspace {
+ public:
+  explicit GpuWorkspace(std::shared_ptr<Device> device) : device(std::move(device)) {}
+  // The buffer, grown to `bytes` where it is smaller.
+  const Buffer* fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what);
+
+  using Shape = std::vector<std::uint64_t>;  // everything that the commands of a run depend on
+  struct Recorded {
+    Shape shape;
+    std::unique_ptr<Recording> recording;
+  };
+
+  const std::shared_ptr<Device> device;
+  std::shared_ptr<Buffer> scratch, meta, in, out;
+  std::uint64_t buffers = 0;      // counts changes of the buffers: recordings of older ones are void
+  std::list<Recorded> recorded;   // the latest first
+  Tables tables;
+  std::atomic<bool> busy{false};
+};
+
+class GpuExecutable final : public Executable {
+ public:
+  GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, Compute compute, const Cancel& cancel);
+  void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
+
+  // The same run, each dispatch measured by the GPU's clock.
+  std::vector<Timing> measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const;
+
+ private:
+  void run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel, std::vector<Timing>* timings) const;
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<const GpuWeights> weights_;
+  const WeightShapes shapes_;
+  const Plan plan_;
+  const std::uint64_t id_;
+  std::shared_ptr<Buffer> ones_;  // for norms without weights
+};
+
+Counts counts_of(const Batch& batch);
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,196 @@
+#include "vulkan/pipelines.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "vulkan/shaders.h"
+#include "vulkan/workers.h"
+
+namespace pumice::vulkan {
+
+std::uint32_t binding_count(std::span<const std::uint32_t> spirv) {
+  constexpr std::uint32_t kHeader = 5, kOpDecorate = 71, kBinding = 33;  // SPIR-V 1.5, sections 2.3, 3.32.3 and 3.20
+  std::uint32_t count = 0;
+  for (std::size_t at = kHeader; at < spirv.size();) {
+    const std::uint32_t words = spirv[at] >> 16, op = spirv[at] & 0xffff;
+    if (words == 0) break;
+    if (op == kOpDecorate && words >= 4 && at + 3 < spirv.size() && spirv[at + 2] == kBinding) count = std::max(count, spirv[at + 3] + 1);
+    at += words;
+  }
+  return count;
+}
+
+// ---------------------------------------------------------------- one pipeline
+Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache) : device_(device) {
+  const DeviceApi& api = device.api();
+  const std::span<const std::uint32_t> spirv = shader(key.shader);
+  bindings_ = binding_count(spirv);
+  require(bindings_ >= 1 && bindings_ <= 8, "shader '", key.shader, "' has ", bindings_, " buffers, not 1 to 8");
+  VkShaderModule module = VK_NULL_HANDLE;
+  try {
+    VkDescriptorSetLayoutBinding buffers[8];
+    for (std::uint32_t b = 0; b < bindings_; ++b) {
+      buffers[b] = {.binding = b, .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .descriptorCount = 1, .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
+    }
+    const VkDescriptorSetLayoutCreateInfo set{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO, .bindingCount = bindings_, .pBindings = buffers};
+    check(api.vkCreateDescriptorSetLayout(device.handle(), &set, nullptr, &set_layout_), "vkCreateDescriptorSetLayout");
+    const VkPushConstantRange push{.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = kPushBytes};
+    const VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO, .setLayoutCount = 1, .pSetLayouts = &set_layout_,
+                                            .pushConstantRangeCount = 1, .pPushConstantRanges = &push};
+    check(api.vkCreatePipelineLayout(device.handle(), &layout, nullptr, &layout_), "vkCreatePipelineLayout");
+    const VkShaderModuleCreateInfo code{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv.size_bytes(), .pCode = spirv.data()};
+    check(api.vkCreateShaderModule(device.handle(), &code, nullptr, &module), "vkCreateShaderModule");
+    std::vector<VkSpecializationMapEntry> entries;
+    for (std::uint32_t c = 0; c < key.constants.size(); ++c) entries.push_back({.constantID = c, .offset = 4 * c, .size = 4});
+    const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()), .pMapEntries = entries.data(),
+                                         .dataSize = 4 * key.constants.size(), .pData = key.constants.data()};
+    const VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+                                           .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                                                     .module = module, .pName = "main", .pSpecializationInfo = &constants},
+                                           .layout = layout_};
+    const VkResult made = api.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline_);
+    if (made != VK_SUCCESS) fail_call(made, str("compiling shader '", key.shader, "' on ", device.physical().name));
+    api.vkDestroyShaderModule(device.handle(), module, nullptr);
+  } catch (...) {
+    if (module != VK_NULL_HANDLE) api.vkDestroyShaderModule(device.handle(), module, nullptr);
+    release();
+    throw;
+  }
+}
+
+void Pipeline::release() noexcept {
+  const DeviceApi& api = device_.api();
+  if (pipeline_ != VK_NULL_HANDLE) api.vkDestroyPipeline(device_.handle(), pipeline_, nullptr);
+  if (layout_ != VK_NULL_HANDLE) api.vkDestroyPipelineLayout(device_.handle(), layout_, nullptr);
+  if (set_layout_ != VK_NULL_HANDLE) api.vkDestroyDescriptorSetLayout(device_.handle(), set_layout_, nullptr);
+}
+
+// ---------------------------------------------------------------- the cache on disk
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31656863616370ull;  // "pcache1"
+constexpr std::uintmax_t kMostBytes = 256 << 20;
+
+struct FileHeader {
+  std::uint64_t magic, bytes, hash;
+};
+
+std::uint64_t fnv1a(std::span<const char> data) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : data) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// What a driver gave us once and gets back: only whole, unchanged, and made by this very device and driver (the header that Vulkan 1.2
+// defines in section 10.6). Drivers are not trusted to check that themselves.
+std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) {
+  std::error_code error;
+  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return {};
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error || size < sizeof(FileHeader) || size > kMostBytes) return {};
+  std::ifstream file(path, std::ios::binary);
+  FileHeader header{};
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return {};
+  if (header.magic != kMagic || header.bytes != size - sizeof header) return {};
+  std::vector<char> data(header.bytes);
+  if (!file.read(data.data(), static_cast<std::streamsize>(data.size())) || fnv1a(data) != header.hash) return {};
+  VkPipelineCacheHeaderVersionOne inner{};
+  if (data.size() < sizeof inner) return {};
+  std::memcpy(&inner, data.data(), sizeof inner);
+  const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor && inner.deviceID == device.device &&
+                    std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
+  return same ? data : std::vector<char>{};
+}
+
+}  // namespace
+
+// PUMICE_CACHE_DIR, else $XDG_CACHE_HOME/pumice, else ~/.cache/pumice; empty: nowhere.
+std::string Pipelines::file() const {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  std::string folder = variable("PUMICE_CACHE_DIR");
+  if (folder.empty() && !variable("XDG_CACHE_HOME").empty()) folder = variable("XDG_CACHE_HOME") + "/pumice";
+  if (folder.empty() && !variable("HOME").empty()) folder = variable("HOME") + "/.cache/pumice";
+  if (folder.empty()) return {};
+  const PhysicalDevice& d = device_.physical();
+  std::ostringstream name;
+  name << folder << "/vulkan-" << std::hex << d.vendor << '-' << d.device << '-' << d.driver_version << '-';
+  for (const std::uint8_t byte : d.uuid) name << (byte >> 4) << (byte & 15);
+  name << ".bin";
+  return name.str();
+}
+
+VkPipelineCache Pipelines::cache() {
+  const std::lock_guard lock(mutex_);
+  if (cache_ != VK_NULL_HANDLE) return cache_;
+  const std::vector<char> known = read_cache(file(), device_.physical());
+  VkPipelineCacheCreateInfo info{.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
+  check(device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_), "vkCreatePipelineCache");
+  return cache_;
+}
+
+void Pipelines::save() noexcept {
+  try {
+    const std::string path = file();
+    std::vector<char> data;
+    {
+      const std::lock_guard lock(mutex_);
+      if (path.empty() || cache_ == VK_NULL_HANDLE || made_.size() <= saved_) return;
+      saved_ = made_.size();
+      std::size_t size = 0;
+      check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, nullptr), "vkGetPipelineCacheData");
+      data.resize(size);
+      check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, data.data()), "vkGetPipelineCacheData");
+      data.resize(size);
+    }
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    const std::string beside = str(path, ".", ::getpid());
+    const FileHeader header{kMagic, data.size(), fnv1a(data)};
+    std::ofstream file(beside, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&header), sizeof header);
+    file.write(data.data(), static_cast<std::streamsize>(data.size()));
+    file.close();
+    if (file) std::filesystem::rename(beside, path, error);
+    if (!file || error) std::filesystem::remove(beside, error);
+  } catch (...) {  // a cache that cannot be written costs time, nothing else
+  }
+}
+
+Pipelines::~Pipelines() {
+  save();
+  made_.clear();
+  if (cache_ != VK_NULL_HANDLE) device_.api().vkDestroyPipelineCache(device_.handle(), cache_, nullptr);
+}
+
+// ---------------------------------------------------------------- all of a device
+std::size_t Pipelines::size() const {
+  const std::lock_guard lock(mutex_);
+  return made_.size();
+}
+
+const Pipeline& Pipelines::get(const PipelineKey& key) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = made_.find(key); known != made_.end()) return *known->second;
+  }
+  auto made = std::make_unique<Pipeline>(device_, key, cache());  // outside the lock: several threads compile at once
+  const std::lock_guard lock(mutex_);
+  return *made_.try_emplace(key, std::move(made)).first->second;
+}
+
+void Pipelines::prepare(std::span<const PipelineKey> keys, const Cancel& cancel) {
+  parallel(static_cast<std::int64_t>(keys.size()), [&](std::int64_t i) { get(keys[static_cast<std::size_t>(i)]); }, cancel);
+}
+
+}  // namespace pumice::vulkan

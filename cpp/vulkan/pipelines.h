@@ -1,0 +1,73 @@
+// Compute pipelines of one device: a shader with its specialisation constants, made when first asked for and kept.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/cancel.h"
+#include "vulkan/device.h"
+
+namespace pumice::vulkan {
+
+struct PipelineKey {
+  std::string shader;
+  std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, ...
+  auto operator<=>(const PipelineKey&) const = default;
+};
+
+class Pipeline {
+ public:
+  Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache);
+  ~Pipeline() { release(); }
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  VkPipeline handle() const { return pipeline_; }
+  VkPipelineLayout layout() const { return layout_; }
+  VkDescriptorSetLayout set_layout() const { return set_layout_; }
+  std::uint32_t bindings() const { return bindings_; }
+
+ private:
+  void release() noexcept;
+  const Device& device_;
+  VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
+  VkPipelineLayout layout_ = VK_NULL_HANDLE;
+  VkPipeline pipeline_ = VK_NULL_HANDLE;
+  std::uint32_t bindings_ = 0;
+};
+
+inline constexpr std::uint32_t kPushBytes = 128;
+
+// Storage buffers that a SPIR-V module declares: one more than its largest binding.
+std::uint32_t binding_count(std::span<const std::uint32_t> spirv);
+
+class Pipelines {
+ public:
+  explicit Pipelines(const Device& device) : device_(device) {}
+  ~Pipelines();
+  Pipelines(const Pipelines&) = delete;
+  Pipelines& operator=(const Pipelines&) = delete;
+
+  const Pipeline& get(const PipelineKey& key);
+  // Makes those that are missing, several at once.
+  void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
+  std::size_t size() const;
+  void save() noexcept;  // what the driver compiled, for the next process
+
+ private:
+  VkPipelineCache cache();
+  std::string file() const;
+
+  const Device& device_;
+  mutable std::mutex mutex_;
+  std::map<PipelineKey, std::unique_ptr<Pipeline>> made_;
+  VkPipelineCache cache_ = VK_NULL_HANDLE;
+  std::size_t saved_ = 0;  // pipelines that the file on disk knows of
+};
+
+}  // namespace pumice::vulkan

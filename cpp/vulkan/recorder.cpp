@@ -1,0 +1,278 @@
+#include "vulkan/recorder.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/checked.h"
+
+namespace pumice::vulkan {
+namespace {
+
+constexpr VkPipelineStageFlags kStages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+constexpr VkAccessFlags kReads = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
+constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+bool Recording::Range::overlaps(const Range& other) const {
+  if (buffer != other.buffer || begin >= other.end || other.begin >= end) return false;
+  const bool apart = slot >= 0 && slot == other.slot && width > 0 && other.width > 0 && (col + width <= other.col || other.col + other.width <= col);
+  return !apart;
+}
+
+Recording::Recording(std::shared_ptr<Device> device, std::span<const Command> commands, bool timed) : device_(std::move(device)), timed_(timed) {
+  device_->check_alive();
+  try {
+    make_pools(commands);
+    record(commands);
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+Recording::~Recording() { release(); }
+
+void Recording::release() noexcept {
+  if (Instance::forked()) return;
+  const DeviceApi& api = device_->api();
+  for (VkFence fence : fences_) {
+    if (fence != VK_NULL_HANDLE) api.vkDestroyFence(device_->handle(), fence, nullptr);
+  }
+  if (queries_ != VK_NULL_HANDLE) api.vkDestroyQueryPool(device_->handle(), queries_, nullptr);
+  if (sets_ != VK_NULL_HANDLE) api.vkDestroyDescriptorPool(device_->handle(), sets_, nullptr);
+  if (commands_ != VK_NULL_HANDLE) api.vkDestroyCommandPool(device_->handle(), commands_, nullptr);
+}
+
+void Recording::make_pools(std::span<const Command> commands) {
+  const DeviceApi& api = device_->api();
+  std::uint32_t sets = 0, buffers = 0;
+  for (const Command& command : commands) {
+    if (const auto* dispatch = std::get_if<Dispatch>(&command)) {
+      ++sets;
+      buffers += dispatch->pipeline->bindings();
+    }
+  }
+  const VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = device_->physical().queue_family};
+  check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
+  const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, std::max(1u, buffers)};
+  const VkDescriptorPoolCreateInfo set_pool{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets),
+                                            .poolSizeCount = 1, .pPoolSizes = &size};
+  check(api.vkCreateDescriptorPool(device_->handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
+  for (VkFence& fence : fences_) {
+    const VkFenceCreateInfo info{.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
+  }
+  if (timed_) {
+    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * std::max(1u, sets)};
+    check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
+  }
+}
+
+// ---------------------------------------------------------------- recording
+void Recording::record(std::span<const Command> commands) {
+  begin_piece();
+  for (const Command& command : commands) std::visit([&](const auto& c) { record(c); }, command);
+  end_piece(true);
+}
+
+void Recording::begin_piece() {
+  const DeviceApi& api = device_->api();
+  Piece piece;
+  const VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = commands_,
+                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = 1};
+  check(api.vkAllocateCommandBuffers(device_->handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
+  const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
+  pieces_.push_back(piece);
+  barrier(kStages, kReads | kWrites);  // what earlier submissions wrote and read
+}
+
+void Recording::end_piece(bool last) {
+  if (last) barrier(VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
+  check(device_->api().vkEndCommandBuffer(pieces_.back().commands), "vkEndCommandBuffer");
+}
+
+void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) {
+  const VkMemoryBarrier memory{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = kWrites, .dstAccessMask = to_access};
+  device_->api().vkCmdPipelineBarrier(pieces_.back().commands, kStages, to_stage, 0, 1, &memory, 0, nullptr, 0, nullptr);
+  ++barriers_;
+  read_.clear();
+  written_.clear();
+}
+
+// A barrier, when this command reads what was written, or writes what was read or written, since the last one.
+void Recording::order(std::span<const Range> reads, std::span<const Range> writes) {
+  const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs) {
+    return std::any_of(ours.begin(), ours.end(),
+                       [&](const Range& a) { return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b); }); });
+  };
+  if (meet(reads, written_) || meet(writes, written_) || meet(writes, read_)) barrier(kStages, kReads | kWrites);
+  read_.insert(read_.end(), reads.begin(), reads.end());
+  written_.insert(written_.end(), writes.begin(), writes.end());
+}
+
+void Recording::record(const Copy& copy) {
+  if (copy.regions.empty()) return;
+  std::vector<Range> reads, writes;
+  double bytes = 0;
+  // One range around all regions: they lie close together.
+  std::uint64_t from = UINT64_MAX, from_end = 0, to = UINT64_MAX, to_end = 0;
+  for (const VkBufferCopy& region : copy.regions) {
+    from = std::min<std::uint64_t>(from, region.srcOffset), from_end = std::max<std::uint64_t>(from_end, region.srcOffset + region.size);
+    to = std::min<std::uint64_t>(to, region.dstOffset), to_end = std::max<std::uint64_t>(to_end, region.dstOffset + region.size);
+    bytes += 2.0 * static_cast<double>(region.size);
+  }
+  reads.push_back({copy.from, from, from_end, -1, 0, 0});
+  writes.push_back({copy.to, to, to_end, -1, 0, 0});
+  order(reads, writes);
+  device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(), static_cast<std::uint32_t>(copy.regions.size()),
+                                 copy.regions.data());
+  pieces_.back().estimate += device_->seconds(0, bytes);
+}
+
+void Recording::record(const Dispatch& dispatch) {
+  if (dispatch.groups == 0) return;
+  const DeviceApi& api = device_->api();
+  const Pipeline& pipeline = *dispatch.pipeline;
+  require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ", dispatch.what,
+          " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
+  VkDescriptorSet set = VK_NULL_HANDLE;
+  const VkDescriptorSetLayout layout = pipeline.set_layout();
+  const VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
+  check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set), "vkAllocateDescriptorSets");
+  VkDescriptorBufferInfo buffers[8];
+  VkWriteDescriptorSet writes[8];
+  std::vector<Range> reads, written;
+  for (std::uint32_t b = 0; b < pipeline.bindings(); ++b) {
+    // What a variant of a shader does not use is bound to its first buffer.
+    const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
+    const Binding& binding = dispatch.bindings[given ? b : 0];
+    if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
+      fail(ErrorKind::device, dispatch.what, ": binding ", b, " of ", binding.bytes, " bytes at ", binding.offset, " of ", binding.buffer->bytes(),
+           " does not fit the device's range of ", device_->limits().range);
+    }
+    buffers[b] = {.buffer = binding.buffer->handle(), .offset = binding.offset, .range = binding.bytes};
+    writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, .dstSet = set, .dstBinding = b, .descriptorCount = 1,
+                 .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .pBufferInfo = &buffers[b]};
+    if (given) {
+      (binding.written ? written : reads).push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
+    }
+  }
+  api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
+
+  // One long operation is cut along its groups, and a submission ends where the budget does.
+  const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3;
+  const double estimate = device_->seconds(dispatch.flops, dispatch.bytes);
+  const auto cuts = static_cast<std::uint64_t>(std::clamp(estimate / budget, 1.0, static_cast<double>(dispatch.groups)));
+  const std::uint64_t grid = device_->limits().groups_x * device_->limits().groups_y;
+  const std::uint64_t step = std::min((dispatch.groups + cuts - 1) / cuts, grid);
+  bool first_piece = true;
+  for (std::uint64_t first = 0; first < dispatch.groups; first += step) {
+    const std::uint64_t count = std::min(step, dispatch.groups - first);
+    const double part = estimate * static_cast<double>(count) / static_cast<double>(dispatch.groups);
+    if (pieces_.back().estimate > 0 && pieces_.back().estimate + part > budget) {
+      end_piece(false);
+      begin_piece();
+      first_piece = true;
+    }
+    if (first_piece) {  // cuts of one dispatch need no order among themselves
+      order(reads, written);
+      const VkCommandBuffer commands = pieces_.back().commands;
+      api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+      api.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set, 0, nullptr);
+      first_piece = false;
+    }
+    groups(dispatch, first, count);
+    pieces_.back().estimate += part;
+  }
+}
+
+void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count) {
+  const DeviceApi& api = device_->api();
+  const VkCommandBuffer commands = pieces_.back().commands;
+  auto push = dispatch.push;
+  push[0] = static_cast<std::uint32_t>(first);
+  push[1] = static_cast<std::uint32_t>(first + count);
+  api.vkCmdPushConstants(commands, dispatch.pipeline->layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0, dispatch.push_bytes, push.data());
+  const std::uint64_t x = std::min(count, device_->limits().groups_x), y = (count + x - 1) / x;
+  const auto query = static_cast<std::uint32_t>(2 * timed_dispatches_.size());
+  const bool timed = timed_ && first == 0;
+  if (timed) {
+    api.vkCmdResetQueryPool(commands, queries_, query, 2);
+    api.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, queries_, query);
+  }
+  api.vkCmdDispatch(commands, static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), 1);
+  if (timed) {
+    api.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, queries_, query + 1);
+    const double share = static_cast<double>(count) / static_cast<double>(dispatch.groups);
+    timed_dispatches_.push_back({dispatch.what, dispatch.flops * share, dispatch.bytes * share, 0});
+  }
+  ++dispatches_;
+}
+
+// ---------------------------------------------------------------- running
+// Two submissions are in flight: the device has its next one when it ends one.
+void Recording::run(const Cancel& cancel) {
+  device_->check_alive();
+  cancel.check();
+  const DeviceApi& api = device_->api();
+  std::size_t submitted = 0, finished = 0;
+  Clock::time_point begin = Clock::now();
+  const auto finish_one = [&] {
+    wait(finished);
+    const Clock::time_point now = Clock::now();
+    device_->measured(pieces_[finished].estimate, std::chrono::duration<double>(now - begin).count());
+    begin = now;
+    ++finished;
+  };
+  try {
+    while (finished < pieces_.size()) {
+      if (submitted < pieces_.size() && submitted < finished + 2 && !cancel.requested()) {
+        check(api.vkResetFences(device_->handle(), 1, &fences_[submitted % 2]), "vkResetFences");
+        device_->submit(pieces_[submitted].commands, fences_[submitted % 2]);
+        ++submitted;
+        continue;
+      }
+      if (finished == submitted) break;  // cancelled, and nothing is in flight
+      finish_one();
+    }
+  } catch (...) {
+    wait_idle();  // nothing may be freed while the device works on it
+    throw;
+  }
+  cancel.check();
+}
+
+void Recording::wait(std::size_t piece) {
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  for (;;) {
+    const VkResult result = device_->api().vkWaitForFences(device_->handle(), 1, &fences_[piece % 2], VK_TRUE, kSecond);
+    if (result == VK_ERROR_DEVICE_LOST) device_->mark_lost();
+    check(result, "vkWaitForFences");
+    if (result == VK_SUCCESS) return;
+  }
+}
+
+void Recording::wait_idle() noexcept {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const VkResult result = device_->api().vkDeviceWaitIdle(device_->handle());
+    if (result == VK_SUCCESS) return;
+  }
+}
+
+std::vector<Timing> Recording::timings() const {
+  std::vector<Timing> result = timed_dispatches_;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    std::uint64_t ticks[2] = {};
+    check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks, sizeof(std::uint64_t),
+                                               VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+          "vkGetQueryPoolResults");
+    result[i].seconds = static_cast<double>(ticks[1] - ticks[0]) * static_cast<double>(device_->physical().timestamp_ns) * 1e-9;
+  }
+  return result;
+}
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,113 @@
+// From a list of dispatches to command buffers: barriers where they are needed, groups folded into the device's grid, submissions of
+// about 40 ms, so that no driver's watchdog bites and Ctrl-C is seen between them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "core/cancel.h"
+#include "vulkan/device.h"
+#include "vulkan/pipelines.h"
+
+namespace pumice::vulkan {
+
+// A range of a buffer as a shader sees it. Columns [col, col + width) of a slot, where that is known: bindings of other columns of the same
+// slot do not collide.
+struct Binding {
+  const Buffer* buffer = nullptr;
+  std::uint64_t offset = 0, bytes = 0;
+  bool written = false;
+  std::int32_t slot = -1, col = 0, width = 0;
+};
+
+// Push constants begin with the first group of this dispatch and the end of its groups: the recorder fills them in.
+struct Dispatch {
+  const Pipeline* pipeline = nullptr;
+  std::array<Binding, 8> bindings;
+  std::uint32_t binding_count = 0;
+  std::array<std::uint32_t, kPushBytes / 4> push{};
+  std::uint32_t push_bytes = 0;
+  std::uint64_t groups = 0;
+  double flops = 0, bytes = 0;  // of all groups
+  const char* what = "";        // for profiles
+
+  template <class Push>
+  void set_push(const Push& values) {
+    static_assert(sizeof(Push) <= kPushBytes && std::is_trivially_copyable_v<Push>);
+    std::memcpy(push.data(), &values, sizeof values);
+    push_bytes = sizeof values;
+  }
+  void bind(const Binding& binding) { bindings[binding_count++] = binding; }
+};
+
+struct Copy {
+  const Buffer *from = nullptr, *to = nullptr;
+  std::vector<VkBufferCopy> regions;
+};
+
+using Command = std::variant<Dispatch, Copy>;
+
+struct Timing {
+  const char* what;
+  double flops, bytes, seconds;
+};
+
+class Recording {
+ public:
+  // `timed`: measures each dispatch with GPU timestamps (bench).
+  Recording(std::shared_ptr<Device> device, std::span<const Command> commands, bool timed = false);
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // Submits and waits. The caller has the device's turn. Cancelled between submissions.
+  void run(const Cancel& cancel);
+  std::size_t submissions() const { return pieces_.size(); }
+  std::size_t dispatches() const { return dispatches_; }
+  std::size_t barriers() const { return barriers_; }
+  std::vector<Timing> timings() const;  // of the last run
+
+ private:
+  struct Piece {
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    double estimate = 0;  // seconds
+  };
+  struct Range {
+    const Buffer* buffer;
+    std::uint64_t begin, end;
+    std::int32_t slot, col, width;
+    bool overlaps(const Range& other) const;
+  };
+
+  void make_pools(std::span<const Command> commands);
+  void record(std::span<const Command> commands);
+  void record(const Dispatch& dispatch);
+  void record(const Copy& copy);
+  void begin_piece();
+  void end_piece(bool last);
+  void order(std::span<const Range> reads, std::span<const Range> writes);
+  void barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access);
+  void groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count);
+  void wait(std::size_t piece);
+  void wait_idle() noexcept;
+  void release() noexcept;
+
+  const std::shared_ptr<Device> device_;
+  const bool timed_;
+  VkCommandPool commands_ = VK_NULL_HANDLE;
+  VkDescriptorPool sets_ = VK_NULL_HANDLE;
+  VkQueryPool queries_ = VK_NULL_HANDLE;
+  VkFence fences_[2] = {};
+  std::vector<Piece> pieces_;
+  std::vector<Timing> timed_dispatches_;
+  std::vector<Range> read_, written_;  // since the last barrier
+  std::size_t dispatches_ = 0, barriers_ = 0;
+};
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,141 @@
+#include "vulkan/tables.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/checked.h"
+
+namespace pumice::vulkan {
+
+std::int64_t kept_pages(std::span<const Segment> segments) {
+  std::int64_t pages = 0;
+  for (const Segment& s : segments) pages += ceil_div(s.rows, kPageTokens);
+  return pages;
+}
+
+std::uint32_t Tables::put(std::span<const std::int32_t> values) {
+  const std::uint32_t at = here();
+  words_.insert(words_.end(), values.begin(), values.end());
+  return at;
+}
+
+// cos and sin come from the host, in double: what Vulkan promises about them is too little for angles of thousands.
+std::uint32_t Tables::put_turns(const Rope& rope, const Batch& batch) {
+  const std::uint32_t at = here();
+  const std::size_t pairs = rope.inv_freq.size();
+  for (const Segment& segment : batch.segments) {
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      const auto position = static_cast<float>(segment.past + i);
+      const std::size_t row = words_.size();
+      words_.resize(row + 2 * pairs);
+      for (std::size_t j = 0; j < pairs; ++j) {
+        const double angle = position * rope.inv_freq[j];  // a float32 product, as the models were trained with
+        words_[row + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::cos(angle)) * rope.magnitude);
+        words_[row + pairs + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::sin(angle)) * rope.magnitude);
+      }
+    }
+  }
+  return at;
+}
+
+std::uint32_t Tables::put_segments(const Batch& batch) {
+  const std::uint32_t at = here();
+  for (const Segment& s : batch.segments) {
+    words_.insert(words_.end(), {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u});
+  }
+  return at;
+}
+
+// Lists of pages come last: they grow from run to run, and nothing that a recording knows may move with them.
+void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
+  std::int64_t next = 0;
+  for (std::size_t s = 0; s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    words_[segments_at + params::kSegmentWords * s + 3] = here();
+    const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
+    for (std::int64_t p = 0; p < pages; ++p) words_.push_back(static_cast<std::uint32_t>(kept ? next++ : segment.pages[static_cast<std::size_t>(p)]));
+  }
+}
+
+// Tiles never cross segments nor blocks; those with many keys come first, so that the last ones to run are short.
+void Tables::put_tiles(const AttendShape& shape, const Batch& batch, std::uint32_t ranges, std::uint64_t wanted, AttendTables& tables) {
+  std::int64_t longest = 1, most_keys = 1;
+  for (const Segment& s : batch.segments) {
+    longest = std::max<std::int64_t>(longest, s.rows);
+    most_keys = std::max<std::int64_t>(most_keys, std::int64_t{s.past} + s.rows);
+  }
+  tables.tile = params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
+                                    static_cast<std::uint32_t>(longest));
+  struct Tile { std::uint32_t segment, row, rows; std::int64_t keys; };
+  std::uint64_t groups = 0;
+  tables.blocks.clear();
+  for (std::int64_t first = 0; first < batch.rows; first += shape.block_rows) {
+    const std::int64_t end = std::min<std::int64_t>(batch.rows, first + shape.block_rows);
+    std::vector<Tile> tiles;
+    for (std::size_t s = 0; s < batch.segments.size(); ++s) {
+      const Segment& segment = batch.segments[s];
+      const std::int64_t from = std::max<std::int64_t>(first, segment.first), to = std::min<std::int64_t>(end, segment.first + segment.rows);
+      for (std::int64_t row = from; row < to; row += tables.tile.rows) {
+        const std::int64_t rows = std::min<std::int64_t>(tables.tile.rows, to - row);
+        tiles.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(row - segment.first), static_cast<std::uint32_t>(rows),
+                         shape.cached ? segment.past + (row - segment.first) + rows : segment.rows});
+      }
+    }
+    std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.keys > b.keys; });
+    tables.blocks.push_back({first, end - first, here(), static_cast<std::uint32_t>(tiles.size())});
+    for (const Tile& tile : tiles) words_.insert(words_.end(), {tile.segment, tile.row, tile.rows, 0u});
+    groups += static_cast<std::uint64_t>(tiles.size()) * static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
+  }
+  // Up to the next power of two: a sequence that grows keeps its recording.
+  const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
+  tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, wanted);
+  tables.parts = tables.splits * ranges;
+}
+
+void Tables::build(const TableRequest& request, const Batch& batch) {
+  words_.clear();
+  turns_at.clear();
+  const auto rows = static_cast<std::size_t>(batch.rows);
+  if (request.facts.takes_ids) ids_at = put(batch.ids);
+  if (request.types) {
+    types_at = put(batch.types);
+    if (batch.types.empty()) words_.resize(words_.size() + rows, 0);
+  }
+  const auto each_position = [&](auto word) {
+    const std::uint32_t at = here();
+    for (std::size_t s = 0; s < batch.segments.size(); ++s) {
+      const Segment& segment = batch.segments[s];
+      for (std::int32_t i = 0; i < segment.rows; ++i) words_.push_back(word(segment, segment.past + i));
+    }
+    return at;
+  };
+  if (request.positions) positions_at = each_position([](const Segment&, std::int32_t position) { return static_cast<std::uint32_t>(position); });
+  if (request.facts.takes_selected) selected_at = put(batch.selected);
+  if (request.cached) {
+    cells_at = each_position([](const Segment& segment, std::int32_t position) {
+      return static_cast<std::uint32_t>(segment.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens);
+    });
+  }
+  kept_pages = 0;
+  if (request.kept) {
+    kept_cells_at = here();
+    for (const Segment& segment : batch.segments) {
+      for (std::int32_t i = 0; i < segment.rows; ++i) words_.push_back(static_cast<std::uint32_t>(kept_pages * kPageTokens + i));
+      kept_pages += ceil_div(segment.rows, kPageTokens);
+    }
+  }
+  for (const Rope& rope : request.ropes) turns_at.push_back(put_turns(rope, batch));
+  if (request.facts.takes_segments) segments_at = kept_segments_at = put_segments(batch);
+  if (request.kept && request.cached) kept_segments_at = put_segments(batch);
+  attends.resize(request.attends.size());
+  for (std::size_t a = 0; a < attends.size(); ++a) {
+    const AttendShape& shape = request.attends[a];
+    put_tiles(shape, batch, request.page_ranges.empty() ? 1 : request.page_ranges[a], request.wanted_groups, attends[a]);
+  }
+  if (request.cached) fill_pages(batch, false, segments_at);
+  if (request.kept) fill_pages(batch, true, kept_segments_at);
+  if (words_.empty()) words_.push_back(0);
+}
+
+}  // namespace pumice::vulkan

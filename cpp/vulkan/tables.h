@@ -1,0 +1,68 @@
+// What a batch says, as the shaders read it: one buffer of words ("meta"), and the few numbers of it that shape the dispatches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/program.h"
+#include "core/program_check.h"
+#include "shaders/params.h"
+
+namespace pumice::vulkan {
+
+// What attention's work depends on besides the batch: layers share it.
+struct AttendShape {
+  std::int32_t heads_per_kv = 1, kv_heads = 1, head_dim = 0;
+  bool cached = false;
+  std::int64_t block_rows = 0;  // rows of q, out and partials that one binding holds
+  bool operator==(const AttendShape&) const = default;
+};
+
+struct TileBlock {  // rows [first_row, first_row + rows) of the batch
+  std::int64_t first_row = 0, rows = 0;
+  std::uint32_t tiles_at = 0, tiles = 0;
+};
+struct AttendTables {
+  params::AttendTile tile;
+  std::uint32_t splits = 1, parts = 1;
+  std::vector<TileBlock> blocks;
+};
+
+struct TableRequest {
+  const Program& program;
+  const ProgramFacts& facts;
+  std::span<const Rope> ropes;          // distinct
+  std::span<const AttendShape> attends;  // distinct
+  bool positions = false, types = false, cached = false, kept = false;
+  std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
+  std::uint64_t wanted_groups = 1024;
+};
+
+class Tables {
+ public:
+  void build(const TableRequest& request, const Batch& batch);
+
+  std::span<const std::uint32_t> words() const { return words_; }
+  std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
+  std::uint32_t segments_at = 0, kept_segments_at = 0;  // the latter with pages of the scratch store
+  std::uint32_t cells_at = 0, kept_cells_at = 0;
+  std::vector<std::uint32_t> turns_at;
+  std::vector<AttendTables> attends;
+  std::int64_t kept_pages = 0;
+
+ private:
+  std::uint32_t here() const { return static_cast<std::uint32_t>(words_.size()); }
+  std::uint32_t put(std::span<const std::int32_t> values);
+  std::uint32_t put_turns(const Rope& rope, const Batch& batch);
+  std::uint32_t put_segments(const Batch& batch);
+  void fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at);
+  void put_tiles(const AttendShape& shape, const Batch& batch, std::uint32_t ranges, std::uint64_t wanted, AttendTables& tables);
+
+  std::vector<std::uint32_t> words_;
+};
+
+// Pages of the scratch store in which an encoder's keys and values of a batch lie.
+std::int64_t kept_pages(std::span<const Segment> segments);
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,125 @@
+#include "vulkan/vulkan_backend.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "vulkan/executor.h"
+
+namespace pumice::vulkan {
+namespace {
+
+DeviceInfo describe(const PhysicalDevice& device, std::size_t index) {
+  DeviceInfo info;
+  info.id = str("vulkan:", index);
+  info.name = device.name;
+  info.type = device.type;
+  info.driver = str(device.driver, device.driver.empty() ? "" : ", ", "Vulkan ", VK_API_VERSION_MAJOR(device.api_version), ".",
+                    VK_API_VERSION_MINOR(device.api_version));
+  info.features = device.features;
+  info.usable = device.usable;
+  info.why_not = device.why_not;
+  Instance::get().memory(device, info.memory_total, info.memory_free);
+  return info;
+}
+
+class VulkanBackend final : public Backend {
+ public:
+  VulkanBackend(std::shared_ptr<Device> device, std::size_t index) : device_(std::move(device)), index_(index) {}
+
+  DeviceInfo info() const override {
+    DeviceInfo info = describe(device_->physical(), index_);
+    info.memory_free = device_->free_memory();
+    return info;
+  }
+
+  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                                               const Cancel& cancel) override {
+    device_->check_alive();
+    return std::make_shared<GpuWeights>(device_, weights, used, progress, cancel);
+  }
+
+  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+    return std::make_unique<GpuCaches>(device_, shapes, format);
+  }
+
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+    auto ours = std::dynamic_pointer_cast<const GpuWeights>(std::move(weights));
+    require(ours != nullptr && &ours->device() == device_.get(), "program '", program.name, "': weights of another device");
+    auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), compute, Cancel{});
+    device_->pipelines().save();
+    return executable;
+  }
+
+  std::unique_ptr<Workspace> workspace(Crew) override { return std::make_unique<GpuWorkspace>(device_); }
+
+  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+    require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
+    const Plan plan = make_plan(program, shapes_of(weights), Compute::automatic, device_->physical());
+    Cost cost;
+    for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
+      if (!plan.facts.used[m]) continue;
+      const auto sum = checked_add(cost.weights, device_bytes(weights.matrices[m]));
+      if (!sum) fail(ErrorKind::out_of_device_memory, "program '", program.name, "': weights of more bytes than can be addressed");
+      cost.weights = *sum;
+    }
+    cost.page = kv_page_bytes(program.caches, format);
+    if (rows == 0) return cost;
+    const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
+    Tables tables;
+    std::vector<AttendTables> attends;
+    for (const AttendShape& shape : plan.attends) {
+      attends.push_back({params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
+                                             static_cast<std::uint32_t>(rows)),
+                         1, 1, {}});
+    }
+    cost.scratch = place(plan, {rows, 1, rows}, attends, kept_pages({&text, 1}), device_->limits().range).total;
+    return cost;
+  }
+
+  int lanes() const override { return 1; }
+  std::int64_t batch_rows() const override { return device_->physical().type == "software" ? 512 : 8192; }
+
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override {
+    for (std::int64_t i = 0; i < jobs; ++i) {
+      cancel.check();
+      job(i, 0);
+    }
+  }
+
+ private:
+  const std::shared_ptr<Device> device_;
+  const std::size_t index_;
+};
+
+}  // namespace
+
+std::vector<DeviceInfo> devices() {
+  try {
+    std::vector<DeviceInfo> infos;
+    const std::vector<PhysicalDevice>& all = Instance::get().devices();
+    for (std::size_t i = 0; i < all.size(); ++i) infos.push_back(describe(all[i], i));
+    if (!infos.empty()) return infos;
+    fail(ErrorKind::device_not_found, "no Vulkan: the loader finds no device. Install your GPU's driver; mesa-vulkan-drivers has those of AMD, Intel ",
+         "and a software one; in a container, the host's driver files must be visible");
+  } catch (const std::exception& error) {
+    DeviceInfo none;
+    none.id = "vulkan";
+    none.type = "none";
+    none.usable = false;
+    none.why_not = error.what();
+    return {none};
+  }
+}
+
+std::shared_ptr<Backend> make_backend(std::size_t index) {
+  const std::vector<PhysicalDevice>& all = Instance::get().devices();
+  if (index >= all.size()) {
+    fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\": there ", all.size() == 1 ? "is 1 Vulkan device" : str("are ", all.size(), " Vulkan devices"),
+         all.empty() ? "; install your GPU's driver" : str(" (vulkan:0 to vulkan:", all.size() - 1, "); pumice.devices() lists them"));
+  }
+  const PhysicalDevice& device = all[index];
+  if (!device.usable) fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\" (", device.name, ") cannot be used: ", device.why_not);
+  return std::make_shared<VulkanBackend>(Device::open(device), index);
+}
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,211 @@
+#include "vulkan/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <system_error>
+
+#include "core/checked.h"
+#include "core/finite.h"
+#include "vulkan/layout.h"
+#include "vulkan/recorder.h"
+#include "vulkan/workers.h"
+
+namespace pumice::vulkan {
+namespace {
+
+constexpr std::uint64_t kAlignment = 256;           // of a binding's offset
+constexpr std::uint64_t kArenaBytes = 1ull << 30;   // of one allocation
+constexpr std::uint64_t kStagingBytes = 32 << 20;   // two of these take turns: one is filled while the other is copied
+constexpr std::int64_t kJobBytes = 1 << 20;         // that one thread packs at a time
+constexpr std::uint64_t kTurnBytes = 64 << 20;      // between looks at cancel, where the host writes device memory itself
+
+std::uint64_t checked_row_bytes(const Matrix& m) {
+  const FormatInfo& format = info(m.format);
+  if (m.rows < 1 || m.cols < 1 || m.rows > INT32_MAX || m.cols > INT32_MAX || m.cols % format.block != 0) {
+    fail(ErrorKind::unsupported_model, "tensor '", m.name, "' (", format.name, ") has ", m.rows, " rows of ", m.cols,
+         " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
+  }
+  return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
+}
+
+// Where ranges go: one arena after another, each as large as it needs to be.
+class Arenas {
+ public:
+  explicit Arenas(std::uint64_t limit) : limit_(limit) {}
+  struct Place { std::size_t arena; std::uint64_t offset; };
+  Place take(std::uint64_t bytes) {
+    const std::uint64_t aligned = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (sizes_.empty() || sizes_.back() + aligned > limit_) sizes_.push_back(0);
+    const Place place{sizes_.size() - 1, sizes_.back()};
+    sizes_.back() += aligned;
+    return place;
+  }
+  const std::vector<std::uint64_t>& sizes() const { return sizes_; }
+
+ private:
+  const std::uint64_t limit_;
+  std::vector<std::uint64_t> sizes_;
+};
+
+}  // namespace
+
+std::uint64_t device_bytes(const Matrix& matrix) {
+  return mul_or_fail<std::uint64_t>(checked_row_bytes(matrix), static_cast<std::uint64_t>(matrix.rows), "weights of a device");
+}
+
+GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                       const Cancel& cancel)
+    : device_(std::move(device)) {
+  require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ", weights.matrices.size());
+  for (const Vector& vector : weights.vectors) check_finite(vector);
+  place(weights, used);
+  upload(weights, progress, cancel);
+}
+
+// All sizes are known and checked before the first byte is allocated.
+void GpuWeights::place(const Weights& weights, const std::vector<bool>& used) {
+  const Limits& limits = device_->limits();
+  const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
+  const std::uint64_t piece_bytes = std::min(limits.range, most);
+  Arenas arenas(most);
+  std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;  // for its arena to be made
+  matrices_.resize(weights.matrices.size());
+  vectors_.resize(weights.vectors.size());
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const Matrix& source = weights.matrices[i];
+    GpuMatrix& m = matrices_[i];
+    m = {source.name, source.format, source.rows, source.cols, 0, {}};
+    if (!used.empty() && !used[i]) continue;
+    const std::uint64_t row_bytes = checked_row_bytes(source);
+    m.row_words = static_cast<std::int64_t>(row_bytes / 4);
+    if (row_bytes > piece_bytes) {
+      fail(ErrorKind::unsupported_model, "tensor '", source.name, "' has rows of ", row_bytes, " bytes; ", device_->physical().name, " binds at most ", piece_bytes);
+    }
+    const auto rows = static_cast<std::int64_t>(piece_bytes / row_bytes);
+    for (std::int64_t first = 0; first < m.rows; first += rows) {
+      Piece& piece = m.pieces.emplace_back();
+      piece.first = first;
+      piece.rows = std::min(rows, m.rows - first);
+      piece.bytes = static_cast<std::uint64_t>(piece.rows) * row_bytes;
+    }
+  }
+  for (GpuMatrix& m : matrices_) {
+    for (Piece& piece : m.pieces) {
+      const Arenas::Place at = arenas.take(piece.bytes);
+      piece.offset = at.offset;
+      waiting.emplace_back(&piece.buffer, at.arena);
+      bytes_ += piece.bytes;
+    }
+  }
+  for (std::size_t i = 0; i < vectors_.size(); ++i) {
+    GpuVector& v = vectors_[i];
+    v.name = weights.vectors[i].name;
+    v.size = static_cast<std::int64_t>(weights.vectors[i].values.size());
+    v.bytes = std::max<std::uint64_t>(4, static_cast<std::uint64_t>(v.size) * 4);
+    if (v.bytes > piece_bytes) {
+      fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", v.bytes, " bytes; ", device_->physical().name, " binds at most ", piece_bytes);
+    }
+    const Arenas::Place at = arenas.take(v.bytes);
+    v.offset = at.offset;
+    waiting.emplace_back(&v.buffer, at.arena);
+    bytes_ += v.bytes;
+  }
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  for (const std::uint64_t size : arenas.sizes()) buffers.push_back(device_->buffer(size, Place::device, "weights"));
+  for (const auto& [buffer, arena] : waiting) *buffer = buffers[arena];
+}
+
+void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
+  // What is to be written: rows of a piece (or a whole vector), in parts that fit a staging buffer.
+  struct Part {
+    const Matrix* matrix;  // null: a vector
+    const Vector* vector;
+    const Buffer* to;
+    std::uint64_t offset, bytes;
+    std::int64_t first, rows, row_words;
+  };
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const GpuMatrix& m = matrices_[i];
+    const std::int64_t rows_at_once = std::max<std::int64_t>(1, kJobBytes / std::max<std::int64_t>(1, m.row_words * 4));
+    for (const Piece& piece : m.pieces) {
+      for (std::int64_t row = 0; row < piece.rows; row += rows_at_once) {
+        const std::int64_t rows = std::min(rows_at_once, piece.rows - row);
+        parts.push_back({&weights.matrices[i], nullptr, piece.buffer.get(), piece.offset + static_cast<std::uint64_t>(row * m.row_words * 4),
+                         static_cast<std::uint64_t>(rows * m.row_words * 4), piece.first + row, rows, m.row_words});
+      }
+    }
+  }
+  for (std::size_t i = 0; i < vectors_.size(); ++i) {
+    if (vectors_[i].size > 0) parts.push_back({nullptr, &weights.vectors[i], vectors_[i].buffer.get(), vectors_[i].offset, vectors_[i].bytes, 0, 0, 0});
+  }
+
+  std::mutex progress_mutex;
+  std::uint64_t done = 0;
+  const auto write = [&](const Part& part, std::uint8_t* to) {
+    if (part.vector != nullptr) {
+      std::memcpy(to, part.vector->values.data(), part.bytes);
+      return;
+    }
+    const Matrix& m = *part.matrix;
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(part.rows * row_bytes(m.format, m.cols)));
+    m.read(part.first, part.rows, packed.data());
+    check_finite(m, part.first, part.rows, packed.data());
+    pack_rows(m.format, packed.data(), part.rows, m.cols, reinterpret_cast<std::uint32_t*>(to));
+    const std::lock_guard lock(progress_mutex);
+    done += packed.size();
+    if (progress) progress(done);
+  };
+
+  std::shared_ptr<Buffer> staging[2];
+  std::future<void> copying;  // of the other staging buffer; its destructor waits
+  for (std::size_t begin = 0, turn = 0; begin < parts.size(); ++turn) {
+    const bool direct = parts[begin].to->mapped() != nullptr;
+    const std::uint64_t limit = direct ? kTurnBytes : std::max<std::uint64_t>(kStagingBytes, parts[begin].bytes);
+    std::vector<std::uint64_t> at;
+    std::uint64_t bytes = 0;
+    std::size_t end = begin;
+    for (; end < parts.size() && bytes + parts[end].bytes <= limit && (parts[end].to->mapped() != nullptr) == direct; ++end) {
+      at.push_back(bytes);
+      bytes += (parts[end].bytes + 15) / 16 * 16;
+    }
+    std::shared_ptr<Buffer>& stage = staging[turn % 2];
+    if (!direct && (!stage || stage->bytes() < bytes)) stage = device_->buffer(std::max(bytes, kStagingBytes), Place::upload, "staging memory");
+    parallel(
+        static_cast<std::int64_t>(end - begin),
+        [&](std::int64_t i) {
+          const Part& part = parts[begin + static_cast<std::size_t>(i)];
+          write(part, direct ? part.to->mapped() + part.offset : stage->mapped() + at[static_cast<std::size_t>(i)]);
+        },
+        cancel);
+    if (!direct) {
+      std::vector<Command> copies;
+      for (std::size_t i = begin; i < end; ++i) {
+        copies.push_back(Copy{stage.get(), parts[i].to, {{.srcOffset = at[i - begin], .dstOffset = parts[i].offset, .size = parts[i].bytes}}});
+      }
+      if (copying.valid()) copying.get();
+      const auto copy = [this, stage, copies = std::move(copies), &cancel] {
+        const std::lock_guard turn(device_->turn());
+        Recording(device_, copies).run(cancel);
+      };
+      try {
+        copying = std::async(std::launch::async, copy);
+      } catch (const std::system_error&) {  // no thread to be had
+        copy();
+      }
+    }
+    begin = end;
+  }
+  if (copying.valid()) copying.get();
+}
+
+WeightShapes GpuWeights::shapes() const {
+  WeightShapes shapes;
+  for (const GpuMatrix& m : matrices_) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, !m.pieces.empty()});
+  for (const GpuVector& v : vectors_) shapes.vectors.push_back({v.name, v.size});
+  return shapes;
+}
+
+}  // namespace pumice::vulkan

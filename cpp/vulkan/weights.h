@@ -1,0 +1,56 @@
+// Weights on a device: matrices in the layout that shaders read (layout.h), cut into pieces that one binding can hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/program_check.h"
+#include "vulkan/device.h"
+
+namespace pumice::vulkan {
+
+struct Piece {  // rows [first, first + rows) of a matrix
+  std::shared_ptr<Buffer> buffer;
+  std::uint64_t offset = 0, bytes = 0;
+  std::int64_t first = 0, rows = 0;
+};
+struct GpuMatrix {
+  std::string name;
+  Format format = Format::F32;
+  std::int64_t rows = 0, cols = 0, row_words = 0;
+  std::vector<Piece> pieces;  // none: not loaded on this device
+};
+struct GpuVector {
+  std::string name;
+  std::int64_t size = 0;
+  std::shared_ptr<Buffer> buffer;
+  std::uint64_t offset = 0, bytes = 0;
+};
+
+class GpuWeights final : public DeviceWeights {
+ public:
+  GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress, const Cancel& cancel);
+  std::uint64_t bytes() const override { return bytes_; }
+
+  const Device& device() const { return *device_; }
+  const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
+  const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
+  WeightShapes shapes() const;  // names point into this
+
+ private:
+  void place(const Weights& weights, const std::vector<bool>& used);
+  void upload(const Weights& weights, const Progress& progress, const Cancel& cancel);
+
+  const std::shared_ptr<Device> device_;
+  std::vector<GpuMatrix> matrices_;
+  std::vector<GpuVector> vectors_;
+  std::uint64_t bytes_ = 0;
+};
+
+// Bytes that a matrix takes on a device.
+std::uint64_t device_bytes(const Matrix& matrix);
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,110 @@
+// Every operation on Vulkan against the reference backend, over tests/op_cases.json. The device is vulkan:0, or the one that
+// PUMICE_TEST_VULKAN numbers; limits and variants come from the environment (vulkan/device.h), so that the suite runs with tiny ones too.
+#include "reference/op_cases.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "reference/reference_backend.h"
+#include "vulkan/device.h"
+#include "vulkan/vulkan_backend.h"
+
+namespace pumice {
+namespace {
+
+using cases::OpCase;
+using cases::OpCases;
+using cases::OpRun;
+using cases::Slice;
+
+const OpCases& op_cases() {
+  static const OpCases all(PUMICE_TESTS_DIR "/op_cases.json");
+  return all;
+}
+
+std::shared_ptr<Backend> device() {
+  const char* index = std::getenv("PUMICE_TEST_VULKAN");
+  static const auto backend = vulkan::make_backend(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
+  return backend;
+}
+
+// Those with short texts and every row together, or piece by piece with what is stored in the cache before.
+std::vector<Slice> pieces(const OpCase& c) {
+  std::vector<Slice> slices;
+  std::int32_t at = 0;
+  const auto take = [&](std::int32_t count) {
+    if (count > 0) slices.push_back(cases::some_rows(c, at, count));
+    at += std::max(count, 0);
+  };
+  if (c.op == "pool" || (c.op == "attend" && c.program.caches.empty())) {
+    for (const cases::Sequence& s : c.sequences) take(s.rows);
+    return slices;
+  }
+  for (const std::int32_t count : {1, 2, 5}) take(std::min(count, c.rows - at));
+  take(c.rows - at - 1);
+  take(c.rows - at);
+  return slices;
+}
+
+class VulkanOpCases : public testing::TestWithParam<const char*> {};
+
+TEST_P(VulkanOpCases, AnswerToTheReference) {
+  reference::ReferenceBackend reference;
+  std::map<std::string, double> worst;
+  std::size_t seen = 0;
+  for (std::size_t i = 0; i < op_cases().size(); ++i) {
+    if (op_cases().op(i) != GetParam()) continue;
+    ++seen;
+    const OpCase c = op_cases()[i];
+    try {
+      const auto truth = OpRun(c, reference, Compute::float32)(cases::all_rows(c));
+      for (const Compute compute : {Compute::float32, Compute::automatic}) {
+        if (compute == Compute::automatic && !c.computes_twice) continue;
+        const double limit = compute == Compute::float32 ? c.nmse_float32 : c.nmse_automatic;
+        OpRun run(c, *device(), compute);
+        const double error = cases::nmse(run(cases::all_rows(c)), truth, c.floor);
+        EXPECT_LE(error, limit) << (compute == Compute::float32 ? "float32: " : "automatic: ") << c.name;
+        double& largest = worst[str(compute == Compute::float32 ? "float32" : "automatic", "_limit_", limit)];
+        largest = std::max(largest, error);
+        // Piece by piece, twice: recordings of a shape are replayed.
+        if (c.op == "select") continue;
+        for (int again = 0; again < 2; ++again) {
+          std::vector<float> apart;
+          for (const Slice& slice : pieces(c)) {
+            const auto rows = run(slice);
+            apart.insert(apart.end(), rows.begin(), rows.end());
+          }
+          EXPECT_LE(cases::nmse(apart, truth, c.floor), limit) << "in pieces, run " << again << ": " << c.name;
+        }
+      }
+    } catch (const Error& error) {
+      ADD_FAILURE() << c.name << "\n  " << error.what();
+    }
+  }
+  EXPECT_GT(seen, 0u);
+  for (const auto& [group, error] : worst) RecordProperty(group, str(error));
+}
+
+constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob"};
+static_assert(std::size(kOps) == std::variant_size_v<Op>, "a new operation needs cases");
+INSTANTIATE_TEST_SUITE_P(Ops, VulkanOpCases, testing::ValuesIn(kOps), [](const auto& test) { return std::string(test.param); });
+
+// Runs after all others of this program (tests run in the order of their suites' names in this file): the layer has seen everything.
+class NothingFromTheValidationLayer : public testing::Environment {
+ public:
+  void TearDown() override {
+    for (const std::string& message : vulkan::validation_messages()) ADD_FAILURE() << message;
+  }
+};
+const auto* const validation = testing::AddGlobalTestEnvironment(new NothingFromTheValidationLayer);
+
+}  // namespace
+}  // namespace pumice
