@@ -1,29 +1,155 @@
 #include "engine/devices.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string_view>
 
 #include "cpu/cpu_backend.h"
+#if PUMICE_VULKAN
+#include "vulkan/vulkan_backend.h"
+#endif
 
 namespace pumice::engine {
+namespace {
 
-std::vector<DeviceInfo> devices() { return {open_device("cpu", 0)->info()}; }
-
-std::shared_ptr<Backend> open_device(const std::string& id, int threads) {
-  if (id != "cpu" && id != "auto") {
-    if (id.rfind("vulkan", 0) == 0) {
-      fail(ErrorKind::device_not_found, "device \"", id, "\": this version of pumice has no Vulkan backend yet; use device=\"cpu\" or \"auto\"");
-    }
-    fail(ErrorKind::device_not_found, "device \"", id, "\" is not known; there are \"auto\" and \"cpu\"");
+// One backend per key, as long as a model holds it.
+template <class Key>
+class Shared {
+ public:
+  template <class Make>
+  std::shared_ptr<Backend> get(Key key, Make&& make) {
+    const std::lock_guard lock(mutex_);
+    std::weak_ptr<Backend>& known = open_[key];
+    if (auto backend = known.lock()) return backend;
+    std::shared_ptr<Backend> backend = make();
+    known = backend;
+    return backend;
   }
-  static std::mutex mutex;
-  static auto& open = *new std::map<int, std::weak_ptr<Backend>>;  // never destroyed: models may outlive static destructors
-  const std::lock_guard lock(mutex);
-  std::weak_ptr<Backend>& known = open[threads];
-  if (auto backend = known.lock()) return backend;
-  auto backend = cpu::make_backend(threads);
-  known = backend;
-  return backend;
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::weak_ptr<Backend>> open_;
+};
+
+std::shared_ptr<Backend> cpu(int threads) {
+  static auto& open = *new Shared<int>;  // never destroyed: models may outlive static destructors
+  return open.get(threads, [&] { return cpu::make_backend(threads); });
+}
+
+bool is_software(const DeviceInfo& device) { return device.type == "software" || device.type == "cpu"; }
+
+std::string reasons(const std::vector<DeviceInfo>& list, const GpuRoom& gpus) {
+  std::string text;
+  for (const DeviceInfo& device : list) {
+    const std::string why = !device.usable ? device.why_not : is_software(device) ? "it is software, which is taken only when named" : "";
+    if (!why.empty()) text += str(text.empty() ? "" : "; ", device.id, device.name.empty() ? "" : " (", device.name, device.name.empty() ? "" : ")", ": ", why);
+  }
+  return !text.empty() ? text : !gpus.absent.empty() ? gpus.absent : "no Vulkan device was found";
+}
+
+std::string ids(const std::vector<DeviceInfo>& list) {
+  std::string text = "\"cpu\"";
+  for (const DeviceInfo& device : list) text += str(", \"", device.id, "\"");
+  return text;
+}
+
+bool is_vulkan(std::string_view id) {
+  constexpr std::string_view kName = "vulkan", kDigits = "0123456789";
+  if (!id.starts_with(kName)) return false;
+  id.remove_prefix(kName.size());
+  return id.empty() || (id.size() > 1 && id[0] == ':' && id.find_first_not_of(kDigits, 1) == std::string_view::npos);
+}
+
+// Its place in the list. Discrete before others, software last (when it is allowed at all).
+std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool software) {
+  std::optional<std::size_t> found;
+  const auto rank = [](const DeviceInfo& d) { return d.type == "discrete" ? 0 : is_software(d) ? 2 : 1; };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!list[i].usable || (is_software(list[i]) && !software)) continue;
+    if (!found || rank(list[i]) < rank(list[*found])) found = i;
+  }
+  return found;
+}
+
+// A named device, or an error that says why not.
+std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) {
+  const std::vector<DeviceInfo> list = gpus.list();
+  if (id == "vulkan") {
+    const auto index = best(list, true);
+    if (!index) fail(ErrorKind::device_not_found, "device \"vulkan\": ", reasons(list, gpus));
+    return gpus.open(*index);
+  }
+  const auto device = std::find_if(list.begin(), list.end(), [&](const DeviceInfo& d) { return d.id == id; });
+  if (device == list.end()) {
+    const bool any = std::any_of(list.begin(), list.end(), [](const DeviceInfo& d) { return d.usable; });
+    fail(ErrorKind::device_not_found, "device \"", id, "\": ", any ? str("there are ", ids(list)) : reasons(list, gpus));
+  }
+  if (!device->usable) fail(ErrorKind::device_not_found, "device \"", id, "\": ", device->why_not);
+  return gpus.open(static_cast<std::size_t>(device - list.begin()));
+}
+
+}  // namespace
+
+const GpuRoom& gpu_room() {
+#if PUMICE_VULKAN
+  static auto& open = *new Shared<std::size_t>;
+  static const auto& room = *new GpuRoom{
+      .list = [] { return vulkan::devices(); },
+      .open = [](std::size_t index) { return open.get(index, [&] { return vulkan::make_backend(index); }); },
+      .absent = {}};
+#else
+  static const auto& room = *new GpuRoom{
+      .list = [] { return std::vector<DeviceInfo>(); },
+      .open = {},
+      .absent = "this build of pumice has no Vulkan backend (PUMICE_VULKAN=OFF); install it with Vulkan, or use device=\"cpu\""};
+#endif
+  return room;
+}
+
+std::vector<DeviceInfo> devices(const GpuRoom& gpus) {
+  std::vector<DeviceInfo> all = {cpu(0)->info()};
+  for (DeviceInfo& device : gpus.list()) all.push_back(std::move(device));
+  return all;
+}
+
+Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
+  const std::string& id = options.device;
+  const bool wants_gpu = options.gpu_layers.value_or(0) != 0;
+  const std::string asked = options.gpu_layers == kAllLayers ? "\"all\"" : str(options.gpu_layers.value_or(0));
+  require(options.gpu_layers.value_or(0) >= kAllLayers, "gpu_layers=", asked, ": it must be \"auto\", \"all\" or a number from 0 on");
+  Devices devices{.cpu = cpu(options.threads)};
+  if (id == "cpu") {
+    require(!wants_gpu, "gpu_layers=", asked, " with device=\"cpu\": leave one of them out");
+    return devices;
+  }
+  if (is_vulkan(id)) {
+    devices.gpu = open_named(id, gpus);
+    devices.gpu_named = true;
+    return devices;
+  }
+  if (id != "auto") fail(ErrorKind::device_not_found, "device \"", id, "\" is not known; there are \"auto\", \"vulkan\", ", ids(gpus.list()));
+  if (options.gpu_layers == 0) return devices;
+
+  const std::vector<DeviceInfo> list = gpus.list();
+  const auto index = best(list, false);
+  if (!index) {
+    if (wants_gpu) {
+      fail(ErrorKind::device_not_found, "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
+    }
+    for (const DeviceInfo& other : list) {  // a card that could be mended; a machine without one is no news
+      if (!other.usable && (other.type == "discrete" || other.type == "integrated")) devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
+    }
+    return devices;
+  }
+  try {
+    devices.gpu = gpus.open(*index);
+  } catch (const Error& error) {
+    if (wants_gpu) throw;
+    devices.fallback = str(list[*index].id, " is not used, the model runs on the CPU: ", error.what());
+  }
+  return devices;
 }
 
 }  // namespace pumice::engine

@@ -11,8 +11,6 @@
 namespace pumice::engine {
 namespace {
 
-// Two blocks of 72 tokens, whole tiles of 6: the activations of a small encoder stay near a core's L2 cache.
-constexpr std::int64_t kTokenBudget = 144;
 constexpr std::int64_t kMostTokens = 1 << 20;
 // A round holds the device: long enough that its start and end cost nothing, short enough that others get their turn.
 constexpr double kRoundSeconds = 0.1;
@@ -108,10 +106,11 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   }
 }
 
-// All micro-batches: a few of them as a team, many side by side, each on a worker of its own. The bits are the same.
+// All micro-batches: a few of them as a team, many side by side, each on a worker of its own (where there are several). The bits are the
+// same.
 void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
              const Cancel& cancel) {
-  Backend& device = runtime.pipeline.first();
+  Backend& device = runtime.pipeline.narrowest();
   const std::int64_t lanes = std::max(1, device.lanes());
   std::vector<Scratch> scratch(static_cast<std::size_t>(lanes));
   const auto members = [&](std::int64_t b) {
@@ -123,7 +122,7 @@ void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, 
     cancel.check();
     const auto start = std::chrono::steady_clock::now();
     std::int64_t round = 1;
-    if (plan.batches() - next < lanes) {
+    if (lanes == 1 || plan.batches() - next < lanes) {
       const auto lease = runtime.lanes.take(Crew::team, cancel);
       run_batch(runtime, texts, members(next), unit, lease[0], scratch[0], deliver, cancel);
     } else {
@@ -171,7 +170,7 @@ void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int
     float* to = out.data() + static_cast<std::size_t>(text) * static_cast<std::size_t>(d);
     for (std::int32_t i = 0; i < d; ++i) to[i] = static_cast<float>(row[i] * scale);
   };
-  run_all(runtime, texts, pack(texts, token_budget ? token_budget : kTokenBudget), Rows::segments, deliver, progress, cancel);
+  run_all(runtime, texts, pack(texts, token_budget ? token_budget : runtime.pipeline.batch_rows()), Rows::segments, deliver, progress, cancel);
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {
@@ -184,7 +183,7 @@ void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, c
     if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) not_a_number(text);
     std::copy(rows.begin(), rows.end(), out.begin() + (texts.offsets[text] - texts.offsets.front()) * static_cast<std::int64_t>(width));
   };
-  run_all(runtime, texts, pack(texts, kTokenBudget), Rows::tokens, deliver, progress, cancel);
+  run_all(runtime, texts, pack(texts, runtime.pipeline.batch_rows()), Rows::tokens, deliver, progress, cancel);
 }
 
 }  // namespace pumice::engine

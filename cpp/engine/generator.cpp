@@ -220,7 +220,7 @@ void Generator::assemble(std::int64_t rows_left) {
 // Heads and choices of all parts that reached their last id, a block of rows at a time. Changes no sequence.
 void Generator::sample(Lane& lane, const Cancel& cancel) {
   const Pipeline& pipeline = runtime_->pipeline;
-  Backend& device = pipeline.first();
+  Backend& device = pipeline.widest();
   const auto width = static_cast<std::size_t>(pipeline.hidden_size()), vocab = static_cast<std::size_t>(pipeline.vocab_size());
   const auto block = static_cast<std::size_t>(runtime_->head_rows());
   samplers_.resize(static_cast<std::size_t>(std::max(1, device.lanes())));

@@ -9,14 +9,6 @@ namespace {
 using model::Output;
 using model::Role;
 
-std::vector<std::shared_ptr<Backend>> choose_devices(const LoadOptions& options) {
-  if (options.gpu_layers.value_or(0) != 0) {
-    if (options.device == "cpu") fail(ErrorKind::invalid_argument, "gpu_layers=", *options.gpu_layers, " with device=\"cpu\": leave one of them out");
-    fail(ErrorKind::device_not_found, "gpu_layers=", *options.gpu_layers, " asks for a GPU; this version of pumice has no Vulkan backend yet: leave gpu_layers out");
-  }
-  return {open_device(options.device, options.threads)};
-}
-
 std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
   for (std::size_t i = 0; i < b.size(); ++i) a[i] = a[i] || b[i];
   return a;
@@ -42,56 +34,66 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
 
 std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                    const Cancel& cancel) {
-  return load_on(choose_devices(options), std::move(file), options, progress, cancel);
+  return load_on(open_devices(options), std::move(file), options, progress, cancel);
 }
 
-std::shared_ptr<Model> Model::load_on(std::vector<std::shared_ptr<Backend>> backends, std::shared_ptr<const files::ModelFile> file,
-                                      const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model);
-  m->file_ = std::move(file);
-  m->description_ = model::describe(m->file_, options.quantize);
-  m->backends_ = std::move(backends);
-  m->placement_ = place(m->description_, m->backends_, options);
-  m->pooling_ = options.pooling.value_or(m->description_.config.pooling.value_or(PoolKind::mean));
+std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
+                                      const Progress& progress, const Cancel& cancel) {
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize)));
+  m->load(place(m->description_, devices, options), options, progress, cancel);
+  return m;
+}
 
-  const auto used = matrices_by_device(m->description_, m->placement_);
+std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
+                                      const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize)));
+  m->load(place_evenly(m->description_, backends, options), options, progress, cancel);
+  return m;
+}
+
+void Model::load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
+  if (placement.problem) throw *placement.problem;
+  placement_ = std::move(placement);
+  pooling_ = options.pooling.value_or(description_.config.pooling.value_or(PoolKind::mean));
+
+  const auto used = matrices_by_device(description_, placement_);
   std::vector<std::shared_ptr<const DeviceWeights>> weights;
   std::uint64_t done = 0;
-  for (std::size_t i = 0; i < m->backends_.size(); ++i) {
+  for (std::size_t i = 0; i < used.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights.push_back(m->backends_[i]->weights(m->description_.weights, used[i], here, cancel));
+    weights.push_back(placement_.devices[i].backend->weights(description_.weights, used[i], here, cancel));
     done += weights.back()->bytes();
   }
 
-  const model::Description& d = m->description_;
+  const model::Description& d = description_;
   const auto types = d.global(Role::type_embedding);
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
   const auto runner = [&](Output output) {
-    return std::make_unique<Runner>(m->build_pipeline(output, weights, options), m->pages_.get(), static_cast<std::int32_t>(m->placement_.n_ctx),
+    return std::make_unique<Runner>(build_pipeline(output, weights, options), pages_.get(), static_cast<std::int32_t>(placement_.n_ctx),
                                     d.vocab_size, type_count);
   };
   if (d.config.architecture->task == model::Task::generate) {
     std::vector<std::unique_ptr<CacheStore>> stores;
-    for (const StagePlan& stage : m->placement_.stages) {
+    for (const StagePlan& stage : placement_.stages) {
       const std::vector<CacheShape> shapes(stage.last - stage.first, {d.config.kv_heads, d.config.head_dim});
-      stores.push_back(m->backends_[stage.device]->caches(shapes, options.kv_format));
+      stores.push_back(placement_.devices[stage.device].backend->caches(shapes, options.kv_format));
     }
-    m->pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), m->placement_.kv_budget);
-    m->decoder_ = runner(Output::selected);
+    pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
+    decoder_ = runner(Output::selected);
   } else {
-    m->pooled_ = runner(Output::pooled);
-    m->tokens_ = runner(Output::tokens);
-    if (d.labels > 0) m->classes_ = runner(Output::classes);
+    pooled_ = runner(Output::pooled);
+    tokens_ = runner(Output::tokens);
+    if (d.labels > 0) classes_ = runner(Output::classes);
   }
-  return m;
 }
 
 Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights, const LoadOptions& options) const {
   const auto stage_of = [&](std::size_t device, Program program) {
-    Pipeline::Stage stage{.backend = backends_[device].get(), .backend_index = device};
+    Backend& backend = *placement_.devices[device].backend;
+    Pipeline::Stage stage{.backend = &backend, .backend_index = device};
     if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
     stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
-    stage.executable = backends_[device]->prepare(std::move(program), weights[device], options.compute);
+    stage.executable = backend.prepare(std::move(program), weights[device], options.compute);
     return stage;
   };
   std::vector<Pipeline::Stage> body;
@@ -104,7 +106,9 @@ Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<
     head = stage_of(last, model::head_program(description_));
     log_probs = stage_of(last, model::log_prob_program(description_));
   }
-  return Pipeline(backends_, std::move(body), std::move(head), std::move(log_probs));
+  std::vector<std::shared_ptr<Backend>> backends;
+  for (const PlacedDevice& device : placement_.devices) backends.push_back(device.backend);
+  return Pipeline(std::move(backends), std::move(body), std::move(head), std::move(log_probs));
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
@@ -129,7 +133,7 @@ Runtime& Model::classes() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(model::describe(std::move(file), options.quantize), choose_devices(options), options);
+  return place(model::describe(std::move(file), options.quantize), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

@@ -20,14 +20,16 @@ class Model {
   // Reads and packs all weights. `progress` gets bytes packed so far (of Placement::weights), from one thread at a time.
   static std::shared_ptr<Model> load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                      const Cancel& cancel);
-  // The same against given devices, layers shared evenly: how tests split a model over two.
-  static std::shared_ptr<Model> load_on(std::vector<std::shared_ptr<Backend>> backends, std::shared_ptr<const files::ModelFile> file,
+  // The same on given devices: tests bring their own.
+  static std::shared_ptr<Model> load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
+                                        const Progress& progress, const Cancel& cancel);
+  // Layers shared evenly over given devices.
+  static std::shared_ptr<Model> load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                         const LoadOptions& options, const Progress& progress, const Cancel& cancel);
 
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
-  const std::vector<std::shared_ptr<Backend>>& backends() const { return backends_; }
   PoolKind pooling() const { return pooling_; }
   bool generates() const { return decoder_ != nullptr; }
 
@@ -46,20 +48,20 @@ class Model {
     Runtime runtime;
   };
 
-  Model() = default;
+  Model(std::shared_ptr<const files::ModelFile> file, model::Description description) : file_(std::move(file)), description_(std::move(description)) {}
+  void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
   Pipeline build_pipeline(model::Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights, const LoadOptions& options) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
 
   std::shared_ptr<const files::ModelFile> file_;
   model::Description description_;
   Placement placement_;
-  std::vector<std::shared_ptr<Backend>> backends_;
   PoolKind pooling_ = PoolKind::mean;
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<Runner> decoder_, pooled_, tokens_, classes_;
 };
 
-// Placement without loading.
+// Placement without loading. A model that does not fit is shown too, with Placement::problem.
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options);
 
 }  // namespace pumice::engine

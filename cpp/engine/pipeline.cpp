@@ -14,6 +14,11 @@ Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<S
     : backends_(std::move(backends)), body_(std::move(body)), head_(std::move(head)), log_probs_(std::move(log_probs)) {
   hidden_size_ = body_.back().output_width;
   vocab_size_ = head_.executable ? head_.output_width : 0;
+  for (const auto& backend : backends_) {
+    batch_rows_ = std::max(batch_rows_, backend->batch_rows());
+    if (!narrowest_ || backend->lanes() < narrowest_->lanes()) narrowest_ = backend.get();
+    if (!widest_ || backend->lanes() > widest_->lanes()) widest_ = backend.get();
+  }
 }
 
 std::unique_ptr<Lane> Pipeline::lane(Crew crew) const {

@@ -42,7 +42,12 @@ class Pipeline {
 
   std::int32_t hidden_size() const { return hidden_size_; }  // width of what body() gives
   std::int32_t vocab_size() const { return vocab_size_; }    // width of what head() gives: 0 without a head
-  Backend& first() const { return *backends_.front(); }      // the device whose lanes() and parallel() batches of encoders use
+
+  // Solo runs pass through every device: as many go on at once as the device with the fewest lanes takes, and on its workers.
+  Backend& narrowest() const { return *narrowest_; }
+  // Work of the host beside the model (choosing tokens) goes to the device with the most workers.
+  Backend& widest() const { return *widest_; }
+  std::int64_t batch_rows() const { return batch_rows_; }  // token rows of one batch that keep every device busy
 
   std::unique_ptr<Lane> lane(Crew crew) const;
 
@@ -59,6 +64,8 @@ class Pipeline {
   std::vector<Stage> body_;
   Stage head_, log_probs_;
   std::int32_t hidden_size_ = 0, vocab_size_ = 0;
+  std::int64_t batch_rows_ = 1;
+  Backend *narrowest_ = nullptr, *widest_ = nullptr;
 };
 
 }  // namespace pumice::engine

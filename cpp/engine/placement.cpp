@@ -17,106 +17,340 @@ constexpr std::uint64_t kMiB = 1 << 20;
 
 std::string mib(std::uint64_t bytes) { return str((bytes + kMiB - 1) / kMiB, " MiB"); }
 
-std::string formats_of(const Description& d, const Program& program) {
-  std::set<std::string_view> names;
-  const auto used = model::used_matrices(program, d.weights.matrices.size());
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) names.insert(name(d.weights.matrices[i].format));
-  }
-  std::string text;
-  for (std::string_view n : names) text += (text.empty() ? "" : ", ") + std::string(n);
-  return text;
+std::uint64_t add(std::uint64_t a, std::uint64_t b) {
+  const auto sum = checked_add(a, b);
+  if (!sum) fail(ErrorKind::out_of_memory, "the model takes more bytes than can be addressed");
+  return *sum;
+}
+std::uint64_t times(std::uint64_t pages, std::uint64_t bytes) { return mul_or_fail<std::uint64_t>(pages, bytes, "keys and values"); }
+std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+std::uint64_t pages_for(std::int64_t positions) { return static_cast<std::uint64_t>(ceil_div(positions, kPageTokens)); }
+
+Cost both(const Cost& a, const Cost& b) {
+  return {.weights = add(a.weights, b.weights), .page = add(a.page, b.page), .scratch = std::max(a.scratch, b.scratch)};
+}
+std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) { return add(add(cost.weights, cost.scratch), times(pages, cost.page)); }
+
+bool in_host_memory(const DeviceInfo& device) { return device.type == "cpu" || device.type == "integrated" || device.type == "software"; }
+
+// Of a GPU's own memory this much is left alone: a second workspace, upload buffers and pipelines live there, and drivers round up.
+std::uint64_t usable(const DeviceInfo& device) {
+  return in_host_memory(device) ? device.memory_free : device.memory_free - std::min(device.memory_free / 16, 512 * kMiB);
 }
 
-Program embedding_program(const Description& d) {
-  Program program = model::body_program(d, 0, 0, Output::tokens);
-  program.ops.resize(1);  // Embed alone
-  return program;
-}
+// What the parts of a model take on one device.
+struct Parts {
+  std::shared_ptr<Backend> backend;
+  DeviceInfo info;
+  std::uint64_t free = 0;  // bytes that may be taken
+  Cost embedding, head, classifier;
+  std::vector<Cost> layers;
+};
 
-// One sequence needs pages for n_ctx positions; automatic budgets hold up to four such sequences, in a quarter of what is free.
-void plan_caches(Placement& p, const Description& d, const LoadOptions& options) {
-  p.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
-  require(p.n_ctx >= 1 && p.n_ctx <= d.config.n_ctx, "n_ctx=", p.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx, " positions");
-  if (p.kv_page == 0) return;  // encoders keep nothing
-  const std::uint64_t used = p.weights + p.scratch;
-  const std::uint64_t free = p.memory_free > used ? p.memory_free - used : 0;
-  const auto bytes_for = [&](std::int64_t positions) { return mul_or_fail(static_cast<std::uint64_t>(ceil_div(positions, kPageTokens)), p.kv_page, "kv cache"); };
-  if (options.kv_budget) {
-    p.kv_budget = *options.kv_budget;
-    if (p.kv_budget > free) {
-      fail(ErrorKind::out_of_memory, "kv_budget of ", mib(p.kv_budget), " asked for, ", mib(free), " free after weights; give a smaller kv_budget");
+// A memory that must hold something: a device's, or the machine's where devices share it.
+struct Bound {
+  std::string name;
+  ErrorKind kind;
+  std::uint64_t free;
+  Cost cost;
+  std::uint64_t room() const { return less(free, add(cost.weights, cost.scratch)); }
+};
+
+class Planner {
+ public:
+  Planner(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
+    p_.notes = d.notes;
+    p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
+    require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx, " positions");
+    generates_ = d.config.architecture->task == model::Task::generate;
+    tied_ = generates_ && d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
+  }
+
+  Placement on(const Devices& devices) {
+    p_.notes.insert(p_.notes.end(), devices.notes.begin(), devices.notes.end());
+    p_.fallback = devices.fallback;
+    const std::int64_t asked = options_.gpu_layers.value_or(kAllLayers);
+    require(asked <= static_cast<std::int64_t>(layers_), "gpu_layers=", asked, ": the model has ", layers_, " layers; give 0 to ", layers_, ", or \"all\"");
+    rows_ = batch_rows({devices.cpu, devices.gpu});
+    if (!devices.gpu || asked == 0) {
+      if (devices.gpu) p_.notes.push_back(str(devices.gpu->info().id, " is idle: gpu_layers=0"));
+      stage(measure(devices.cpu), 0, layers_);
+      return finish(0);
     }
-  } else {
-    p.kv_budget = std::min(free / 4, mul_or_fail<std::uint64_t>(4, bytes_for(p.n_ctx), "kv cache"));
-    if (options.n_ctx && bytes_for(p.n_ctx) > p.kv_budget) p.kv_budget = bytes_for(p.n_ctx);
-    if (p.kv_budget > free) {
-      fail(ErrorKind::out_of_memory, "n_ctx=", p.n_ctx, " needs ", mib(p.kv_budget), " for keys and values, ", mib(free),
-           " free after weights; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
+    Parts cpu = measure(devices.cpu), gpu = measure(devices.gpu);
+    if (in_host_memory(gpu.info)) gpu.free = std::min(gpu.free, cpu.free);
+    const std::size_t most = most_layers(cpu, gpu);
+    const std::size_t count = !options_.gpu_layers ? most : asked == kAllLayers ? layers_ : static_cast<std::size_t>(asked);
+    if (count > most) {
+      too_many(cpu, gpu, count, most);
+    } else if (count == 0 && devices.gpu_named) {
+      problem(ErrorKind::out_of_device_memory, gpu.info.id, " holds not one of the model's ", layers_, " layers: the last one needs ",
+              need(cpu, gpu, 1).text(), ", ", mib(gpu.free), " may be used. Take a smaller n_ctx or kv_budget, or device=\"cpu\"");
+    }
+    const std::size_t border = layers_ - count;
+    if (border > 0) stage(cpu, 0, border);
+    if (count > 0) stage(gpu, border, layers_);
+    say_why(cpu, gpu, count, devices.gpu_named);
+    return finish(target_pages(page(cpu, gpu, count)));
+  }
+
+  Placement evenly(const std::vector<std::shared_ptr<Backend>>& backends) {
+    const std::size_t devices = std::min(backends.size(), layers_);
+    rows_ = batch_rows(backends);
+    for (std::size_t i = 0; i < devices; ++i) stage(measure(backends[i]), layers_ * i / devices, layers_ * (i + 1) / devices);
+    for (std::size_t i = devices; i < backends.size(); ++i) {
+      p_.notes.push_back(str(backends[i]->info().id, " is idle: the model has only ", layers_, " layers"));
+    }
+    return finish(0);
+  }
+
+ private:
+  // ---------------------------------------------------------------- costs
+  // Batches of encoders go as large through a split as the device that wants the most.
+  std::int64_t batch_rows(const std::vector<std::shared_ptr<Backend>>& backends) const {
+    std::int64_t rows = kPlannedRows;
+    for (const auto& backend : backends) {
+      if (backend && !generates_) rows = std::max(rows, backend->batch_rows());
+    }
+    return rows;
+  }
+
+  Program embedding_program() const {
+    Program program = model::body_program(d_, 0, 0, Output::tokens);
+    program.ops.resize(1);  // Embed alone
+    return program;
+  }
+  Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::tokens); }
+  Program classes_program() const { return model::body_program(d_, layers_ - 1, layers_, Output::classes); }
+
+  Parts measure(const std::shared_ptr<Backend>& backend) const {
+    Parts parts{.backend = backend, .info = backend->info()};
+    parts.free = usable(parts.info);
+    const auto cost = [&](const Program& program, std::int64_t rows) { return backend->cost(program, d_.weights, options_.kv_format, rows); };
+    parts.embedding = cost(embedding_program(), rows_);
+    for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
+    if (d_.labels > 0) {
+      parts.classifier = cost(classes_program(), rows_);
+      parts.classifier.weights = less(parts.classifier.weights, parts.layers.back().weights);
+      parts.classifier.page = 0;
+    }
+    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
+    if (generates_) parts.head = cost(model::head_program(d_), kPlannedHeadRows);
+    return parts;
+  }
+
+  // A head that is the embedding costs nothing on the device that has that.
+  Cost head_beside(const Parts& parts, bool embedding) const {
+    Cost head = parts.head;
+    if (tied_ && embedding) head.weights = less(head.weights, parts.embedding.weights);
+    return head;
+  }
+
+  Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
+    Cost sum;
+    if (first == last) return sum;
+    if (first == 0) sum = parts.embedding;
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, parts.layers[layer]);
+    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
+    return sum;
+  }
+
+  // ---------------------------------------------------------------- how many layers
+  // Bytes of one page, `count` layers being on the GPU.
+  std::uint64_t page(const Parts& cpu, const Parts& gpu, std::size_t count) const {
+    const std::size_t border = layers_ - count;
+    return add(cost(cpu, 0, border).page, cost(gpu, border, layers_).page);
+  }
+
+  // Pages that must have their place before layers have.
+  std::uint64_t target_pages(std::uint64_t page_bytes) const {
+    if (page_bytes == 0) return 0;
+    if (options_.kv_budget) return *options_.kv_budget / page_bytes;
+    return pages_for(options_.n_ctx.value_or(std::min(d_.config.n_ctx, kPlannedPositions)));
+  }
+
+  // What the GPU would have to hold with `count` layers.
+  struct Need {
+    Cost cost;
+    std::uint64_t pages, bytes, missing;  // missing: more than are free
+    std::string text() const {
+      const std::string kv = cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
+      return str(mib(bytes), " (weights ", mib(cost.weights), kv, ", scratch ", mib(cost.scratch), ")");
+    }
+  };
+  Need need(const Parts& cpu, const Parts& gpu, std::size_t count) const {
+    Need need{.cost = cost(gpu, layers_ - count, layers_), .pages = target_pages(page(cpu, gpu, count)), .bytes = 0, .missing = 0};
+    need.bytes = bytes_with(need.cost, need.pages);
+    need.missing = less(need.bytes, gpu.free);
+    return need;
+  }
+
+  std::size_t most_layers(const Parts& cpu, const Parts& gpu) const {
+    std::size_t count = layers_;
+    while (count > 0 && need(cpu, gpu, count).missing > 0) --count;
+    return count;
+  }
+
+  void too_many(const Parts& cpu, const Parts& gpu, std::size_t count, std::size_t most) {
+    problem(ErrorKind::out_of_device_memory, count, " of ", layers_, " layers need ", need(cpu, gpu, count).text(), " on ", gpu.info.id, ", where ",
+            mib(gpu.free), " may be used: ", most, most == 1 ? " layer" : " layers", " would fit. Give gpu_layers=", most,
+            " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"");
+  }
+
+  // Why a layer is not on the GPU: how much is missing for it and all that come after it.
+  void say_why(const Parts& cpu, const Parts& gpu, std::size_t count, bool gpu_named) {
+    const std::size_t border = layers_ - count;
+    if (border == 0) return;
+    std::size_t layer = 0;
+    for (PlacementRow& row : p_.rows) {  // the embedding, then layers from 0 on
+      if (row.device != cpu.info.id || layer >= border) continue;
+      row.why = options_.gpu_layers ? str("gpu_layers=", count) : str(mib(need(cpu, gpu, layers_ - layer).missing), " too much for ", gpu.info.id);
+      if (row.name != "embedding") ++layer;
+    }
+    if (options_.gpu_layers) return;
+    const Need more = need(cpu, gpu, count + 1);
+    const std::string would = str("with layer ", border - 1, " it would have to hold ", more.text(), ", ", mib(more.missing),
+                                  " more than may be used; a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\", makes room");
+    if (count == 0 && gpu_named) return;
+    if (count == 0) {
+      p_.fallback = str(gpu.info.id, " is not used, the model runs on the CPU: ", would);
+    } else {
+      p_.notes.push_back(str(count, " of ", layers_, " layers are on ", gpu.info.id, ": ", would));
     }
   }
-  const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(p.kv_budget / p.kv_page, 1u << 30)) * kPageTokens;
-  if (fits < kPageTokens) {
-    fail(ErrorKind::out_of_memory, "kv_budget of ", mib(p.kv_budget), " holds not even ", kPageTokens, " positions (", p.kv_page, " bytes)");
+
+  // ---------------------------------------------------------------- the table
+  void stage(const Parts& parts, std::size_t first, std::size_t last) {
+    const Cost all = cost(parts, first, last);
+    p_.stages.push_back({.device = p_.devices.size(), .first = first, .last = last});
+    p_.devices.push_back({.backend = parts.backend, .id = parts.info.id, .name = parts.info.name, .weights = all.weights, .scratch = all.scratch,
+                          .kv_page = all.page, .memory_free = parts.info.memory_free, .in_host_memory = in_host_memory(parts.info)});
+    bounds_.push_back({.name = parts.info.id, .kind = is_gpu(parts.info) ? ErrorKind::out_of_device_memory : ErrorKind::out_of_memory,
+                       .free = parts.free, .cost = all});
+    if (p_.devices.back().in_host_memory) hosts_.push_back(bounds_.back());
+    const auto row = [&](std::string name, const Cost& cost, const Program& program) {
+      p_.rows.push_back({.name = std::move(name), .device = parts.info.id, .weights = cost.weights, .kv = cost.page, .formats = formats_of(program), .why = {}});
+    };
+    if (first == 0) row("embedding", parts.embedding, embedding_program());
+    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
+    if (last != layers_) return;
+    if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
+    if (d_.labels > 0) row("classifier", parts.classifier, classes_program());
   }
-  if (fits < p.n_ctx) {
-    if (options.n_ctx) {
-      fail(ErrorKind::out_of_memory, "n_ctx=", p.n_ctx, " needs ", mib(bytes_for(p.n_ctx)), " for keys and values, kv_budget is ", mib(p.kv_budget),
-           "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
+  static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
+
+  std::string formats_of(const Program& program) const {
+    std::set<std::string_view> names;
+    const auto used = model::used_matrices(program, d_.weights.matrices.size());
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) names.insert(name(d_.weights.matrices[i].format));
     }
-    p.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p.n_ctx, ": kv_budget of ", mib(p.kv_budget), " holds no more; set n_ctx or kv_budget"));
-    p.n_ctx = fits;
+    std::string text;
+    for (std::string_view n : names) text += (text.empty() ? "" : ", ") + std::string(n);
+    return text;
   }
-}
+
+  template <class... Parts>
+  void problem(ErrorKind kind, const Parts&... parts) {
+    if (!p_.problem) p_.problem = Error(kind, str(parts...));  // the first one is the cause
+  }
+
+  // `wanted`: pages that were counted on when layers were given to the GPU.
+  Placement finish(std::uint64_t wanted) {
+    if (hosts_.size() > 1) {
+      Bound together{.name = "", .kind = ErrorKind::out_of_memory, .free = 0, .cost = {}};
+      for (const Bound& host : hosts_) {
+        together.name += str(together.name.empty() ? "" : " and ", host.name);
+        together.free = std::max(together.free, host.free);
+        const std::uint64_t scratch = add(together.cost.scratch, host.cost.scratch);
+        together.cost = both(together.cost, host.cost);
+        together.cost.scratch = scratch;
+      }
+      bounds_.push_back(std::move(together));
+    }
+    for (const PlacedDevice& device : p_.devices) {
+      p_.weights = add(p_.weights, device.weights);
+      p_.scratch = add(p_.scratch, device.scratch);
+      p_.kv_page = add(p_.kv_page, device.kv_page);
+    }
+    std::uint64_t host = 0;  // shared by all devices that live there
+    for (const Bound& bound : hosts_) host = std::max(host, bound.free);
+    for (const PlacedDevice& device : p_.devices) {
+      if (!device.in_host_memory) p_.memory_free = add(p_.memory_free, device.memory_free);
+    }
+    p_.memory_free = add(p_.memory_free, host);
+    for (const Bound& bound : bounds_) {
+      if (add(bound.cost.weights, bound.cost.scratch) <= bound.free) continue;
+      problem(bound.kind, p_.devices.size() == 1 ? "the model" : str("what lies on ", bound.name), " needs ", mib(bound.cost.weights), " for weights and ",
+              mib(bound.cost.scratch), " for scratch; ", mib(bound.free), " of memory is free. Take a smaller quantisation, or close other programs");
+    }
+    if (p_.kv_page > 0) plan_caches(wanted);
+    for (PlacementRow& row : p_.rows) row.kv = times(row.kv, pages_for(p_.n_ctx));
+    return std::move(p_);
+  }
+
+  // ---------------------------------------------------------------- keys and values
+  // A page id means the same positions on every device: the tightest one says how many there are.
+  struct Room { std::uint64_t pages, quarter; const Bound* tightest; };
+  Room room() const {
+    Room room{UINT64_MAX, UINT64_MAX, nullptr};
+    for (const Bound& bound : bounds_) {
+      if (bound.cost.page == 0) continue;
+      const std::uint64_t pages = bound.room() / bound.cost.page;
+      if (!room.tightest || pages < room.pages) room.tightest = &bound;
+      room.pages = std::min(room.pages, pages);
+      room.quarter = std::min(room.quarter, bound.room() / 4 / bound.cost.page);
+    }
+    return room;
+  }
+
+  // One sequence needs pages for n_ctx positions; automatic budgets hold up to four such sequences, in a quarter of what is free, but no
+  // less than was counted on.
+  void plan_caches(std::uint64_t wanted) {
+    const Room free = room();
+    const std::uint64_t asked = pages_for(p_.n_ctx);
+    const std::string left = str(mib(free.tightest->room()), " free after weights", p_.devices.size() == 1 ? "" : " on " + free.tightest->name);
+    if (options_.kv_budget) {
+      p_.kv_budget = *options_.kv_budget;
+      if (p_.kv_budget / p_.kv_page > free.pages) {
+        problem(free.tightest->kind, "kv_budget of ", mib(p_.kv_budget), " asked for, ", left, "; give a smaller kv_budget");
+      }
+    } else {
+      std::uint64_t pages = std::max(std::min(wanted, free.pages), std::min(free.quarter, 4 * asked));
+      if (options_.n_ctx && asked > pages) pages = asked;
+      p_.kv_budget = times(pages, p_.kv_page);
+      if (pages > free.pages) {
+        problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(pages, free.tightest->cost.page)), " for keys and values, ", left,
+                "; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
+      }
+    }
+    const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(p_.kv_budget / p_.kv_page, 1u << 30)) * kPageTokens;
+    if (fits < kPageTokens) {
+      problem(free.tightest->kind, "kv_budget of ", mib(p_.kv_budget), " holds not even ", kPageTokens, " positions (", p_.kv_page, " bytes)");
+    } else if (fits < p_.n_ctx && options_.n_ctx) {
+      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(asked, p_.kv_page)), " for keys and values, kv_budget is ", mib(p_.kv_budget),
+              "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
+    } else if (fits < p_.n_ctx) {
+      p_.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p_.n_ctx, ": kv_budget of ", mib(p_.kv_budget), " holds no more; set n_ctx or kv_budget"));
+      p_.n_ctx = fits;
+    }
+  }
+
+  const Description& d_;
+  const LoadOptions& options_;
+  const std::size_t layers_;
+  bool generates_ = false, tied_ = false;
+  std::int64_t rows_ = kPlannedRows;
+  Placement p_;
+  std::vector<Bound> bounds_, hosts_;
+};
 
 }  // namespace
 
-Placement place(const Description& d, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options) {
-  Placement p;
-  p.notes = d.notes;
-  for (const auto& backend : backends) p.devices.push_back(backend->info().id);
-  const std::size_t layers = d.config.layers.size();
-  const bool generates = d.config.architecture->task == model::Task::generate;
-  // One device takes everything; several share the layers evenly, in order. A device without a layer has no stage.
-  const std::size_t devices = std::min(backends.size(), layers);
-  for (std::size_t i = 0; i < devices; ++i) {
-    p.stages.push_back({.device = i, .first = layers * i / devices, .last = layers * (i + 1) / devices});
-  }
-  for (std::size_t i = devices; i < backends.size(); ++i) p.notes.push_back(str(p.devices[i], " is idle: the model has only ", layers, " layers"));
-  const auto add = [&](std::string row, const Backend& backend, const std::string& device, const Program& program, std::uint64_t known,
-                       std::int64_t batch_rows = kPlannedRows) {
-    const Cost cost = backend.cost(program, d.weights, options.kv_format, batch_rows);
-    p.rows.push_back({.name = std::move(row), .device = device, .weights = cost.weights - std::min(known, cost.weights), .kv = cost.page,
-                      .formats = formats_of(d, program)});
-    p.weights += p.rows.back().weights;
-    p.kv_page += cost.page;
-    p.scratch = std::max(p.scratch, cost.scratch);
-  };
-  const Backend& front = *backends.front();
-  const Program embedding = embedding_program(d);
-  add("embedding", front, p.devices.front(), embedding, 0);
-  const std::uint64_t embedding_bytes = p.weights;
-  for (const StagePlan& stage : p.stages) {
-    const Backend& backend = *backends[stage.device];
-    for (std::size_t layer = stage.first; layer < stage.last; ++layer) {
-      add(str("layer ", layer), backend, p.devices[stage.device], model::body_program(d, layer, layer + 1, Output::tokens),
-          layer == 0 ? embedding_bytes : 0);
-    }
-  }
-  if (generates) {
-    const bool tied = d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
-    const bool same_device = p.stages.back().device == 0;
-    add(tied ? "head (the embedding)" : "head", *backends[p.stages.back().device], p.devices[p.stages.back().device], model::head_program(d),
-        tied && same_device ? embedding_bytes : 0, kPlannedHeadRows);
-  }
-  p.memory_free = front.info().memory_free;
-  if (p.weights + p.scratch > p.memory_free) {
-    fail(ErrorKind::out_of_memory, "the model needs ", mib(p.weights), " for weights and ", mib(p.scratch), " for scratch; ", mib(p.memory_free),
-         " of memory is free. Take a smaller quantisation, or close other programs");
-  }
-  plan_caches(p, d, options);
-  for (PlacementRow& row : p.rows) row.kv *= static_cast<std::uint64_t>(ceil_div(p.n_ctx, kPageTokens));
-  return p;
+Placement place(const Description& d, const Devices& devices, const LoadOptions& options) { return Planner(d, options).on(devices); }
+
+Placement place_evenly(const Description& d, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options) {
+  return Planner(d, options).evenly(backends);
 }
 
 }  // namespace pumice::engine

@@ -1,4 +1,7 @@
 // Which layer runs where, and what it costs: computed from metadata alone, printed by plan() and summary(), checked before loading.
+//
+// With N layers on a GPU, these are the last N, and the head: one border, at which the hidden rows cross once. The embedding lies with
+// layer 0.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +11,20 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/error.h"
+#include "engine/devices.h"
+#include "engine/load_options.h"
 #include "model/description.h"
 
 namespace pumice::engine {
 
-// As pumice.load() takes them. Empty optionals are automatic.
-struct LoadOptions {
-  std::string device = "auto";
-  std::optional<std::int64_t> gpu_layers;  // -1: all
-  std::optional<Format> quantize;
-  std::optional<std::int64_t> n_ctx;
-  KvFormat kv_format = KvFormat::f16;
-  std::optional<std::uint64_t> kv_budget;  // bytes
-  Compute compute = Compute::automatic;
-  int threads = 0;
-  std::optional<PoolKind> pooling;
-};
-
 struct PlacementRow {
-  std::string name;    // "embedding", "layer 0", ..., "head"
+  std::string name;    // "embedding", "layer 0", ..., "head", "classifier"
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; a tied head costs nothing again
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
   std::string formats;        // "Q4_K, Q6_K"
+  std::string why;            // not on the GPU although there is one: why
 };
 
 // Layers [first, last) on one device.
@@ -39,20 +33,33 @@ struct StagePlan {
   std::size_t first, last;
 };
 
+struct PlacedDevice {
+  std::shared_ptr<Backend> backend;
+  std::string id, name;
+  std::uint64_t weights = 0, scratch = 0, kv_page = 0, memory_free = 0;  // bytes; free: before the model is there
+  bool in_host_memory = true;  // what several devices may share
+};
+
 struct Placement {
-  std::vector<std::string> devices;
+  std::vector<PlacedDevice> devices;  // those that take part
   std::vector<StagePlan> stages;
   std::vector<PlacementRow> rows;
-  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes
+  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
   std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
+  std::string fallback;            // a GPU is there, and with device="auto" nothing lies on it: why
+  std::optional<Error> problem;    // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
 };
 
 // Rows of a forward pass that scratch is planned for: the generator's prefill chunk.
 inline constexpr std::int64_t kPlannedRows = 512;
 inline constexpr std::int64_t kPlannedHeadRows = 16;  // sequences that get logits at once
+// Positions of one sequence whose keys and values have their place on a GPU before layers have, unless n_ctx or kv_budget say otherwise.
+inline constexpr std::int64_t kPlannedPositions = 8192;
 
-// Throws out_of_memory with the numbers when weights and scratch, or the caches asked for, do not fit into free memory.
-Placement place(const model::Description& description, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options);
+// Throws invalid_argument for numbers that the model cannot have.
+Placement place(const model::Description& description, const Devices& devices, const LoadOptions& options);
+// Layers shared evenly over the given devices, in order: how tests split a model.
+Placement place_evenly(const model::Description& description, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options);
 
 }  // namespace pumice::engine

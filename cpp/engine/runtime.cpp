@@ -47,7 +47,7 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
   }
   if (set.empty()) {
     try {
-      const int lanes = crew == Crew::team ? 1 : std::max(1, pipeline_.first().lanes());
+      const int lanes = crew == Crew::team ? 1 : std::max(1, pipeline_.narrowest().lanes());
       for (int i = 0; i < lanes; ++i) set.push_back(pipeline_.lane(crew));
     } catch (...) {
       const std::lock_guard lock(mutex_);

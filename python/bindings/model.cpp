@@ -104,12 +104,20 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
 
 // ---------------------------------------------------------------- what a model tells
 py::dict placement_dict(const engine::Placement& p) {
-  py::list rows;
+  py::list rows, devices;
   for (const auto& row : p.rows) {
-    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv, "formats"_a = row.formats));
+    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv, "formats"_a = row.formats,
+                         "why"_a = row.why));
   }
-  return py::dict("rows"_a = rows, "devices"_a = p.devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
-                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes);
+  for (const auto& device : p.devices) {
+    devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "weights"_a = device.weights, "scratch"_a = device.scratch,
+                            "kv_page"_a = device.kv_page, "memory_free"_a = device.memory_free));
+  }
+  py::object problem = py::none();
+  if (p.problem) problem = py::str(p.problem->what());
+  return py::dict("rows"_a = rows, "devices"_a = devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
+                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes, "fallback"_a = p.fallback,
+                  "problem"_a = problem);
 }
 
 // A model that close() can empty. Running calls hold the inner pointer for themselves.
@@ -145,12 +153,27 @@ py::dict model_info(const Handle& handle) {
   for (const Matrix& matrix : d.weights.matrices) {
     formats[std::string(name(matrix.format))] += static_cast<std::uint64_t>(matrix.rows * row_bytes(matrix.format, matrix.cols));
   }
-  const DeviceInfo device = m->backends().front()->info();
+  const engine::Placement& p = m->placement();
+  py::list devices;
+  std::string ids;
+  std::int64_t gpu_layers = 0;
+  py::object threads = py::none();
+  for (const engine::StagePlan& stage : p.stages) {
+    const engine::PlacedDevice& device = p.devices[stage.device];
+    const std::size_t layers = stage.last - stage.first;
+    ids += (ids.empty() ? "" : " + ") + device.id;
+    devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "layers"_a = layers));
+    if (device.id == "cpu") {
+      threads = py::int_(device.backend->lanes());
+    } else {
+      gpu_layers += static_cast<std::int64_t>(layers);
+    }
+  }
   return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters, "layers"_a = c.layers.size(),
                   "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads, "kv_heads"_a = c.kv_heads,
-                  "head_dim"_a = c.head_dim, "n_ctx"_a = m->placement().n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
+                  "head_dim"_a = c.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
                   "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = std::string(model::name(m->pooling())),
-                  "threads"_a = m->backends().front()->lanes(), "isa"_a = cpu::kernels().isa, "device"_a = device.id);
+                  "threads"_a = threads, "isa"_a = cpu::kernels().isa, "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
 }
 
 py::dict memory(const Handle& handle) {

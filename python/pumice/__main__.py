@@ -32,6 +32,10 @@ def _count(text: str) -> int:
     return number
 
 
+def _layers(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
 def parser() -> Parser:
     top = Parser(prog="pumice", description="Texts to vectors and prompts to text from GGUF and safetensors models.")
     top.add_argument("--version", action="version", version=f"pumice {pumice.__version__}")
@@ -67,6 +71,7 @@ def parser() -> Parser:
     for sub in (plan, encode, generate, chat, bench):
         load = sub.add_argument_group("loading")
         load.add_argument("--device", help='"auto", "cpu", "vulkan", "vulkan:1"')
+        load.add_argument("--gpu-layers", type=_layers, help='"auto", "all" or how many')
         load.add_argument("--threads", type=_count)
         load.add_argument("--n-ctx", type=_count, help="tokens per sequence")
         load.add_argument("--quantize", help='"q8_0", "q4_0", "q4_k": pack float weights while loading')
@@ -87,7 +92,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _given(arguments, "device", "threads", "n_ctx", "quantize", "compute")
+    return _given(arguments, "device", "gpu_layers", "threads", "n_ctx", "quantize", "compute")
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:

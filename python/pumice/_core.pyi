@@ -73,8 +73,10 @@ class LoadOptions:
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
-    """Placement from metadata alone: rows (list of dicts: name, device, weights, kv, formats), devices (ids), weights and scratch (bytes),
-    kv_budget, kv_page (bytes of a page of positions), memory_free, n_ctx, notes (list of str: what did not fit and why)."""
+    """Placement from metadata alone, also of a model that does not fit: rows (list of dicts: name, device, weights, kv, formats, why it is
+    not on the GPU), devices (those that take part: dicts of id, name, weights, scratch, kv_page, memory_free), weights, scratch and
+    memory_free (bytes, all devices together), kv_budget, kv_page (bytes of a page of positions), n_ctx, notes (list of str: what did not
+    fit and why), fallback (str: why the GPU that is there has no part in it), problem (None, or what load() raises)."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
     """progress(bytes_done, bytes_total) is called on the calling thread, about ten times a second."""
@@ -82,7 +84,8 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 class Model:
     info: dict[str, Any]
     """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vocab_size, heads, kv_heads,
-    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, threads, isa, device."""
+    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, isa, threads (None: no layer is on the CPU),
+    device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers."""
 
     def placement(self) -> dict[str, Any]:
         """As plan(), of the loaded model."""

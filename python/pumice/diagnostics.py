@@ -150,7 +150,8 @@ def _devices() -> Iterator[Check]:
 
 def _vulkan() -> Iterator[Check]:
     if not any(device.id.startswith("vulkan") for device in devices()):
-        yield Check("WARN", "Vulkan", "not built into this version: models run on the CPU", "nothing to mend; a later version brings it")
+        fix = "build it in: pip install . -C cmake.define.PUMICE_VULKAN=ON"
+        yield Check("WARN", "Vulkan", "not built into this version: models run on the CPU", fix)
 
 
 def _memory() -> Iterator[Check]:

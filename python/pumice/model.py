@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, integer, unknown_keyword
+from .arguments import checked_keywords, choice, integer, unknown_keyword, warn
 from .display import count, formats, html_lines, size
-from .errors import ChatTemplateError, UnsupportedTaskError
+from .errors import ChatTemplateError, FallbackWarning, UnsupportedTaskError
 from .generation import (
     SAMPLING_DEFAULTS,
     ChatResult,
@@ -155,8 +155,10 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
 
     source: a .gguf file (also the first of several), a folder with config.json and safetensors (also sharded), or a hub id
         "org/name[:file or quantisation]" (needs the package huggingface_hub; never touched for local paths).
-    device: "auto" | "cpu" | "vulkan" | "vulkan:1". A named device never falls back to another.
-    gpu_layers: "auto" | "all" | how many layers go to the GPU.
+    device: "auto" (a GPU if there is one that is not software, else the CPU) | "cpu" | "vulkan" | "vulkan:1". A named device never falls
+        back to another.
+    gpu_layers: how many layers go to the GPU: the last ones, and the output head with them (all of them: the embedding too). "all", or
+        "auto": as many as its free memory holds beside their keys and values.
     quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
     n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
     kv_dtype: "f16" | "f32" | "q8_0".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
@@ -167,8 +169,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     prompts: name -> text put before each text by encode(prompt_name=name).
     progress: True, False, None (a bar over the bytes when loading takes longer than a second), or a function of (done, total).
 
-    Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError;
-    TypeError and ValueError name the argument. Ctrl-C is seen within 100 ms.
+    Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError,
+    OutOfDeviceMemoryError (with the number of layers that would fit); TypeError and ValueError name the argument. FallbackWarning says why
+    device="auto" leaves a GPU out. Ctrl-C is seen within 100 ms.
     """
     checked = check_load_options("load", options)
     path = resolve(source)
@@ -199,6 +202,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         raise
     model.info["load_seconds"] = time.perf_counter() - started
     logger.info("%s", model._log_line())
+    if fallback := engine.placement().get("fallback"):
+        warn(FallbackWarning, str(fallback))
     return model
 
 
@@ -560,13 +565,21 @@ class Model:
         i = self.info
         return f"{self.path.name}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
 
+    def _devices(self) -> str:
+        """cpu (avx2, 2 threads): 10 layers, vulkan:0 (name): 20 layers."""
+        i = self.info
+        devices = i["devices"]
+        about = {d["id"]: f"{i['isa']}, {i['threads']} threads" if d["id"] == "cpu" else d["name"] for d in devices}
+        layers = {d["id"]: f": {d['layers']} layers" if len(devices) > 1 else "" for d in devices}
+        return ", ".join(f"{device} ({text}){layers[device]}" for device, text in about.items())
+
     def _log_line(self) -> str:
         i = self.info
         context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
         kv = self._core.memory().get("kv_budget", 0)
         notes = "".join(f"; {note}" for note in self._core.placement().get("notes") or ())
         return (
-            f"Loaded {self._headline()}, {size(i['file_bytes'])} on {i.get('device', 'cpu')} ({i.get('isa')}, {i.get('threads')} threads), "
+            f"Loaded {self._headline()}, {size(i['file_bytes'])} on {self._devices()}, "
             f"{i['layers']} layers, {context}{f', KV budget {size(kv)}' if kv else ''}, in {i['load_seconds']:.2f} s{notes}"
         )
 
@@ -586,7 +599,7 @@ class Model:
         if "generate" in i["tasks"]:
             settings = ", ".join(f"{k} {v:g}" for k, v in i["sampling"].items()) or "greedy"
             header.append(f"sampling: {settings}; chat template: {'yes' if self._has_template() else 'none'}")
-        header.append(f"runs on {i.get('device', 'cpu')} ({i.get('isa')}, {i.get('threads')} threads)")
+        header.append(f"runs on {self._devices()}")
         if self._closed:
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
         used = self._core.memory()

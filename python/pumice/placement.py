@@ -20,8 +20,9 @@ _SIZES = ["weights", "KV of a sequence"]
 
 
 class Plan:
-    """Where a model's parts live: `rows` (name, device, weights, kv of one sequence in bytes, formats), `totals` per device, `n_ctx`,
-    `scratch`, `kv_budget`, `memory_free` (bytes), `notes` (what did not fit, and why). Prints as a table that folds equal layers."""
+    """Where a model's parts live: `rows` (name, device, weights, kv of one sequence in bytes, formats, why it is not on the GPU), `totals`
+    per device, `devices` (id, name, weights, scratch, memory_free), `n_ctx`, `scratch`, `kv_budget`, `memory_free` (bytes, all devices
+    together), `notes` (what did not fit, and why), `problem` (None, or why load() would raise). Prints as a table, equal layers folded."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
@@ -29,7 +30,9 @@ class Plan:
         self.scratch: int | None = placement.get("scratch")
         self.kv_budget: int | None = placement.get("kv_budget")
         self.memory_free: int | None = placement.get("memory_free")
-        self.notes: list[str] = [str(note) for note in placement.get("notes") or ()]
+        self.devices: list[dict[str, Any]] = [dict(device) for device in placement.get("devices") or ()]
+        self.notes: list[str] = [str(note) for note in (*(placement.get("notes") or ()), placement.get("fallback")) if note]
+        self.problem: str | None = placement.get("problem")
         self._header, self._footer = header or [], footer or []
 
     @property
@@ -58,11 +61,16 @@ class Plan:
             facts.append(f"context {self.n_ctx} tokens per sequence")
         if self.kv_budget:
             facts.append(f"KV budget {size(self.kv_budget)} for all sequences and cached prefixes")
+        several = len(self.devices) > 1
         if self.scratch:
-            facts.append(f"scratch {size(self.scratch)}")
+            facts.append(f"scratch {self._on_each('scratch') if several else size(self.scratch)}")
         if self.memory_free:
-            facts.append(f"{size(self.memory_free)} of memory free before")
-        return [*([", ".join(facts)] if facts else []), *self._footer, *(f"note: {note}" for note in self.notes)]
+            facts.append(f"{self._on_each('memory_free') if several else size(self.memory_free)} of memory free before")
+        problem = [f"does not fit: {self.problem}"] if self.problem else []
+        return [*([", ".join(facts)] if facts else []), *self._footer, *problem, *(f"note: {note}" for note in self.notes)]
+
+    def _on_each(self, name: str) -> str:
+        return " and ".join(f"{size(device[name])} on {device['id']}" for device in self.devices)
 
     def __repr__(self) -> str:
         return "\n".join([*self._header, text_table(_HEADERS, self._table(), right=_SIZES), *self._facts()])
@@ -74,12 +82,14 @@ class Plan:
 
 
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs of rows that differ in their number only become one: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`."""
+    """Runs of rows that differ in their number only become one: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
+
+    Why they are not on the GPU may differ too: each lacks some memory more than the next."""
     folded: list[dict[str, Any]] = []
     last_number = 0
     for row in rows:
         name = re.fullmatch(r"(.*?)(\d+)", str(row["name"]))
-        shape = (name[1] if name else None, {k: v for k, v in row.items() if k != "name"})
+        shape = (name[1] if name else None, {k: v for k, v in row.items() if k not in ("name", "why")})
         if folded and name and folded[-1]["shape"] == shape and int(name[2]) == last_number + 1:
             folded[-1]["count"] += 1
             first = re.fullmatch(r"(.*?)(\d+)(?:-\d+)?", folded[-1]["first"])
@@ -93,7 +103,8 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -> Plan:
     """Where a model would live if it were loaded with these options: from metadata alone, nothing is allocated.
 
-    Takes what load() takes. Raises what opening the file raises, DeviceNotFoundError, or OSError."""
+    Takes what load() takes. Raises what opening the file raises, ValueError, DeviceNotFoundError, or OSError. A model that does not fit has
+    its table too, with what load() would raise in `problem`."""
     from .hub import resolve
     from .model import check_load_options, describe_file, engine_options
 

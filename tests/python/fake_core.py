@@ -152,6 +152,8 @@ class Model:
             "threads": 2,
             "isa": "avx2",
             "device": "cpu",
+            "devices": [{"id": "cpu", "name": "Toy <CPU>", "layers": 4}],
+            "gpu_layers": 0,
         }
         self.interrupt_after: int | None = None  # texts or steps until Ctrl-C
 
@@ -291,7 +293,9 @@ def plan_rows() -> dict[str, Any]:
     rows = [{**layer, "name": "embedding", "kv": 0}, *({**layer, "name": f"layer {i}"} for i in range(3))]
     rows.append({**layer, "name": "layer 3", "weights": 3 << 20})
     totals = {"weights": 7 << 20, "scratch": 3 << 20, "kv_budget": 1 << 20, "kv_page": 4096, "memory_free": 4 << 30}
-    return {"rows": rows, "devices": ["cpu"], **totals, "n_ctx": CONTEXT, "notes": ["context capped by memory"]}
+    device = {"id": "cpu", "name": "Toy <CPU>", "weights": 7 << 20, "scratch": 3 << 20, "kv_page": 4096, "memory_free": 4 << 30}
+    more = {"notes": ["context capped by memory"], "fallback": "", "problem": None}
+    return {"rows": rows, "devices": [device], **totals, "n_ctx": CONTEXT, **more}
 
 
 ERRORS: dict[str, type[BaseException]] = {}

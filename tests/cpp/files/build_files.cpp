@@ -42,6 +42,11 @@ std::string TempFolder::write(const std::string& name, std::string_view bytes) c
   std::ofstream(file, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return file.string();
 }
+std::string TempFolder::write(const std::string& name, const Built& file) const {
+  const std::string path = write(name, file.bytes);
+  if (file.size > file.bytes.size()) std::filesystem::resize_file(path, file.size);
+  return path;
+}
 
 template <class T>
 void GgufBuilder::number(const std::string& name, T value) {
@@ -91,6 +96,10 @@ GgufBuilder& GgufBuilder::tensor(const std::string& name, const std::vector<std:
   tensors_.push_back({name, dims, format, data});
   return *this;
 }
+GgufBuilder& GgufBuilder::hole(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, std::uint64_t bytes) {
+  tensors_.push_back({name, dims, format, {}, bytes});
+  return *this;
+}
 
 Built GgufBuilder::build() const {
   Built file;
@@ -109,18 +118,21 @@ Built GgufBuilder::build() const {
   }
   file.bytes += entries_.bytes;
   std::string data;
+  std::uint64_t size = 0;  // of data and holes
   for (const Tensor& tensor : tensors_) {
     put("tensor " + tensor.name + " name length", std::uint64_t{tensor.name.size()});
     file.bytes += tensor.name;
     put("tensor " + tensor.name + " dims", static_cast<std::uint32_t>(tensor.dims.size()));
     for (const std::uint64_t dim : tensor.dims) put("tensor " + tensor.name + " dim", dim);
     put("tensor " + tensor.name + " format", tensor.format);
-    put("tensor " + tensor.name + " offset", std::uint64_t{data.size()});
+    put("tensor " + tensor.name + " offset", size);
     data += tensor.data;
     data.resize((data.size() + alignment_ - 1) / alignment_ * alignment_);
+    size = (size + tensor.data.size() + tensor.hole + alignment_ - 1) / alignment_ * alignment_;
   }
   file.header_bytes = file.bytes.size();
   file.bytes.resize((file.bytes.size() + alignment_ - 1) / alignment_ * alignment_);
+  file.size = file.bytes.size() + size;
   file.bytes += data;
   return file;
 }

@@ -9,18 +9,6 @@
 
 namespace pumice::files::testing {
 
-// A folder in memory (where the system has one), gone with the object.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  std::string path(const std::string& name = "") const { return (root_ / name).string(); }
-  std::string write(const std::string& name, std::string_view bytes) const;  // gives the path
-
- private:
-  std::filesystem::path root_;
-};
-
 // A number (or a name) inside of a built file.
 struct Field {
   std::string name;
@@ -31,6 +19,20 @@ struct Built {
   std::string bytes;
   std::vector<Field> fields;
   std::size_t header_bytes = 0;
+  std::uint64_t size = 0;  // of the file, holes at its end included
+};
+
+// A folder in memory (where the system has one), gone with the object.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  std::string path(const std::string& name = "") const { return (root_ / name).string(); }
+  std::string write(const std::string& name, std::string_view bytes) const;  // gives the path
+  std::string write(const std::string& name, const Built& file) const;       // its holes take no space
+
+ private:
+  std::filesystem::path root_;
 };
 
 class GgufBuilder {
@@ -55,6 +57,8 @@ class GgufBuilder {
   GgufBuilder& texts(const std::string& name, const std::vector<std::string>& values);
   // `dims` as GGUF has them: the length of a row first.
   GgufBuilder& tensor(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, const std::string& data);
+  // A tensor whose bytes are a hole: Built::size says how long the file is to be made. Comes after all tensors with data.
+  GgufBuilder& hole(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, std::uint64_t bytes);
   GgufBuilder& align(std::uint32_t alignment);  // writes general.alignment
 
   Built build() const;
@@ -65,6 +69,7 @@ class GgufBuilder {
     std::vector<std::uint64_t> dims;
     std::uint32_t format;
     std::string data;
+    std::uint64_t hole = 0;  // bytes
   };
   void begin_key(const std::string& name, std::uint32_t type);
   template <class T>

@@ -1,0 +1,27 @@
+// What pumice.load() and pumice.plan() are asked for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/backend.h"
+
+namespace pumice::engine {
+
+inline constexpr std::int64_t kAllLayers = -1;
+
+// As pumice.load() takes them. Empty optionals are automatic.
+struct LoadOptions {
+  std::string device = "auto";
+  std::optional<std::int64_t> gpu_layers;  // kAllLayers: all
+  std::optional<Format> quantize;
+  std::optional<std::int64_t> n_ctx;
+  KvFormat kv_format = KvFormat::f16;
+  std::optional<std::uint64_t> kv_budget;  // bytes
+  Compute compute = Compute::automatic;
+  int threads = 0;
+  std::optional<PoolKind> pooling;
+};
+
+}  // namespace pumice::engine

@@ -1,0 +1,504 @@
+// Which layer goes where: choice of devices, layers by memory, keys and values on every device, and models that run as they were placed.
+#include "engine/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <string>
+
+#include "cpu/cpu_backend.h"
+#include "engine/embedder.h"
+#include "engine/generator.h"
+#include "engine/model.h"
+#include "engine/scorer.h"
+#include "engine/toy.h"
+#include "model/tiny.h"
+#include "reference/reference_backend.h"
+
+namespace pumice::engine {
+namespace {
+
+namespace tiny = model::tiny;
+using Ids = std::vector<std::int32_t>;
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+std::shared_ptr<Backend> real_cpu() {
+  static const std::shared_ptr<Backend> backend = cpu::make_backend(2);
+  return backend;
+}
+
+// A device of any size, that takes the bytes that the CPU takes, and computes as the reference does.
+class Fake final : public reference::ReferenceBackend {
+ public:
+  Fake(std::string id, std::string type, std::uint64_t free, int lanes = 1, std::int64_t rows = 512)
+      : ReferenceBackend(id, lanes), type_(std::move(type)), free_(free), rows_(rows) {}
+  DeviceInfo info() const override {
+    DeviceInfo info = ReferenceBackend::info();
+    info.type = type_;
+    info.memory_total = info.memory_free = free_;
+    return info;
+  }
+  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+    return real_cpu()->cost(program, weights, format, rows);
+  }
+  std::int64_t batch_rows() const override { return rows_; }
+
+ private:
+  const std::string type_;
+  const std::uint64_t free_;
+  const std::int64_t rows_;
+};
+
+Devices devices(std::uint64_t cpu, std::uint64_t gpu, const char* type = "discrete", bool named = false) {
+  return {.cpu = std::make_shared<Fake>("cpu", "cpu", cpu, 2, 144), .gpu = std::make_shared<Fake>("vulkan:0", type, gpu), .gpu_named = named};
+}
+
+// Llama 3 with 70 billion weights: 39 GiB of holes.
+std::shared_ptr<const files::ModelFile> seventy_billion(const tiny::TempFolder& folder) {
+  constexpr std::uint64_t kLayers = 80, kHidden = 8192, kKv = 1024, kFfn = 28672, kVocab = 128256;
+  files::testing::GgufBuilder file;
+  file.text("general.architecture", "llama");
+  const auto key = [&](const char* name, std::uint64_t value) { tiny::put(file, str("llama.", name), tiny::Json(value)); };
+  key("block_count", kLayers);
+  key("embedding_length", kHidden);
+  key("attention.head_count", 64);
+  key("attention.head_count_kv", 8);
+  key("feed_forward_length", kFfn);
+  key("context_length", 131072);
+  tiny::put(file, "llama.attention.layer_norm_rms_epsilon", tiny::Json(1e-5));
+  tiny::put(file, "llama.rope.freq_base", tiny::Json(5e5));
+  const auto tensor = [&](const std::string& name, std::uint64_t rows, std::uint64_t cols, Format format) {
+    file.hole(name, rows == 0 ? std::vector{cols} : std::vector{cols, rows}, info(format).gguf_id,
+              std::max<std::uint64_t>(rows, 1) * static_cast<std::uint64_t>(row_bytes(format, static_cast<std::int64_t>(cols))));
+  };
+  tensor("token_embd.weight", kVocab, kHidden, Format::Q4_K);
+  tensor("output_norm.weight", 0, kHidden, Format::F32);
+  tensor("output.weight", kVocab, kHidden, Format::Q6_K);
+  for (std::uint64_t layer = 0; layer < kLayers; ++layer) {
+    const auto in_layer = [&](const char* name, std::uint64_t rows, std::uint64_t cols, Format format = Format::Q4_K) {
+      tensor(str("blk.", layer, ".", name, ".weight"), rows, cols, format);
+    };
+    in_layer("attn_norm", 0, kHidden, Format::F32);
+    in_layer("ffn_norm", 0, kHidden, Format::F32);
+    in_layer("attn_q", kHidden, kHidden);
+    in_layer("attn_k", kKv, kHidden);
+    in_layer("attn_v", kKv, kHidden);
+    in_layer("attn_output", kHidden, kHidden);
+    in_layer("ffn_gate", kFfn, kHidden);
+    in_layer("ffn_up", kFfn, kHidden);
+    in_layer("ffn_down", kHidden, kFfn);
+  }
+  return files::ModelFile::open(folder.write("seventy.gguf", file.build()));
+}
+const model::Description& seventy() {
+  static tiny::TempFolder folder;
+  static const model::Description description = model::describe(seventy_billion(folder), {});
+  return description;
+}
+model::Description described(const std::string& name, std::size_t layers) {
+  const tiny::TempFolder folder;
+  return model::describe(tiny::open(tiny::make(name, layers), folder), {});
+}
+
+std::uint64_t used(const PlacedDevice& device, const Placement& p) {
+  return device.weights + device.scratch + p.kv_budget / p.kv_page * device.kv_page;
+}
+std::size_t layers_on(const Placement& p, const std::string& device) {
+  std::size_t count = 0;
+  for (const StagePlan& stage : p.stages) count += p.devices[stage.device].id == device ? stage.last - stage.first : 0;
+  return count;
+}
+ErrorKind problem_of(const Placement& p, std::initializer_list<const char*> parts) {
+  if (!p.problem) throw std::runtime_error("it fits");
+  for (const char* part : parts) EXPECT_NE(std::string(p.problem->what()).find(part), std::string::npos) << part << " in: " << p.problem->what();
+  return p.problem->kind();
+}
+
+// ---------------------------------------------------------------- how many layers
+TEST(Placement, AsManyLayersOfSeventyBillionWeightsAsTheCardHolds) {
+  const Placement p = place(seventy(), devices(64 * kGiB, 24 * kGiB), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.devices.size(), 2u);
+  ASSERT_EQ(p.stages.size(), 2u);
+  const PlacedDevice &cpu = p.devices[0], &gpu = p.devices[1];
+  EXPECT_EQ(cpu.id, "cpu");
+  EXPECT_EQ(gpu.id, "vulkan:0");
+  const std::size_t count = layers_on(p, "vulkan:0");
+  EXPECT_GE(count, 40u);  // a layer takes 459 MiB and 32 MiB of keys and values, the head 822 MiB
+  EXPECT_LE(count, 48u);
+  EXPECT_EQ(p.stages[1].first, 80 - count);
+  EXPECT_LE(used(cpu, p), cpu.memory_free);
+  EXPECT_LE(used(gpu, p) + kGiB / 2, gpu.memory_free);
+  EXPECT_GT(used(gpu, p) + 1003 * (kGiB >> 10), gpu.memory_free);  // no room for another one, 512 MiB being the driver's
+  EXPECT_GE(p.n_ctx, kPlannedPositions);
+
+  ASSERT_EQ(p.rows.size(), 82u);
+  EXPECT_EQ(p.rows.front().name, "embedding");
+  EXPECT_EQ(p.rows.front().device, "cpu");
+  EXPECT_EQ(p.rows.back().name, "head");
+  EXPECT_EQ(p.rows.back().device, "vulkan:0");
+  std::uint64_t weights = 0, kv = 0;
+  for (std::size_t layer = 0; layer < 80; ++layer) {
+    const PlacementRow& row = p.rows[layer + 1];
+    EXPECT_EQ(row.name, str("layer ", layer));
+    EXPECT_EQ(row.device, layer < 80 - count ? "cpu" : "vulkan:0");
+    EXPECT_EQ(row.formats, "Q4_K");
+    EXPECT_EQ(row.kv, static_cast<std::uint64_t>(p.n_ctx) * 8 * 128 * 2 * 2);
+    EXPECT_EQ(row.why.empty(), layer >= 80 - count);  // every layer that stayed behind says why
+    kv += row.kv;
+  }
+  for (const PlacementRow& row : p.rows) weights += row.weights;
+  EXPECT_EQ(weights, p.weights);
+  EXPECT_EQ(kv, static_cast<std::uint64_t>(p.n_ctx / kPageTokens) * p.kv_page);
+  EXPECT_NE(p.rows[80 - count].why.find("too much for vulkan:0"), std::string::npos);
+  const auto missing = [&](std::size_t row) { return std::stoll(p.rows[row].why); };
+  for (std::size_t row = 2; row <= 80 - count; ++row) EXPECT_LT(missing(row), missing(row - 1));
+  EXPECT_TRUE(std::any_of(p.notes.begin(), p.notes.end(), [&](const std::string& note) {
+    return note.find(str(count, " of 80 layers are on vulkan:0")) != std::string::npos && note.find("keys and values of 8192 positions") != std::string::npos;
+  }));
+}
+
+TEST(Placement, LargerCardsHoldMore) {
+  std::size_t before = 0;
+  for (const std::uint64_t gib : {1, 2, 8, 16, 24, 40, 48}) {
+    const Placement p = place(seventy(), devices(64 * kGiB, gib * kGiB), {});
+    ASSERT_FALSE(p.problem) << p.problem->what();
+    const std::size_t count = layers_on(p, "vulkan:0");
+    EXPECT_GE(count, before);
+    if (gib == 1) {
+      EXPECT_EQ(count, 0u);
+    }
+    if (gib == 16) {
+      EXPECT_GT(count, 20u);
+    }
+    before = count;
+  }
+  EXPECT_EQ(before, 80u);
+  const Placement all = place(seventy(), devices(64 * kGiB, 48 * kGiB), {});
+  ASSERT_EQ(all.devices.size(), 1u);  // the embedding too: nothing is left for the CPU
+  EXPECT_EQ(all.rows.front().device, "vulkan:0");
+  for (const PlacementRow& row : all.rows) EXPECT_EQ(row.why, "");
+  const Placement none = place(seventy(), devices(64 * kGiB, 1 * kGiB), {});
+  ASSERT_EQ(none.devices.size(), 1u);
+  EXPECT_EQ(none.devices[0].id, "cpu");
+  EXPECT_EQ(none.fallback.rfind("vulkan:0 is not used, the model runs on the CPU: with layer 79 it would have to hold", 0), 0u) << none.fallback;
+  EXPECT_EQ(all.fallback, "");
+}
+
+TEST(Placement, ContextAndBudgetTakeRoomFromLayers) {
+  const auto count = [](LoadOptions options) {
+    const Placement p = place(seventy(), devices(256 * kGiB, 24 * kGiB), options);
+    EXPECT_FALSE(p.problem) << p.problem->what();
+    for (const PlacedDevice& device : p.devices) EXPECT_LE(used(device, p) + (device.id == "cpu" ? 0 : kGiB / 2), device.memory_free);
+    if (options.n_ctx) {
+      EXPECT_EQ(p.n_ctx, *options.n_ctx);
+    }
+    if (options.kv_budget) {
+      EXPECT_EQ(p.kv_budget, *options.kv_budget);
+    }
+    return layers_on(p, "vulkan:0");
+  };
+  const std::size_t plain = count({});
+  EXPECT_GT(count({.n_ctx = 512}), plain);
+  EXPECT_LT(count({.n_ctx = 65536}), plain);
+  EXPECT_GT(count({.n_ctx = 65536, .kv_format = KvFormat::q8_0}), count({.n_ctx = 65536}));
+  EXPECT_LT(count({.kv_budget = 20 * kGiB}), plain);
+  EXPECT_GT(count({.kv_budget = kGiB / 8}), plain);
+}
+
+TEST(Placement, AnyNumberThatFits) {
+  const model::Description d = described("llama", 5);
+  for (std::int64_t count = 0; count <= 5; ++count) {
+    for (const bool named : {false, true}) {
+      const Placement p = place(d, devices(4 * kGiB, 4 * kGiB, "discrete", named), {.gpu_layers = count});
+      ASSERT_FALSE(p.problem);
+      EXPECT_EQ(layers_on(p, "vulkan:0"), static_cast<std::size_t>(count));
+      EXPECT_EQ(p.devices.size(), count == 0 || count == 5 ? 1u : 2u);
+      EXPECT_EQ(p.rows.front().device, count == 5 ? "vulkan:0" : "cpu");
+      EXPECT_EQ(p.rows.back().device, count == 0 ? "cpu" : "vulkan:0");
+      if (count > 0 && count < 5) {
+        EXPECT_EQ(p.rows[0].why, str("gpu_layers=", count));
+      }
+    }
+  }
+  EXPECT_EQ(layers_on(place(d, devices(4 * kGiB, 4 * kGiB), {.gpu_layers = kAllLayers}), "vulkan:0"), 5u);
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { place(d, devices(4 * kGiB, 4 * kGiB), {.gpu_layers = 6}); }, &message), ErrorKind::invalid_argument);
+  EXPECT_NE(message.find("the model has 5 layers"), std::string::npos);
+}
+
+TEST(Placement, TooManyLayersSayHowManyWouldFit) {
+  const std::size_t most = layers_on(place(seventy(), devices(64 * kGiB, 24 * kGiB), {}), "vulkan:0");
+  const auto asked = [&](std::int64_t count) { return place(seventy(), devices(64 * kGiB, 24 * kGiB), {.gpu_layers = count}); };
+  EXPECT_FALSE(asked(static_cast<std::int64_t>(most)).problem);
+  const std::string would = str(most, " layers would fit");
+  for (const std::int64_t count : {static_cast<std::int64_t>(most) + 1, std::int64_t{80}, kAllLayers}) {
+    const Placement p = asked(count);
+    EXPECT_EQ(problem_of(p, {would.c_str(), "24064 MiB may be used", "weights", "vulkan:0"}), ErrorKind::out_of_device_memory);
+    EXPECT_EQ(p.rows.size(), 82u);  // the table is there all the same
+  }
+  // A named card that holds not one layer is an error; an unnamed one is left out.
+  EXPECT_EQ(problem_of(place(seventy(), devices(64 * kGiB, kGiB, "discrete", true), {}), {"not one", "960 MiB may be used"}),
+            ErrorKind::out_of_device_memory);
+}
+
+TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
+  EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 24 * kGiB), {}), {"what lies on cpu", "8192 MiB of memory is free"}), ErrorKind::out_of_memory);
+  const Devices alone{.cpu = std::make_shared<Fake>("cpu", "cpu", 8 * kGiB)};
+  const Placement p = place(seventy(), alone, {});
+  EXPECT_EQ(problem_of(p, {"the model needs", "8192 MiB"}), ErrorKind::out_of_memory);
+  EXPECT_EQ(p.rows.size(), 82u);
+  EXPECT_GT(p.rows[1].kv, 0u);
+  // Loading says the same.
+  tiny::TempFolder folder;
+  Cancel cancel;
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { Model::load_on(alone, seventy_billion(folder), {}, {}, cancel); }, &message), ErrorKind::out_of_memory);
+  EXPECT_EQ(message, p.problem->what());
+}
+
+TEST(Placement, DevicesThatShareTheMachinesMemoryAreCountedTogether) {
+  for (const char* type : {"integrated", "software"}) {
+    // 24 GiB for the GPU would do by themselves, and so would 24 GiB for the rest.
+    EXPECT_EQ(problem_of(place(seventy(), devices(30 * kGiB, 24 * kGiB, type), {}), {"cpu and vulkan:0", "30720 MiB"}), ErrorKind::out_of_memory);
+    const Placement p = place(seventy(), devices(64 * kGiB, 24 * kGiB, type), {});
+    ASSERT_FALSE(p.problem);
+    EXPECT_EQ(p.memory_free, 64 * kGiB);
+    EXPECT_LE(used(p.devices[0], p) + used(p.devices[1], p), 64 * kGiB);
+    // A GPU has no more than the machine has.
+    EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 64 * kGiB, type), {.gpu_layers = kAllLayers}), {"8192 MiB may be used"}),
+              ErrorKind::out_of_device_memory);
+  }
+  EXPECT_EQ(place(seventy(), devices(64 * kGiB, 24 * kGiB), {}).memory_free, 88 * kGiB);
+}
+
+TEST(Placement, PagesFitOnEveryDevice) {
+  const auto room = [](const PlacedDevice& d) { return (d.memory_free - d.weights - d.scratch) / d.kv_page; };
+  for (const std::uint64_t cpu : {40, 41, 48, 256}) {
+    for (const std::uint64_t gpu : {12, 24, 40}) {
+      for (const std::int64_t count : {1, 10, 20}) {
+        const Placement p = place(seventy(), devices(cpu * kGiB, gpu * kGiB), {.gpu_layers = count});
+        ASSERT_FALSE(p.problem) << p.problem->what();
+        const std::uint64_t pages = p.kv_budget / p.kv_page;
+        EXPECT_GE(pages, 1u);
+        for (const PlacedDevice& device : p.devices) EXPECT_LE(pages, room(device)) << device.id << ", " << cpu << ", " << gpu << ", " << count;
+        EXPECT_LE(p.n_ctx, static_cast<std::int64_t>(pages) * kPageTokens);
+      }
+    }
+  }
+  // Asked for more than the tightest device holds: it is named.
+  const Placement tight = place(seventy(), devices(256 * kGiB, 13 * kGiB), {.gpu_layers = 20, .kv_budget = 200 * kGiB});
+  problem_of(tight, {"vulkan:0"});
+  EXPECT_EQ(problem_of(place(seventy(), devices(41 * kGiB, 256 * kGiB), {.gpu_layers = 1, .n_ctx = 131072}), {"on cpu", "n_ctx=131072"}),
+            ErrorKind::out_of_memory);
+}
+
+TEST(Placement, ATiedHeadIsThereTwiceOnlyWhenItIsSplitFromTheEmbedding) {
+  const model::Description d = described("gemma3", 3);
+  const auto head = [&](std::int64_t count) { return place(d, devices(kGiB, kGiB), {.gpu_layers = count}).rows.back(); };
+  EXPECT_EQ(head(3).weights, 0u);
+  EXPECT_EQ(head(0).weights, 0u);
+  EXPECT_GE(head(1).weights, static_cast<std::uint64_t>(tiny::kVocab * tiny::kHidden) * 4);
+  EXPECT_EQ(head(1).name, "head (the embedding)");
+}
+
+TEST(Placement, EncodersHaveTheirClassifierWithTheLastLayer) {
+  const model::Description d = described("bert", 4);
+  for (const std::int64_t count : {0, 1, 3, 4}) {
+    const Placement p = place(d, devices(kGiB, kGiB), {.gpu_layers = count});
+    ASSERT_FALSE(p.problem);
+    ASSERT_EQ(p.rows.size(), 6u);
+    EXPECT_EQ(p.rows.back().name, "classifier");
+    EXPECT_EQ(p.rows.back().device, count == 0 ? "cpu" : "vulkan:0");
+    EXPECT_GE(p.rows.back().weights, static_cast<std::uint64_t>(tiny::kHidden * tiny::kHidden) * 4);  // the pooler is in it
+    EXPECT_EQ(p.kv_budget, 0u);
+  }
+}
+
+// ---------------------------------------------------------------- which device
+struct Card {
+  std::string type;
+  std::string why_not;
+  bool opens = true;
+};
+using Cards = std::vector<Card>;
+// A room of such cards; what was opened is remembered.
+struct Room {
+  Room(const Room&) = delete;
+  explicit Room(Cards cards) : cards(std::move(cards)) {
+    room.list = [this] {
+      std::vector<DeviceInfo> list;
+      for (std::size_t i = 0; i < this->cards.size(); ++i) {
+        const Card& card = this->cards[i];
+        list.push_back({.id = str("vulkan:", i), .name = "Card", .type = card.type, .usable = card.why_not.empty(), .why_not = card.why_not});
+      }
+      return list;
+    };
+    room.open = [this](std::size_t index) -> std::shared_ptr<Backend> {
+      if (!this->cards.at(index).opens) fail(ErrorKind::device, "the driver says no");
+      opened = static_cast<int>(index);
+      return std::make_shared<Fake>(str("vulkan:", index), this->cards[index].type, kGiB);
+    };
+  }
+  Cards cards;
+  GpuRoom room;
+  int opened = -1;
+};
+
+int opened(Cards cards, LoadOptions options) {
+  Room room(std::move(cards));
+  const Devices d = open_devices(options, room.room);
+  EXPECT_NE(d.cpu, nullptr);
+  EXPECT_EQ(d.gpu != nullptr, room.opened >= 0);
+  EXPECT_EQ(d.gpu_named, options.device.starts_with("vulkan"));
+  return room.opened;
+}
+void refused(Cards cards, LoadOptions options, ErrorKind kind, std::initializer_list<const char*> parts) {
+  const Room room(std::move(cards));
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { open_devices(options, room.room); }, &message), kind) << message;
+  for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+}
+
+TEST(Devices, AutoTakesARealGpuElseTheCpu) {
+  EXPECT_EQ(opened({}, {}), -1);
+  EXPECT_EQ(opened({{"software"}}, {}), -1);  // a software GPU is slower than our own kernels
+  EXPECT_EQ(opened({{"cpu"}}, {}), -1);
+  EXPECT_EQ(opened({{"software"}, {"integrated"}, {"discrete"}, {"discrete"}}, {}), 2);
+  EXPECT_EQ(opened({{"software"}, {"integrated"}}, {}), 1);
+  EXPECT_EQ(opened({{"discrete", "Vulkan 1.1"}, {"integrated"}}, {}), 1);
+  EXPECT_EQ(opened({{"discrete"}}, {.gpu_layers = 3}), 0);
+  EXPECT_EQ(opened({{"discrete"}}, {.gpu_layers = 0}), -1);
+  EXPECT_EQ(opened({{"discrete"}}, {.device = "cpu"}), -1);
+  EXPECT_EQ(opened({{"discrete"}}, {.device = "cpu", .gpu_layers = 0}), -1);
+}
+
+TEST(Devices, AutoSaysWhyACardIsLeftOut) {
+  Room broken(Cards{{"discrete", "", false}});
+  Devices d = open_devices({}, broken.room);
+  EXPECT_EQ(d.gpu, nullptr);
+  EXPECT_EQ(d.fallback, "vulkan:0 is not used, the model runs on the CPU: the driver says no");
+  const model::Description llama = described("llama", 2);
+  const Placement p = place(llama, d, {});
+  EXPECT_EQ(p.fallback, d.fallback);
+  EXPECT_EQ(p.devices.front().id, "cpu");
+  const Room old(Cards{{"discrete", "Vulkan 1.1"}});
+  d = open_devices({}, old.room);
+  ASSERT_EQ(d.notes.size(), 1u);
+  EXPECT_EQ(d.notes[0], "vulkan:0 is not used: Vulkan 1.1");
+  EXPECT_EQ(place(llama, d, {}).notes, d.notes);
+  const Room no_loader(Cards{{"", "libvulkan.so.1 is not here"}});
+  EXPECT_TRUE(open_devices({}, no_loader.room).notes.empty());  // a machine without a GPU is no news
+}
+
+TEST(Devices, ANamedDeviceIsTakenOrRefused) {
+  EXPECT_EQ(opened({{"software"}}, {.device = "vulkan"}), 0);
+  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan"}), 1);
+  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan:0"}), 0);
+  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan:1", .gpu_layers = kAllLayers}), 1);
+  const auto missing = ErrorKind::device_not_found;
+  refused({}, {.device = "vulkan"}, missing, {"no Vulkan device was found"});
+  refused({{"", "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan"}, missing, {"apt install libvulkan1"});
+  refused({{"", "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan:3"}, missing, {"vulkan:3", "apt install"});
+  refused({{"discrete", "Vulkan 1.1"}}, {.device = "vulkan:0"}, missing, {"Vulkan 1.1"});
+  refused({{"discrete"}}, {.device = "vulkan:7"}, missing, {"\"vulkan:7\"", "\"vulkan:0\"", "\"cpu\""});
+  refused({{"discrete"}}, {.device = "cuda"}, missing, {"cuda", "\"vulkan:0\""});
+  for (const char* id : {"vulkan:", "vulkan:x", "vulkan:-1", "vulkan: 0", "vulkan0", "Vulkan", ""}) refused({{"discrete"}}, {.device = id}, missing, {"not known"});
+  refused({{"discrete", "", false}}, {.device = "vulkan"}, ErrorKind::device, {"the driver says no"});
+  GpuRoom none{.list = [] { return std::vector<DeviceInfo>(); }, .open = {}, .absent = "built without Vulkan"};
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { open_devices({.device = "vulkan:0"}, none); }, &message), missing);
+  EXPECT_NE(message.find("built without Vulkan"), std::string::npos);
+}
+
+TEST(Devices, LayersThatCannotBePlacedAreRefused) {
+  refused({{"discrete"}}, {.device = "cpu", .gpu_layers = 1}, ErrorKind::invalid_argument, {"gpu_layers=1", "device=\"cpu\""});
+  refused({{"discrete"}}, {.device = "cpu", .gpu_layers = kAllLayers}, ErrorKind::invalid_argument, {"gpu_layers=\"all\""});
+  refused({{"discrete"}}, {.gpu_layers = -2}, ErrorKind::invalid_argument, {"-2"});
+  refused({}, {.gpu_layers = 4}, ErrorKind::device_not_found, {"gpu_layers=4", "no Vulkan device was found"});
+  refused({{"software"}}, {.gpu_layers = kAllLayers}, ErrorKind::device_not_found, {"software"});
+  refused({{"discrete", "", false}}, {.gpu_layers = 1}, ErrorKind::device, {"the driver says no"});
+}
+
+TEST(Devices, TheCpuComesFirst) {
+  Room room(Cards{{"discrete"}, {"", "no"}});
+  const auto list = engine::devices(room.room);
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_EQ(list[0].id, "cpu");
+  EXPECT_EQ(list[1].id, "vulkan:0");
+  EXPECT_FALSE(list[2].usable);
+  EXPECT_EQ(room.opened, -1);  // looking is not opening
+  EXPECT_EQ(engine::devices().front().id, "cpu");
+}
+
+// ---------------------------------------------------------------- models that run as placed
+Ids text(std::uint64_t seed, std::size_t length) {
+  Ids ids;
+  for (std::size_t i = 0; i < length; ++i) ids.push_back(static_cast<std::int32_t>(toy::mix(seed * 1000003 + i) % tiny::kVocab));
+  return ids;
+}
+void expect_near(const std::vector<float>& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    worst = std::max(worst, static_cast<double>(std::abs(found[i] - expected[i])));
+    largest = std::max(largest, static_cast<double>(std::abs(expected[i])));
+  }
+  EXPECT_GT(largest, 0.1);
+  EXPECT_LT(worst, 2e-5 * largest);
+}
+
+TEST(Placement, DecodersRunWithAnyNumberOfLayersOnTheGpu) {
+  for (const char* name : {"llama.gguf", "gemma3"}) {
+    const Ids ids = text(1, 75);
+    std::vector<float> expected, found(tiny::kVocab);
+    for (const std::int64_t count : {0, 1, 2, 4, 5}) {
+      tiny::TempFolder folder;
+      Cancel cancel;
+      Devices d = devices(4 * kGiB, 4 * kGiB);
+      d.cpu = real_cpu();
+      const auto m = Model::load_on(d, tiny::open(tiny::make(name, 5), folder),
+                                    {.gpu_layers = count, .kv_format = KvFormat::f32, .compute = Compute::float32}, {}, cancel);
+      EXPECT_EQ(layers_on(m->placement(), "vulkan:0"), static_cast<std::size_t>(count));
+      logits(m->decoder(), ids, false, found, cancel);
+      if (count == 0) expected = found;
+      expect_near(found, expected);
+      // Tokens are chosen by the device with the most workers, texts run on the one with the fewest.
+      EXPECT_EQ(m->decoder().pipeline.widest().info().id, count == 5 ? "vulkan:0" : "cpu");
+      EXPECT_EQ(m->decoder().pipeline.narrowest().info().id, count == 0 ? "cpu" : "vulkan:0");
+      EXPECT_EQ(m->decoder().pipeline.batch_rows(), count == 0 ? 144 : 512);
+    }
+  }
+}
+
+TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
+  Ids ids;
+  std::vector<std::int64_t> offsets = {0};
+  for (std::size_t i = 0; i < 40; ++i) {
+    const Ids one = text(i, 1 + i);
+    ids.insert(ids.end(), one.begin(), one.end());
+    offsets.push_back(static_cast<std::int64_t>(ids.size()));
+  }
+  const Texts texts{.ids = ids, .offsets = offsets, .types = {}};
+  std::vector<float> expected, expected_classes;
+  for (const std::int64_t count : {0, 1, 2, 3}) {
+    for (const int lanes : {1, 3}) {
+      tiny::TempFolder folder;
+      Cancel cancel;
+      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", "discrete", 4 * kGiB, lanes, 256)};
+      const auto m = Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
+      std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);
+      encode(m->pooled(), texts, found, tiny::kHidden, false, 0, {}, cancel);
+      encode(m->classes(), texts, classes, tiny::kLabels, false, 0, {}, cancel);
+      if (expected.empty()) expected = found, expected_classes = classes;
+      expect_near(found, expected);
+      expect_near(classes, expected_classes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pumice::engine
