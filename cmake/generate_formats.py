@@ -46,6 +46,9 @@ def generate(definitions: str) -> str:
             "  for (uint i = 0; i < 4; ++i) w[i] = vec4(0);\n",
         )
     )
+    parts.append(
+        switch("float float_of(uint format, Row row, uint k)", [(n, f"return float_{n}(row, k);") for n in plain], "  return 0;\n")
+    )
     return "".join(parts)
 
 

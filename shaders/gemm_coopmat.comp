@@ -38,7 +38,9 @@ void main() {
   const uint m = gl_SubgroupID / SUBGROUPS_N, n = gl_SubgroupID % SUBGROUPS_N;
 
   coopmat<float, gl_ScopeSubgroup, COOP_M, COOP_N, gl_MatrixUseAccumulator> sums[BLOCKS_M * BLOCKS_N];
-  [[unroll]] for (uint i = 0; i < BLOCKS_M * BLOCKS_N; ++i) sums[i] = coopmat<float, gl_ScopeSubgroup, COOP_M, COOP_N, gl_MatrixUseAccumulator>(0);
+  [[unroll]] for (uint i = 0; i < BLOCKS_M * BLOCKS_N; ++i) {
+    sums[i] = coopmat<float, gl_ScopeSubgroup, COOP_M, COOP_N, gl_MatrixUseAccumulator>(0);
+  }
 
   for (uint first = 0; first < p.cols; first += DEPTH) {
     for (uint i = LANE; i < TOKENS * DEPTH / 4; i += LANES) {

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for few token rows. All lanes walk along the columns, sixteen at a time each, past OUTPUTS rows of weights at once:
-// loads of neighbouring lanes are neighbours, and each activation is read once for OUTPUTS weights.
+// Linear and GatedLinear for few token rows. All lanes walk along the columns, sixteen at a time each, past OUTPUTS rows of weights at
+// once: loads of neighbouring lanes are neighbours, and each activation is read once for OUTPUTS weights.
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"
 
@@ -31,7 +31,8 @@ void main() {
   [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(origin.y, i);
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = 0;
 
-  for (uint k = LANE * 16; k < p.cols; k += LANES * 16) {
+  const uint whole = p.cols & ~15;
+  for (uint k = LANE * 16; k < whole; k += LANES * 16) {
     Sixteen s[OUTPUTS];
     [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
       if (is_second(i)) {
@@ -43,7 +44,7 @@ void main() {
     [[unroll]] for (uint t = 0; t < TOKENS; ++t) {
       const uint token = min(origin.x + t, p.tokens - 1);
       vec4 v[4];
-      [[unroll]] for (uint j = 0; j < 4; ++j) v[j] = activations(token, k + 4 * j);
+      [[unroll]] for (uint j = 0; j < 4; ++j) v[j] = four_activations(token, k + 4 * j);
       const float total = dot(v[0] + v[1] + (v[2] + v[3]), vec4(1));
       [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
         float product = 0;
@@ -51,6 +52,14 @@ void main() {
         if (is_quantised(is_second(i) ? FORMAT2 : FORMAT)) product = s[i].scale.x * product + s[i].scale.y * total;
         sums[t * OUTPUTS + i] += product;
       }
+    }
+  }
+  // Up to 15 columns are left in rows of formats without blocks: one a lane.
+  if (!is_quantised(FORMAT) && whole + LANE < p.cols) {
+    const uint k = whole + LANE;
+    [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
+      const float w = is_second(i) ? float_of(FORMAT2, rows[i], k) : float_of(FORMAT, rows[i], k);
+      [[unroll]] for (uint t = 0; t < TOKENS; ++t) sums[t * OUTPUTS + i] += w * x[activation_at(min(origin.x + t, p.tokens - 1), k)];
     }
   }
   finish(origin);

@@ -42,13 +42,15 @@ PUMICE_CONSTANT(kLinearBias, 5);         // 0 or 1
 PUMICE_CONSTANT(kLinearResidual, 6);     // 0 or 1
 PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples of 4 (vector loads); 0: any
 // The tile of a group: TOKENS rows of `in` by OUTPUTS rows of weights (GATED: half of them of W, half of W2; OUTPUTS is then even).
-//   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8, TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns. tokens may be any number.
-//   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R) with R = 2, 4 or 8 tokens a lane, OUTPUTS 32, 64 or 128. Shared memory:
-//     gemm (TOKENS + OUTPUTS) * 80 + 64 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64 + 64 at most.
+//   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8; TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns.
+//     tokens may be any number.
+//   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R) with R = 2, 4 or 8 tokens a lane and 2 LANES <= 3 (TOKENS + OUTPUTS); OUTPUTS 32, 64
+//     or 128. Shared memory: gemm (TOKENS + OUTPUTS) * 80 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64, and 128 for tables of codes. E.g. LANES 64,
+//     TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; for few rows or small matrices LANES 64, TOKENS 32, OUTPUTS 32.
 //   gemm_coopmat: LANES / SUBGROUP is 1 or even; with one subgroup the tile is its own, else subgroups share it two abreast: each has
-//     TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory: (TOKENS + OUTPUTS) * 80 + 64 bytes, and
-//     4 M N for each subgroup (8 M N when GATED). The pipeline needs full subgroups of SUBGROUP lanes. E.g. M, N, K = 16: LANES 128, SUBGROUP 32,
-//     TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
+//     TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, and
+//     4 M N for each subgroup (8 M N when GATED). The pipeline needs full subgroups of SUBGROUP lanes. E.g. M, N, K = 16 and SUBGROUP 32:
+//     LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 8);
 PUMICE_CONSTANT(kLinearOutputs, 9);
 PUMICE_CONSTANT(kLinearCoopM, 10);  // gemm_coopmat: shape of one cooperative matrix product, from the device's list (f16 x f16 -> f32)
@@ -58,7 +60,8 @@ PUMICE_CONSTANT(kLinearCoopSubgroup, 13);  // gemm_coopmat: lanes of a subgroup;
 
 #ifdef __cplusplus
 // LinearParams::groups for a tile of TOKENS x OUTPUTS.
-constexpr std::int64_t linear_groups(std::int64_t tokens, std::int64_t outputs, std::int64_t tile_tokens, std::int64_t tile_outputs, bool gated) {
+constexpr std::int64_t linear_groups(std::int64_t tokens, std::int64_t outputs, std::int64_t tile_tokens, std::int64_t tile_outputs,
+                                     bool gated) {
   const std::int64_t width = gated ? tile_outputs / 2 : tile_outputs;
   return (tokens + tile_tokens - 1) / tile_tokens * ((outputs + width - 1) / width);
 }

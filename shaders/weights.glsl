@@ -1,4 +1,5 @@
-// Reads weights of any format, sixteen neighbours of a row at a time: k is a multiple of 16. No format has smaller sub-blocks. layout.h tells what lies where.
+// Reads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16): no format has smaller sub-blocks. layout.h tells
+// what lies where.
 // `format` is always a specialisation constant, so the switches of formats.glsl fold away.
 // Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as its binding.
 #include "layout.h"
@@ -81,10 +82,12 @@ vec2 scale_MXFP4(Row row, uint k) {
   return vec2(uintBitsToFloat(e < 2 ? 0x00200000 << e : e - 1 << 23), 0);
 }
 
-// ---------------------------------------------------------------- float formats
+// ---------------------------------------------------------------- float formats: sixteen weights at k, and any single one
 void floats_F32(Row row, uint k, out vec4 w[4]) {
   [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = uintBitsToFloat(quad_at(row.side, row.codes + k + 4 * i));
 }
+float float_F32(Row row, uint k) { return uintBitsToFloat(word_at(row.side, row.codes + k)); }
+
 void floats_F16(Row row, uint k, out vec4 w[4]) {
   [[unroll]] for (uint i = 0; i < 2; ++i) {
     const uvec4 words = quad_at(row.side, row.codes + k / 2 + 4 * i);
@@ -92,6 +95,8 @@ void floats_F16(Row row, uint k, out vec4 w[4]) {
     w[2 * i + 1] = vec4(unpackHalf2x16(words.z), unpackHalf2x16(words.w));
   }
 }
+float float_F16(Row row, uint k) { return half_at(word_at(row.side, row.codes + k / 2), k % 2); }
+
 void floats_BF16(Row row, uint k, out vec4 w[4]) {
   [[unroll]] for (uint i = 0; i < 2; ++i) {
     const uvec4 words = quad_at(row.side, row.codes + k / 2 + 4 * i);
@@ -100,6 +105,7 @@ void floats_BF16(Row row, uint k, out vec4 w[4]) {
     w[2 * i + 1] = vec4(even.z, odd.z, even.w, odd.w);
   }
 }
+float float_BF16(Row row, uint k) { return uintBitsToFloat(word_at(row.side, row.codes + k / 2) >> k % 2 * 16 << 16); }
 
 #include "formats.glsl"
 
@@ -122,7 +128,7 @@ Row row_at(uint format, uint side, uint at, uint i, uint cols) {
 }
 
 // ---------------------------------------------------------------- codes to numbers
-// Values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues), and twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5).
+// Values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues); twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5).
 const float kNonLinearValues[16] = float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 const float kE2M1Values[16] = float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
 

@@ -1,0 +1,33 @@
+// How gemm and gemm_i8 divide a tile of TOKENS x OUTPUTS among lanes: each owns R tokens x C outputs in registers. Lanes interleave (a lane
+// has outputs i, i + ACROSS, ...), so that neighbours store neighbouring numbers, and so that a gate and its `up` meet in one lane.
+const uint C = 8;
+const uint ACROSS = OUTPUTS / C;   // lanes along the outputs
+const uint DOWN = LANES / ACROSS;  // lanes along the tokens
+const uint R = TOKENS / DOWN;
+uint across() { return LANE % ACROSS; }
+uint down() { return LANE / ACROSS; }
+
+// Both operands, `SIXTEENS` uvec4 of a row, with one more as padding: eight rows of a column then lie in different banks.
+const uint STRIDE = SIXTEENS + 1;
+const uint W_TILE = TOKENS * STRIDE;
+shared uvec4 tile[(TOKENS + OUTPUTS) * STRIDE];
+uint x_slot(uint row, uint i) { return row * STRIDE + i; }
+uint w_slot(uint row, uint i) { return W_TILE + row * STRIDE + i; }
+
+float sums[R * C];
+
+// A token's sums pass through the lane's own words of the tile to a loop that stays a loop: unrolled, bias, activation and residual would
+// stand here R C times (lavapipe then takes 2.4 s to compile the shader instead of 1.0 s).
+float staged(uint c) { return uintBitsToFloat(tile[LANE * 2 + c / 4][c % 4]); }
+void finish(uvec2 origin) {
+  [[unroll]] for (uint r = 0; r < R; ++r) {
+    [[unroll]] for (uint i = 0; i < C; i += 4) {
+      tile[LANE * 2 + i / 4] = floatBitsToUint(vec4(sums[r * C + i], sums[r * C + i + 1], sums[r * C + i + 2], sums[r * C + i + 3]));
+    }
+    const uint token = origin.x + down() + r * DOWN;
+    [[dont_unroll]] for (uint c = 0; c < WIDTH / ACROSS; ++c) {
+      const uint column = origin.y + across() + c * ACROSS;
+      if (token < p.tokens && column < p.outputs) store(token, column, staged(c), GATED != 0 ? staged(c + C / 2) : 0);
+    }
+  }
+}
