@@ -1,5 +1,5 @@
 // How the rows of a weight matrix lie on a device: one table for the packer (cpp/vulkan/layout.cpp) and for the shaders (weights.glsl).
-// A row is up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words; columns are padded to a multiple of 16.
+// A row is up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words; columns are padded to one of 16.
 // The table says how many weights share a word of each plane (0: no such plane), and what a code means.
 //   codes, high: B bits a weight, 32 / B weights a word, weight i of them at bit 8 (i % 4) + B (i / 4): a shift and a mask then give four
 //                neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products take them. `high` has the upper bits.

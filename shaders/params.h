@@ -45,7 +45,7 @@ PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples
 //   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8; TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns.
 //     tokens may be any number.
 //   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R) with R = 2, 4 or 8 tokens a lane and 2 LANES <= 3 (TOKENS + OUTPUTS); OUTPUTS 32, 64
-//     or 128. Shared memory: gemm (TOKENS + OUTPUTS) * 80 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64, and 128 for tables of codes. E.g. LANES 64,
+//     or 128. Shared memory: gemm (TOKENS + OUTPUTS) * 80 bytes, gemm_i8 (TOKENS + OUTPUTS) * 64, and 128 for code tables. E.g. LANES 64,
 //     TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; for few rows or small matrices LANES 64, TOKENS 32, OUTPUTS 32.
 //   gemm_coopmat: LANES / SUBGROUP is 1 or even; with one subgroup the tile is its own, else subgroups share it two abreast: each has
 //     TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, and

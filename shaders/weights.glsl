@@ -1,5 +1,5 @@
-// Reads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16): no format has smaller sub-blocks. layout.h tells
-// what lies where.
+// Reads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16): no format has smaller sub-blocks. layout.h
+// tells what lies where.
 // `format` is always a specialisation constant, so the switches of formats.glsl fold away.
 // Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as its binding.
 #include "layout.h"
