@@ -36,17 +36,17 @@ void run_stage(const Pipeline::Stage& stage, Lane& lane, CacheStore* caches, con
 }  // namespace
 
 void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const {
-  std::vector<float> hidden;
+  std::span<const float> hidden;
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
-    const bool last = i + 1 == body_.size();
     Io io{.in = hidden, .out = out};
-    if (!last) {  // every row crosses to the next device
-      lane.border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
-      io.out = lane.border;
+    if (i + 1 < body_.size()) {  // every row crosses to the next device
+      std::vector<float>& border = lane.borders[i % 2];
+      border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
+      io.out = border;
     }
     run_stage(stage, lane, caches ? caches->stage(i) : nullptr, batch, io, cancel);
-    if (!last) hidden.swap(lane.border);
+    hidden = io.out;
   }
 }
 

@@ -27,7 +27,7 @@ class CacheSet {
 // What one run needs for itself: a workspace per device, and the hidden rows between stages. Reused from run to run.
 struct Lane {
   std::vector<std::unique_ptr<Workspace>> workspaces;  // per backend
-  std::vector<float> border;
+  std::vector<float> borders[2];                       // what one stage gives and the next one takes, in turns
 };
 
 class Pipeline {

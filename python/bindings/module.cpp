@@ -23,8 +23,13 @@ namespace pumice::bindings {
 namespace {
 
 py::list devices() {
+  std::vector<DeviceInfo> found;
+  {
+    const py::gil_scoped_release release;  // opening Vulkan takes a while
+    found = engine::devices();
+  }
   py::list out;
-  for (const DeviceInfo& d : engine::devices()) {
+  for (const DeviceInfo& d : found) {
     out.append(py::dict("id"_a = d.id, "name"_a = d.name, "type"_a = d.type, "driver"_a = d.driver, "memory_total"_a = d.memory_total,
                         "memory_free"_a = d.memory_free, "features"_a = d.features, "usable"_a = d.usable, "why_not"_a = d.why_not));
   }
