@@ -326,7 +326,7 @@ class Planner {
     }
     const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(p_.kv_budget / p_.kv_page, 1u << 30)) * kPageTokens;
     if (fits < kPageTokens) {
-      problem(free.tightest->kind, "kv_budget of ", mib(p_.kv_budget), " holds not even ", kPageTokens, " positions (", p_.kv_page, " bytes)");
+      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (", p_.kv_page, " bytes)");
     } else if (fits < p_.n_ctx && options_.n_ctx) {
       problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(asked, p_.kv_page)), " for keys and values, kv_budget is ", mib(p_.kv_budget),
               "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");

@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kBanned = -1e30f;     // what a bias of -inf becomes: far below any logit, and still a number
+constexpr float kMostBias = 1e20f;    // so that no sum comes near kBanned, and temperatures of up to 1e6 leave kBanned without weight
 constexpr float kUnderflow = -126.f;  // 2 to the power of less is 0 here
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
@@ -65,18 +66,18 @@ void in_range(const char* what, float value, float low, float high) {
 }  // namespace
 
 void SamplingParams::validate(std::int32_t vocab) const {
-  require(std::isfinite(temperature) && temperature >= 0, "temperature must be a number of at least 0 (0: greedy), not ", temperature);
+  in_range("temperature", temperature, 0, 1e6f);
   require(top_k >= 0, "top_k must be at least 0 (0: off), not ", top_k);
   in_range("top_p", top_p, 0, 1);
   in_range("typical_p", typical_p, 0, 1);
   in_range("min_p", min_p, 0, 1);
-  require(std::isfinite(repetition_penalty) && repetition_penalty > 0, "repetition_penalty must be above 0 (1: off), not ",
-          repetition_penalty);
+  in_range("repetition_penalty", repetition_penalty, 1e-3f, 1e3f);
   in_range("presence_penalty", presence_penalty, -100, 100);
   in_range("frequency_penalty", frequency_penalty, -100, 100);
   for (const auto& [id, bias] : logit_bias) {
     require(id >= 0 && id < vocab, "logit_bias: token id ", id, " is not in the vocabulary of ", vocab);
-    require(std::isfinite(bias) || bias == -kInfinity, "logit_bias of token ", id, " must be a number or -inf, not ", bias);
+    require(std::fabs(bias) <= kMostBias || bias == -kInfinity, "logit_bias of token ", id, " must be between -", kMostBias, " and ",
+            kMostBias, ", or -inf (which forbids the token), not ", bias);
   }
   require(logprobs >= -1 && logprobs <= vocab, "logprobs must be between 0 and ", vocab, " (the vocabulary), not ", logprobs);
 }
@@ -310,6 +311,7 @@ std::int32_t Sampler::draw(double u) const {
 
 std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step) {
   scan(logits);
+  require(max_ > kBanned || params_.logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
   if (params_.greedy() || params_.top_k == 1) return largest(logits);
   const float scale = std::min(kLog2e / params_.temperature, FLT_MAX);
   const double u = uniform(seed_, stream, step);

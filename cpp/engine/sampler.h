@@ -23,7 +23,7 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // 1: off. CTRL, Keskar et al. 2019: over prompt and generated ids, once per id, x / p or x * p
   float presence_penalty = 0.0f;    // subtracted once from every generated id
   float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
-  std::vector<std::pair<std::int32_t, float>> logit_bias;  // added; -inf bans an id
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // added, at most 1e20; -inf bans an id
   std::optional<std::uint64_t> seed;                       // none: one is drawn from the system
   std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
 
@@ -66,7 +66,7 @@ double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 class Sampler {
  public:
   Sampler(const SamplingParams& params, std::uint64_t seed) : params_(params), seed_(seed) {}
-  // Throws numeric when the row holds a NaN or an infinity.
+  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when logit_bias bans all there is.
   void choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice);
 
  private:

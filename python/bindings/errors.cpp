@@ -45,8 +45,18 @@ py::dict& types() {
   return known;
 }
 
-// Text from files may hold any bytes; a message is always valid text.
-py::str text(const std::string& bytes) {
+// Names and texts from files may hold any bytes; a message is always valid text, without what would move a cursor.
+py::str text(const std::string& message) {
+  std::string bytes;
+  for (const char c : message) {
+    const auto code = static_cast<unsigned char>(c);
+    if ((code >= 32 && code != 127) || c == '\n' || c == '\t') {
+      bytes += c;
+    } else {
+      constexpr char kDigits[] = "0123456789abcdef";
+      bytes += {'\\', 'x', kDigits[code >> 4], kDigits[code & 15]};
+    }
+  }
   return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
 }
 

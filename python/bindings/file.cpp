@@ -86,7 +86,10 @@ void bind_files(py::module_& module) {
         for (const auto& entry : file.metadata().entries()) out.append(to_str(entry.first));
         return out;
       });
-  module.def("open_file", [](const std::string& path) {
+  module.def("open_file", [](const py::str& name) {
+    PyObject* bytes = nullptr;  // a file's name is bytes, which Python spells with surrogates where they are no UTF-8
+    if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
+    const std::string path = py::reinterpret_steal<py::bytes>(bytes);
     std::shared_ptr<const ModelFile> file;
     interruptible([&](const Cancel&) { file = ModelFile::open(path); });
     return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const

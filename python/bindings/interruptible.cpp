@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -106,7 +107,14 @@ bool on_main_thread() {
 
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll) {
   Cancel cancel;
-  if (!poll && !on_main_thread()) {
+  Worker* worker = nullptr;
+  if (poll || on_main_thread()) {
+    try {
+      worker = workers().take();
+    } catch (const std::system_error&) {  // no thread to be had (a limit of processes): the work is done here, and Ctrl-C waits for its end
+    }
+  }
+  if (!worker) {
     const WithoutGil released;
     work(cancel);
     return;
@@ -119,7 +127,6 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
       failure = std::current_exception();
     }
   };
-  Worker* worker = workers().take();
   std::exception_ptr interrupt;
   {
     WithoutGil released;

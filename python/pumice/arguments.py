@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,9 +36,28 @@ KNOWN_ELSEWHERE = {
 }
 
 
+def shown(value: object, most: int = 200) -> str:
+    """A value as a message shows it: its repr, cut after so many characters."""
+    try:
+        if isinstance(value, (str, bytes, bytearray)) and len(value) > most:
+            return f"{value[:most]!r}... ({len(value)} characters)"
+        text = repr(value)
+    except Exception:  # an int of 4301 digits, a __repr__ that fails
+        return f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def shown_path(path: object) -> str:
+    """A path as a message shows it: as it is, but cut when it is long, and with escapes when it holds what no screen should."""
+    text = str(path)
+    return text if text.isprintable() and len(text) <= 500 else shown(text, 500)
+
+
 def did_you_mean(name: object, valid: Iterable[str]) -> str:
     """'; did you mean "x"?' or nothing."""
-    near = difflib.get_close_matches(str(name), list(valid), n=1, cutoff=0.5)
+    if not isinstance(name, str) or len(name) > 200:
+        return ""
+    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -44,7 +65,7 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
     valid = [v for v in valid if v != "self"]
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
-    return TypeError(f"{function}() has no argument {name!r}{hint} (valid: {', '.join(valid)})")
+    return TypeError(f"{function}() has no argument {shown(name)}{hint} (valid: {', '.join(valid)})")
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -75,8 +96,25 @@ def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     allowed = list(allowed)
     if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
         hint = did_you_mean(value, [a for a in allowed if isinstance(a, str)])
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}{hint}")
+        raise ValueError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}{hint}")
     return value
+
+
+def choice_or_integer(name: str, value: Any, words: Iterable[str], low: int, high: int = 2**63 - 1) -> Any:
+    """One of a few words, or a number."""
+    words = list(words)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return integer(name, value, low, high)
+    if not isinstance(value, str) or value not in words:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(f"{name}={shown(value)} is neither {' nor '.join(map(repr, words))} nor a whole number{did_you_mean(value, words)}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
+    return bool(value)
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
@@ -85,7 +123,7 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__} {value!r}"[:300]) from None
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}") from None
     if not low <= number <= high:
         found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
         raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, 2**63 - 1)}")
@@ -100,7 +138,7 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, 
     except OverflowError:
         raise ValueError(f"{name} is out of range: it is a whole number beyond 1e308") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, not {type(value).__name__} {value!r}"[:300]) from None
+        raise TypeError(f"{name} must be a number, not {type(value).__name__} {shown(value)}") from None
     if not math.isfinite(number) or number < low or number > high or (open_low and number == low):
         bounds = _range(low, high, math.inf).replace("at least", "more than" if open_low else "at least")
         raise ValueError(f"{name}={number} is out of range: it must be {bounds if low > -math.inf else 'finite'}")

@@ -26,6 +26,7 @@ from jinja2 import ext, filters, nodes, runtime, sandbox, tests, visitor
 from jinja2.exceptions import SecurityError
 from markupsafe import escape
 
+from .arguments import shown
 from .errors import ChatTemplateError
 from .side_files import read_json, read_object, read_text
 
@@ -715,9 +716,9 @@ def _overriding(given: str, named: dict[str, str]) -> str:
     if "{" in given or "\n" in given:
         return given
     path = Path(given)
-    if not path.is_file():
+    if len(given) > 4096 or "\0" in given or not path.is_file():
         known = f" The model's own are named {', '.join(named)}." if named else ""
-        raise ChatTemplateError(f"chat_template={given!r} is neither a Jinja template (it has no '{{') nor a file.{known}")
+        raise ChatTemplateError(f"chat_template={shown(given)} is neither a Jinja template (it has no '{{') nor a file.{known}")
     if path.suffix == ".json":
         found = _named(read_object(path).get("chat_template"), path)
         if "default" not in found:

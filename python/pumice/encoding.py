@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import choice, did_you_mean, integer, warn
+from .arguments import choice, did_you_mean, flag, integer, shown, warn
 from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError
 from .interruptible import Task
 from .sentence_config import SentenceConfig
@@ -30,6 +30,7 @@ Pair = tuple[str, str]
 # A window bounds memory (ids, strings) and is large enough to sort by length and to keep every thread busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
+MOST_TOKENS = 1 << 20  # of a micro-batch; the engine's, too
 DIRECT_CHARACTERS = 1 << 14  # windows up to here are tokenised at once: a few milliseconds, less than a thread is worth
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
@@ -59,8 +60,10 @@ class Cuts:
     """What truncation did to a call's texts."""
 
     def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
-        if truncate is not True and truncate != "error":
-            raise ValueError(f'truncate={truncate!r} is neither True (cut and warn) nor "error"')
+        if isinstance(truncate, np.bool_):
+            truncate = bool(truncate)
+        if truncate is not True and not (isinstance(truncate, str) and truncate == "error"):
+            raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
         self.limit, self.fail, self.what = limit, truncate == "error", what
         self.cut = self.longest = self.seen = 0
 
@@ -151,7 +154,7 @@ def windows(items: Iterable[Any], length: Callable[[Any], int]) -> Iterator[list
 
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
     """What to iterate, and how many there will be if that is known."""
-    if isinstance(inputs, (bytes, bytearray, Mapping)) or not isinstance(inputs, Iterable):
+    if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
@@ -183,7 +186,7 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
 def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
     """A tqdm bar when `show` is True, or None and the logger `pumice` is at INFO or below (never for one text by itself)."""
     if not isinstance(show, (bool, np.bool_, type(None))):
-        raise TypeError(f"show_progress_bar must be True, False or None, not {show!r}")
+        raise TypeError(f"show_progress_bar must be True, False or None, not {shown(show)}")
     if not show and not (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
         return None
     from tqdm.auto import tqdm
@@ -209,9 +212,12 @@ class Encoder:
             name = prompt_name if prompt_name is not None else self.config.default_prompt
             if name is None:
                 return ""
+            if not isinstance(name, str):
+                raise TypeError(f"prompt_name must be a string, not {type(name).__name__} {shown(name)}")
             if name not in self.config.prompts:
                 known = ", ".join(map(repr, self.config.prompts)) or "none: load(prompts={...}) gives it some"
-                raise ValueError(f"prompt_name={name!r} is not a prompt of this model ({known}){did_you_mean(name, self.config.prompts)}")
+                hint = did_you_mean(name, self.config.prompts)
+                raise ValueError(f"prompt_name={shown(name)} is not a prompt of this model ({known}){hint}")
             prompt = self.config.prompts[name]
         prompt = check_text(prompt, "prompt")
         if prompt and not self.config.pool_prompt:
@@ -225,8 +231,8 @@ class Encoder:
         if batch_size is not None and token_budget is not None:
             raise ValueError("batch_size and token_budget were both given; token_budget (tokens per micro-batch) is the exact one")
         if token_budget is not None:
-            return integer("token_budget", token_budget, 1)
-        return 0 if batch_size is None else integer("batch_size", batch_size, 1, 2**31) * self.max_tokens
+            return integer("token_budget", token_budget, 1, MOST_TOKENS)
+        return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def width(self, truncate_dim: int | None) -> int:
         return self.hidden_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.hidden_size)
@@ -303,6 +309,8 @@ class Encoder:
         out: Float32 | None,
     ) -> Any:
         """Model.encode()."""
+        if normalize is not None:
+            normalize = flag("normalize", normalize)
         choice("output", output, ("sentence", "tokens"))
         choice("precision", precision, PRECISIONS)
         if out is not None and (output == "tokens" or precision != "float32"):
@@ -457,15 +465,50 @@ def quantize_rows(rows: Float32, precision: str) -> npt.NDArray[Any]:
 
 def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
     """(n, m) float32: every row of `a` against every row of `b`; larger is nearer (distances come negated)."""
-    left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
-    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+    left, right = _numbers(a, "a"), _numbers(b, "b")
+    if left.shape[1] != right.shape[1]:
         raise ValueError(f"a has shape {left.shape} and b {right.shape}; both must be rows of the same width")
     if kind == "cosine":
-        left, right = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12)) for x in (left, right))
-    if kind in ("cosine", "dot"):
+        left, right = _unit_rows(left), _unit_rows(right)
         return np.asarray(left @ right.T, np.float32)
-    order = 2 if kind == "euclidean" else 1
-    result = np.empty((len(left), len(right)), np.float32)
-    for row, values in enumerate(left):  # row by row: differences squared, no cancellation, no n x m x d array
-        result[row] = -np.linalg.norm(right - values, ord=order, axis=1)
-    return result
+    with np.errstate(over="ignore", under="ignore"):  # what is beyond float32 is infinite, or 0
+        if kind == "dot":
+            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products may pass 3e38 and come back
+            return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
+        result = np.empty((len(left), len(right)), np.float32)
+        wide = right.astype(np.float64)  # squares of float32 numbers
+        for row, values in enumerate(left):  # row by row: differences, no cancellation, no n x m x d array
+            result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
+        return result
+
+
+def _numbers(given: Any, name: str) -> Float32:
+    """Rows of finite float32 numbers."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array of numbers: {error}") from None
+    if array.dtype in (np.uint8, np.int8):
+        raise TypeError(
+            f"{name} holds {array.dtype}: packed signs and quantised columns are no vectors to measure. Unpack signs with "
+            f"2.0 * np.unpackbits({name}.view(np.uint8) ^ (0x80 if {name}.dtype == np.int8 else 0), axis=-1) - 1"
+        )
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} must be rows of numbers, not {shown(given)} ({array.dtype})")
+    rows = np.atleast_2d(array)
+    if rows.ndim != 2:
+        raise ValueError(f"{name} has shape {rows.shape}; it must be rows of numbers")
+    with np.errstate(over="ignore", under="ignore"):
+        values: Float32 = rows.astype(np.float32)
+    wrong = np.argwhere(~np.isfinite(values))
+    if wrong.size:
+        i, k = wrong[0].tolist()
+        raise ValueError(f"{name}: number {k} of row {i} is {rows[i, k]}; finite float32 numbers have a distance")
+    return values
+
+
+def _unit_rows(rows: Float32) -> Float32:
+    """Of length 1; rows of zeros stay so. Divided by their largest number first: squares of 1e19 or 1e-30 are none in float32."""
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
+    scaled = rows.astype(np.float64) / np.where(largest > 0, largest, 1)
+    return np.asarray(scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300), np.float32)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import math
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import integer, real
+from .arguments import integer, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
@@ -50,6 +52,8 @@ class Sampling(TypedDict, total=False):
     logprobs: int | bool | None
 
 
+MOST_BIAS = 1e20  # the engine's, too
+
 SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {"max_new_tokens": 512, "n": 1}
 
 
@@ -57,8 +61,9 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {"
 class SamplingParams:
     """Resolved sampling values of a call: from the call, else from the model's own settings, else greedy.
 
-    temperature 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty 1 and the other penalties 0 are off.
-    logit_bias: token id -> number added to its logit. logprobs: how many alternatives per token, None for no log-probabilities.
+    temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
+    penalties (-100 to 100) 0 are off. logit_bias: token id -> number added to its logit (-1e20 to 1e20; -inf forbids it).
+    logprobs: how many alternatives per token, None for no log-probabilities.
     """
 
     max_new_tokens: int = 512
@@ -81,14 +86,14 @@ class SamplingParams:
 # Range of each plain number: (check, arguments). One table for the call and for the model's files.
 _RANGES: dict[str, Callable[[str, Any], Any]] = {
     "max_new_tokens": lambda name, v: integer(name, v, 1, 2**31 - 1),
-    "temperature": lambda name, v: real(name, v, 0.0),
+    "temperature": lambda name, v: real(name, v, 0.0, 1e6),
     "top_k": lambda name, v: integer(name, v, 0, 2**31 - 1),
     "top_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
     "min_p": lambda name, v: real(name, v, 0.0, 1.0),
     "typical_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
-    "repetition_penalty": lambda name, v: real(name, v, 0.0, open_low=True),
-    "presence_penalty": lambda name, v: real(name, v),
-    "frequency_penalty": lambda name, v: real(name, v),
+    "repetition_penalty": lambda name, v: real(name, v, 1e-3, 1e3),
+    "presence_penalty": lambda name, v: real(name, v, -100.0, 100.0),
+    "frequency_penalty": lambda name, v: real(name, v, -100.0, 100.0),
     "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
     "n": lambda name, v: integer(name, v, 1, 2**16),
 }
@@ -175,18 +180,23 @@ def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, f
         if isinstance(key, str):
             ids = tokenizer.encode(check_text(key, "a key of logit_bias"), add_special=False)
             if len(ids) != 1:
-                raise ValueError(f"logit_bias: {key!r} is {len(ids)} tokens, not one; tokenize() shows their ids")
+                raise ValueError(f"logit_bias: {shown(key)} is {len(ids)} tokens, not one; tokenize() shows their ids")
             token = int(ids[0])
         else:
             token = integer("a token id in logit_bias", key, 0, vocab_size - 1)
         infinite = isinstance(value, (float, np.floating)) and value == -math.inf  # forbids the token
-        result[token] = -math.inf if infinite else real(f"logit_bias[{key!r}]", value)
+        try:
+            result[token] = -math.inf if infinite else real(f"logit_bias[{shown(key)}]", value, -MOST_BIAS, MOST_BIAS)
+        except ValueError as error:
+            raise ValueError(f"{error}; -inf forbids the token") from None
     return result
 
 
 def _stops(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
     if stop is None:
         return (), ()
+    if not isinstance(stop, (str, int, np.integer, list, tuple, np.ndarray)):
+        raise TypeError(f"stop must be a string, a token id, or a list of them, not {type(stop).__name__} {shown(stop)}")
     entries = [stop] if isinstance(stop, (str, int, np.integer)) else list(stop)
     texts, ids = [], []
     for entry in entries:
@@ -194,9 +204,32 @@ def _stops(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]
             if not entry:
                 raise ValueError("stop holds an empty string, which would stop before the first token")
             texts.append(check_text(entry, "a stop string"))
+        elif not isinstance(entry, (int, np.integer)):
+            raise TypeError(f"stop holds {type(entry).__name__} {shown(entry)}; it takes strings and token ids")
         else:
             ids.append(integer("a token id in stop", entry, 0, vocab_size - 1))
     return tuple(texts), tuple(ids)
+
+
+BYTES = (bytes, bytearray, memoryview)
+
+
+def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
+    """Ids as int32, each checked against the vocabulary."""
+    try:
+        array = np.asarray(None if isinstance(given, BYTES) else given)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some are beyond 64 bits
+        array = np.array([i if 0 <= i < vocab_size else -1 for i in given], np.int64)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+        raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
+    wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
+    if wrong.size:
+        i = int(wrong[0])
+        raise ValueError(f"{name}: token {i} is {shown(int(given[i]))}; ids of this model are 0 to {vocab_size - 1}")
+    return np.ascontiguousarray(array, np.int32)
 
 
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
@@ -204,18 +237,7 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str 
     if isinstance(prompt, str):
         ids = np.ascontiguousarray(tokenizer.encode(check_text(prompt, name), add_special=add_special), np.int32)
     else:
-        try:
-            array = np.asarray(prompt)
-        except ValueError:
-            array = np.asarray(None)
-        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-            found = f"an array of {array.dtype} with shape {array.shape}" if array.dtype != object else type(prompt).__name__
-            raise TypeError(f"{name} must be a string or a row of token ids, not {found}")
-        wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
-        if wrong.size:
-            i = int(wrong[0])
-            raise ValueError(f"{name}: token {i} is {array[i]}; ids of this model are 0 to {vocab_size - 1}")
-        ids = np.ascontiguousarray(array, np.int32)
+        ids = check_ids(prompt, vocab_size, name, "a string or a row of token ids")
     if not ids.size:
         raise ValueError(f"{name} has no tokens, and a model continues at least one")
     return ids
@@ -231,10 +253,12 @@ def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
         if prompt.ndim == 1 and prompt.dtype.kind != "O":
             return (prompt.tolist(), False) if prompt.dtype.kind in "UT" else ([prompt], True)
         return list(prompt), False
-    if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Sequence):
+    if isinstance(prompt, (*BYTES, Mapping)) or not isinstance(prompt, Sequence):
         raise TypeError(f"prompt must be a string, token ids, or a list of either, not {type(prompt).__name__}")
     prompts = list(prompt)
-    if prompts and all(not isinstance(p, (str, Sequence, np.ndarray)) or (isinstance(p, np.ndarray) and p.ndim == 0) for p in prompts):
+    if prompts and all(
+        not isinstance(p, (str, Sequence, Mapping, *BYTES, np.ndarray)) or (isinstance(p, np.ndarray) and p.ndim == 0) for p in prompts
+    ):
         return [prompts], True
     return prompts, False
 
@@ -535,19 +559,36 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest; `result` then holds what there is."""
+    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest; `result` then holds what there is.
+
+    One thread at a time reads it, as with generators; any thread may close it."""
 
     def __init__(self, run: Run, finish: Finish) -> None:
         self._run, self._finish = run, finish
         self._ready: deque[Chunk] = deque()
         self._result: Any = None
-        self._closed = False
+        self._closed = self._closing = self._reading = False
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> Chunk:
-        while not self._ready and not self._closed:
+        if not self._lock.acquire(blocking=False):
+            raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
+        try:
+            if self._reading:  # a signal handler inside of the same thread's step
+                raise ValueError("this stream is being read already")
+            self._reading = True
+            try:
+                return self._next()
+            finally:
+                self._reading = False
+        finally:
+            self._lock.release()
+
+    def _next(self) -> Chunk:
+        while not self._ready and not self._closed and not self._closing:
             if self._run.done:
                 self._end()
                 break
@@ -570,8 +611,15 @@ class Stream(Iterator[Chunk]):
 
     def close(self) -> None:
         """Cancels what is not done yet. Nothing happens the second time."""
-        self._ready.clear()
-        self._end()
+        self._closing = True  # another thread's __next__() ends after its step
+        while not self._lock.acquire(timeout=0.05):
+            if os.getpid() != self._process:  # forked while another thread read: it is not here
+                return
+        try:
+            self._ready.clear()
+            self._end()
+        finally:
+            self._lock.release()
 
     def _end(self) -> None:
         if self._closed:
@@ -587,6 +635,9 @@ class Stream(Iterator[Chunk]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Stream cannot be copied or pickled: its chunks come once. Its .result can, and stream() starts another one")
 
     def __del__(self) -> None:
         try:

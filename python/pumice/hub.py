@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import importlib
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .arguments import shown, shown_path
 from .interruptible import interruptible
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
@@ -45,21 +47,32 @@ def resolve(source: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str):
         raise TypeError("source must be a str path, not bytes; os.fsdecode() turns one into the other")
     if not text or "\0" in text:
-        raise ValueError(f"source={text!r} is not a path")
+        raise ValueError(f"source={shown(text)} is not a path")
     path = Path(text).expanduser()
-    if path.exists():
+    try:
+        path.stat()
         return path.absolute()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FileNotFoundError(f"{shown_path(path)} is a link that leads back to itself") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileNotFoundError(f"No such file or folder: {shown_path(path)} (a name that is too long)") from None
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        if path.is_symlink():
+            to = shown_path(os.readlink(path))
+            raise FileNotFoundError(f"{shown_path(path)} is a link to {to}, which does not exist") from None
     match = _HUB_ID.fullmatch(text) if isinstance(source, str) else None
     if match and not text.endswith((".gguf", ".safetensors")) or (match and match["wanted"]):
         return interruptible(lambda: _from_hub(match["repo"], match["wanted"]))
-    raise FileNotFoundError(f"No such file or folder: {path}{_nearby(path)}")
+    raise FileNotFoundError(f"No such file or folder: {shown_path(path)}{_nearby(path)}")
 
 
 def _nearby(path: Path) -> str:
     try:
         names = sorted(os.listdir(path.parent))
     except OSError:
-        return f" (nor its folder {path.parent})" if str(path.parent) != "." else ""
+        return f" (nor its folder {shown_path(path.parent)})" if str(path.parent) != "." else ""
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
     models = [name for name in names if name.endswith(".gguf")]
     if near:

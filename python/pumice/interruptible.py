@@ -18,7 +18,10 @@ class Task(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
+        except RuntimeError:  # no thread to be had (a limit of processes): the work is done here, and Ctrl-C waits for its end
+            self._run(work)
 
     def _run(self, work: Callable[[], T]) -> None:
         try:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, integer, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
 from .errors import ChatTemplateError, FallbackWarning, UnsupportedTaskError
 from .generation import (
@@ -28,6 +28,7 @@ from .generation import (
     Run,
     Sampling,
     Stream,
+    check_ids,
     model_settings,
     prompt_ids,
     prompt_list,
@@ -87,6 +88,7 @@ _TASK_NEEDS = {
     "classify": "a cross-encoder: an encoder with a classifier head",
 }
 _TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()"}
+_RESERVED = ("self", "messages", "add_generation_prompt")  # of chat templates; ChatTemplate knows more
 
 
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,27 +102,23 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         raise TypeError(f"device must be a string, not {type(device).__name__}")
     if not re.fullmatch(r"vulkan:\d{1,4}", device):
         choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
-    if isinstance(o["gpu_layers"], str):
-        choice("gpu_layers", o["gpu_layers"], ("auto", "all"))
-    else:
-        o["gpu_layers"] = integer("gpu_layers", o["gpu_layers"], 0, 2**31 - 1)
-    if isinstance(o["kv_budget"], str):
-        choice("kv_budget", o["kv_budget"], ("auto",))
-    else:
-        o["kv_budget"] = integer("kv_budget (bytes)", o["kv_budget"], 1)
+    o["gpu_layers"] = choice_or_integer("gpu_layers", o["gpu_layers"], ("auto", "all"), 0, 2**31 - 1)
+    o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
     choice("kv_dtype", o["kv_dtype"], ("f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
     choice("pooling", o["pooling"], (None, *POOLINGS))
-    for name in ("n_ctx", "threads"):
+    for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
-            o[name] = integer(name, o[name], 1, 2**31 - 1)
+            o[name] = integer(name, o[name], 1, most)
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
-        o["prompts"] = {str(k): encoding.check_text(v, f"prompts[{k!r}]") for k, v in o["prompts"].items()}
+        o["prompts"] = {
+            encoding.check_text(k, "a name in prompts"): encoding.check_text(v, f"prompts[{shown(k)}]") for k, v in o["prompts"].items()
+        }
     if not (o["progress"] is None or isinstance(o["progress"], bool) or callable(o["progress"])):
-        raise TypeError(f"progress must be True, False, None or a function of (bytes done, bytes in all), not {o['progress']!r}")
+        raise TypeError(f"progress must be True, False, None or a function of (bytes done, bytes in all), not {shown(o['progress'])}")
     return o
 
 
@@ -145,7 +143,7 @@ def describe_file(file: _core.ModelFile) -> str:
     for _, kind, shape, bytes_ in file.tensors:
         weights[kind] = weights.get(kind, 0) + bytes_
         numbers += int(np.prod(shape, dtype=object)) if shape else 1
-    name = Path(file.path).name
+    name = shown_path(Path(file.path).name)
     return f"{name}: {file.architecture}, {count(numbers)} parameters, {formats(weights)}, {size(file.size)} ({file.kind})"
 
 
@@ -310,7 +308,7 @@ class Model:
         Raises TypeError or ValueError naming the argument or the text, UnsupportedTaskError. KeyboardInterrupt carries the rows
         done so far as .partial.
         """
-        self._need("encode")
+        self._need("encode", "encode()")
         return self._encoder.encode(
             inputs,
             prompt=prompt,
@@ -354,7 +352,7 @@ class Model:
         """Scores of (query, document) pairs by a cross-encoder: float32 (n,), or (n, labels) when it has several labels.
 
         One pair of strings alone gives one score. The activation is the one its config names (a sigmoid for one label otherwise)."""
-        self._need("classify")
+        self._need("classify", "predict()")
         single = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         scores = self._encoder.classify([tuple(pairs)] if single else pairs, truncate, show_progress_bar)
         result: Float32 = scores[:, 0] if scores.shape[1] == 1 else scores
@@ -371,7 +369,7 @@ class Model:
         show_progress_bar: bool | None = None,
     ) -> list[encoding.RankHit]:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
-        self._need("classify")
+        self._need("classify", "rank()")
         encoding.check_text(query, "query")
         texts = list(encoding.items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
@@ -409,7 +407,7 @@ class Model:
         return self._generate(prompt, sampling, stream=True)  # type: ignore[no-any-return]
 
     def _generate(self, prompt: Any, sampling: Mapping[str, Any], stream: bool) -> Any:
-        self._need("generate")
+        self._need("generate", "stream()" if stream else "generate()")
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
         ids = self._prompt_ids(prompts, names)
@@ -468,11 +466,17 @@ class Model:
             if "max_new_tokens" in options:
                 raise TypeError("max_tokens and max_new_tokens were both given; they are the same")
             options["max_new_tokens"] = max_tokens
-        self._need("generate")
+        self._need("generate", "chat()")
+        if flag("dry_run", dry_run) and flag("stream", stream):
+            raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
+        stream = flag("stream", stream)
         conversation = check_messages(messages)
+        variables = check_template_kwargs(template_kwargs)
         params = self._params(options)
         template = self._chat_template()
-        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **(template_kwargs or {})))
+        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **variables))
+        if not text:
+            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
         ids = self._prompt_ids([text], ["the rendered conversation"], add_special=False)  # the template writes the special tokens itself
 
         def finish(found: list[Generation]) -> Any:
@@ -495,7 +499,8 @@ class Model:
             template = self._template
             if template is None:
                 raise ChatTemplateError(
-                    f"{self.path.name} has no chat template, and a guessed one would silently give bad answers. Pass chat_template= "
+                    f"{shown_path(self.path.name)} has no chat template, and a guessed one would silently give bad answers. "
+                    f"Pass chat_template= "
                     f"(Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
                 )
             return template
@@ -504,14 +509,14 @@ class Model:
     @checked_keywords()
     def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
         """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
-        self._need("generate")
+        self._need("generate", "logits()")
         choice("positions", positions, ("last", "all"))
         return self._core.logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
     def score(self, text_or_ids: str | Ids) -> Float32:
         """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
-        self._need("generate")
+        self._need("generate", "score()")
         return self._core.score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
     # ------------------------------------------------------------ tokens
@@ -519,6 +524,7 @@ class Model:
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
         """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
         encoding.check_text(text, "text")
+        add_special = flag("add_special", add_special)
         work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
         ids = interruptible(work) if len(text) > encoding.DIRECT_CHARACTERS else work()
         return np.ascontiguousarray(ids, np.int32)
@@ -526,12 +532,9 @@ class Model:
     @checked_keywords()
     def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
         """The text of token ids (bytes that make no character become U+FFFD)."""
-        array = np.asarray(ids)
-        if not array.size:
-            return ""
-        return str(
-            self._tokenizer.decode(prompt_ids(array, self._tokenizer, self.info["vocab_size"], name="ids"), skip_special=skip_special)
-        )
+        array = check_ids(ids, self.info["vocab_size"], "ids")
+        skip_special = flag("skip_special", skip_special)
+        return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
 
     def count_tokens(self, text: str) -> int:
         """How many tokens a text is, special ones included."""
@@ -543,14 +546,14 @@ class Model:
         return self._tokenizer.backend
 
     # ------------------------------------------------------------ the model itself
-    def _need(self, task: str) -> None:
+    def _need(self, task: str, call: str) -> None:
         if self._closed:
-            raise ValueError(f"This model ({self.path.name}) is closed")
+            raise ValueError(f"This model ({shown_path(self.path.name)}) is closed")
         tasks = list(self.info["tasks"])
         if task not in tasks:
             can = " and ".join(_TASK_CALLS[t] for t in tasks if t in _TASK_CALLS)
             raise UnsupportedTaskError(
-                f"{_TASK_CALLS[task]} needs {_TASK_NEEDS[task]}; {self.path.name} is {self.info['architecture']!r}. It can do {can}"
+                f"{call} needs {_TASK_NEEDS[task]}; {shown_path(self.path.name)} is {self.info['architecture']!r}. It can do {can}"
             )
 
     def memory(self) -> dict[str, int]:
@@ -563,7 +566,7 @@ class Model:
 
     def _headline(self) -> str:
         i = self.info
-        return f"{self.path.name}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
+        return f"{shown_path(self.path.name)}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
 
     def _devices(self) -> str:
         """cpu (avx2, 2 threads): 10 layers, vulkan:0 (name): 20 layers."""
@@ -589,7 +592,7 @@ class Model:
         tasks = ", ".join(_TASK_CALLS.get(task, task) for task in i["tasks"])
         header = [
             self._headline(),
-            f"file {self.path} ({size(i['file_bytes'])})",
+            f"file {shown_path(self.path)} ({size(i['file_bytes'])})",
             f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
         ]
         if "encode" in i["tasks"]:
@@ -622,7 +625,9 @@ class Model:
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Gives all memory back. Calls that run keep what they use until they end; later calls raise ValueError."""
+        """Gives the model's memory back. Calls that run keep what they use until they end; later calls raise ValueError.
+
+        The tokenizer stays: tokenize(), detokenize() and count_tokens() go on to work, as do similarity(), info and summary()."""
         if not self._closed:
             self._closed = True
             self._core.close()
@@ -638,6 +643,38 @@ class Model:
         return _reload, (str(self.path), options)
 
 
+def check_template_kwargs(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"template_kwargs must be a dict from the name of a variable to its value, not {type(given).__name__} {shown(given)}"
+        )
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"template_kwargs has the key {shown(name)}; names of variables are strings")
+        if name in _RESERVED:
+            raise TypeError(f"template_kwargs cannot set {name!r}: chat() sets it itself")
+    return dict(given)
+
+
+def check_content(content: Any, where: str) -> Any:
+    """A message's text. OpenAI's list of parts is joined by line feeds where all are text."""
+    if isinstance(content, str):
+        return encoding.check_text(content, where)
+    if not isinstance(content, (list, tuple)):
+        raise TypeError(f"{where} is {'None' if content is None else type(content).__name__ + ' ' + shown(content)}; it must be a string")
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else part
+            raise ValueError(
+                f'{where}, part {i}, is {shown(kind)}: this version reads text only, as a string or as {{"type": "text", "text": "..."}}'
+            )
+        texts.append(encoding.check_text(part["text"], f"the text of part {i} of {where}"))
+    return "\n".join(texts)
+
+
 def check_messages(messages: Any) -> list[dict[str, Any]]:
     """A conversation as a list of plain dicts; one string is one user message."""
     if isinstance(messages, str):
@@ -650,9 +687,14 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         if not isinstance(message, Mapping):
             raise TypeError(f"message {i} is a {type(message).__name__}, not a dict with role and content")
         if not isinstance(message.get("role"), str):
-            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {", ".join(map(str, message)) or "nothing"}')
+            if "role" in message:
+                raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')
+            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {shown(list(message))}')
+        encoding.check_text(message["role"], f"the role of message {i}")
         if "content" not in message:
-            raise ValueError(f'message {i} has no "content"; it has {", ".join(map(str, message))}')
-        if isinstance(message["content"], str):
-            encoding.check_text(message["content"], f"the content of message {i}")
-    return [dict(message) for message in messages]
+            raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
+    checked = []
+    for i, message in enumerate(messages):
+        calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
+        checked.append({**message, "content": None if calls_tools else check_content(message["content"], f"the content of message {i}")})
+    return checked

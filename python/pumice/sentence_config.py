@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import _core
+from .arguments import shown
 from .errors import ModelFormatError, UnsupportedModelError
 from .side_files import field as json_field
 from .side_files import read_json, read_object
@@ -97,6 +98,12 @@ def _pooling(folder: Path, name: object, modules_file: Path, config: SentenceCon
         said = repr(name)[:80]
         raise ModelFormatError(f"{modules_file}: {said} is not the name of a folder beside it", file=str(modules_file), field="path")
     file = folder / name / "config.json"
+    if not file.exists():
+        raise ModelFormatError(
+            f"{modules_file} names the pooling folder {shown(name)}, and {file} is missing: how to pool is unknown. Complete the download",
+            file=str(modules_file),
+            field="path",
+        )
     values = read_object(file)
     modes = values.get("pooling_mode")
     if modes is None:

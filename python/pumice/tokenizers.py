@@ -22,6 +22,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from . import gguf_tokenizer
+from .arguments import shown, shown_path
 from .errors import ModelFormatError, TokenizerError
 from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
 from .side_files import read_object, read_text
@@ -29,10 +30,19 @@ from .side_files import read_object, read_text
 if TYPE_CHECKING:
     from ._core import ModelFile
 
+try:
+    import resource
+
+    _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()  # and fields of statm
+except ImportError:  # not Unix
+    _LIMITS = ()
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
+MEMORY_MARGIN = 64 << 20  # for threads and what they keep
+MEMORY_PER_CHARACTER = 256
 NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
 
 
@@ -95,6 +105,7 @@ class Tokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
+        _check_template(backend)
         with _no_panic("trying the tokenizer"):
             self._single, self._pair = self._layouts()
         self._decoding = _Decoding.of(self)
@@ -104,6 +115,7 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
         """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
         _check_text(text)
+        _check_memory(len(text))
         with _no_panic("tokenising"):
             ids = (self.backend if parse_special else self._plain_backend).encode(text, add_special_tokens=False).ids
         if add_special:
@@ -242,6 +254,7 @@ class Tokenizer:
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of str, found one str")
         texts = list(texts)
+        _check_memory(sum(len(text) for text in texts if isinstance(text, str)))
         try:
             with _no_panic("tokenising"):
                 return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
@@ -314,6 +327,39 @@ def _no_panic(doing: str) -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
+
+
+def _check_memory(characters: int) -> None:
+    """The tokenizers package ends the process, or spins, where a limit of address space (RLIMIT_AS, RLIMIT_DATA) gives it no memory."""
+    for limit, field in _LIMITS:
+        most = resource.getrlimit(limit)[0]
+        if most == resource.RLIM_INFINITY:
+            continue
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[field]) * resource.getpagesize()
+        needed = MEMORY_MARGIN + characters * MEMORY_PER_CHARACTER
+        if used + needed > most:
+            raise MemoryError(
+                f"tokenising {characters} characters may take {needed >> 20} MiB; the process has {used >> 20} MiB of the {most >> 20} MiB "
+                f"that its limit of address space (ulimit -v) allows. Raise the limit, or give fewer texts at once"
+            )
+
+
+def _check_template(backend: Backend) -> None:
+    """A template of special tokens that names one it does not define is a panic inside the tokenizers package, which prints."""
+    processor = backend.post_processor
+    waiting = [json.loads(processor.__getstate__())] if processor is not None else []
+    while waiting:
+        step = waiting.pop()
+        waiting += step.get("processors") or []
+        if step.get("type") != "TemplateProcessing":
+            continue
+        for part in chain(step.get("single") or (), step.get("pair") or ()):
+            name = (part.get("SpecialToken") or {}).get("id")
+            if name is not None and name not in (step.get("special_tokens") or {}):
+                raise TokenizerError(
+                    f"the post-processor's template uses {shown(name)}, which its special_tokens lack. {gguf_tokenizer.FIX}"
+                )
 
 
 # ---- decoding ------------------------------------------------------------------------------------
@@ -455,9 +501,13 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
             raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
         return _with_files(Backend.from_str(backend.to_str()), _folder_of(file), file)
     if override is not None:
+        if not str(override):
+            raise ValueError('tokenizer="" is no path; None takes the model\'s own')
         path = Path(override)
         if not path.exists():
-            raise FileNotFoundError(f"tokenizer={str(override)!r}: there is no such file or folder")
+            raise FileNotFoundError(f"tokenizer={shown(str(override))}: there is no such file or folder")
+        if not path.is_dir() and not path.is_file():
+            raise TokenizerError(f"tokenizer={shown(str(override))} is neither a regular file nor a folder")
         folder = path if path.is_dir() else path.parent
         return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
     if file.kind == "gguf":
@@ -491,18 +541,20 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(named), named)
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder)
-        if path.is_file():
+        # What is there and cannot be read is an error: the next file might say something else.
+        if os.path.lexists(path):
             return _backend_of(_read_bytes(path), path)
-        if (folder / "vocab.txt").is_file():
+        if os.path.lexists(folder / "vocab.txt"):
             return _bert(folder / "vocab.txt", folder)
-        if (folder / "tokenizer.model").is_file():
+        if os.path.lexists(folder / "tokenizer.model"):
             return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
     raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt or tokenizer.model. {gguf_tokenizer.FIX}")
 
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
-        raise TokenizerError(f"{path} is not a regular file")
+        what = "not a regular file" if path.exists() else "a link to nothing" if path.is_symlink() else "not there"
+        raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
     size = path.stat().st_size
     if size > MAX_TOKENIZER_BYTES:
         raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")

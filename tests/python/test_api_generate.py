@@ -246,8 +246,9 @@ def test_logit_bias(model: Any) -> None:
         model.generate("a", logit_bias={"AB": 1})
     with pytest.raises(ValueError, match="token id in logit_bias"):
         model.generate("a", logit_bias={999: 1})
-    with pytest.raises(ValueError, match="finite"):
-        model.generate("a", logit_bias={1: math.nan})
+    for bias in (math.nan, math.inf, 1e300, -1e300):
+        with pytest.raises(ValueError, match=r"logit_bias\[1\]=.* at most 1e\+20; -inf forbids the token"):
+            model.generate("a", logit_bias={1: bias})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 #include "engine/page_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <map>
 #include <random>
@@ -102,6 +104,38 @@ TEST(PagePool, EvictsTheLongestUnusedLeavesFirst) {
   EXPECT_EQ(run(m, text(4, 256)), 0);  // everything else goes
   EXPECT_EQ(m.pool->cached_tokens(a), 0);
   EXPECT_EQ(m.leaked(), 0);
+}
+
+// The parent's threads held three sequences: one runs, one is parked, one is kept. The child has the last two, and all other pages free.
+TEST(PagePool, AChildHasWhatIsParkedAndKept) {
+  toy::Model m(8);
+  const Ids runs = text(1, 70), parked = text(2, 70), kept = text(3, 40);
+  PageTable running, waiting;
+  ASSERT_EQ(run(m, kept), 0);
+  ASSERT_TRUE(m.pool->acquire(running, runs));
+  ASSERT_TRUE(m.pool->acquire(waiting, parked));
+  m.pool->publish(running, part(runs, 32));
+  m.pool->publish(waiting, part(parked, 32));
+  m.pool->park(waiting);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto stats = m.pool->stats();
+    bool good = stats.pages_in_use == 3 && stats.pages_cached == 3;  // the parked table; kept: two pages, and what `running` had published
+    m.pool->self_check();
+    good = good && m.pool->cached_tokens(kept) == 39 && m.pool->cached_tokens(runs) == 32;
+    m.pool->release(running, runs);  // its sequence is not here any more
+    m.pool->self_check();
+    good = good && m.pool->unpark(waiting) && waiting.pages().size() == 3;
+    m.pool->release(waiting, parked);
+    m.pool->self_check();
+    good = good && m.pool->stats().pages_in_use == 0 && running.pages().empty();
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  m.pool->self_check();
+  EXPECT_EQ(m.pool->stats().pages_in_use, 6);
 }
 
 TEST(PagePool, CopiesNothingWhenTheSourceIsTheMissingPage) {

@@ -179,6 +179,36 @@ TEST(Sampler, PenaltiesAndBias) {
   EXPECT_EQ(work, logits);
 }
 
+TEST(Sampler, WhatIsForbiddenIsNeverDrawn) {
+  constexpr float kForbid = -std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = row(200, 5);
+  for (const float temperature : {0.0f, 1.0f, 1e6f}) {
+    for (const bool filtered : {false, true}) {
+      SamplingParams p;
+      p.temperature = temperature;
+      if (filtered) p.top_k = 150, p.top_p = 0.9f, p.typical_p = 0.95f;
+      for (std::int32_t id = 0; id < 200; ++id)
+        if (id != 17 && id != 60) p.logit_bias.emplace_back(id, kForbid);
+      p.logit_bias.emplace_back(60, -1e20f);
+      p.validate(200);
+      Sampler sampler(p, 3);
+      Choice choice;
+      std::vector<float> changed = logits;
+      for (std::uint64_t step = 0; step < 200; ++step) {
+        sampler.choose(changed, {}, 0, step, choice);
+        ASSERT_EQ(choice.id, 17) << temperature;
+      }
+      p.logit_bias.emplace_back(17, kForbid);
+      p.logit_bias.emplace_back(60, kForbid);
+      Sampler nothing(p, 3);
+      std::string message;
+      EXPECT_EQ(toy::error_of([&] { nothing.choose(changed, {}, 0, 0, choice); }, &message), ErrorKind::invalid_argument);
+      EXPECT_NE(message.find("forbids every token"), std::string::npos);
+      EXPECT_EQ(changed, logits);
+    }
+  }
+}
+
 TEST(Sampler, GreedyTakesTheLowestIdOfTies) {
   Sampler sampler({}, 0);
   Choice choice;
@@ -310,7 +340,9 @@ TEST(Sampler, ParametersAreChecked) {
     refused([&](auto& p) { p.min_p = bad; }, "min_p");
     refused([&](auto& p) { p.repetition_penalty = bad; }, "repetition_penalty");
   }
-  refused([&](auto& p) { p.repetition_penalty = 0; }, "repetition_penalty");
+  for (const float bad : {0.0f, 1e-45f, 1e30f}) refused([&](auto& p) { p.repetition_penalty = bad; }, "repetition_penalty");
+  refused([&](auto& p) { p.temperature = 1e7f; }, "temperature");
+  for (const float bad : {1e21f, -3e38f}) refused([&](auto& p) { p.logit_bias = {{1, bad}}; }, "logit_bias");
   refused([&](auto& p) { p.presence_penalty = nan; }, "presence_penalty");
   refused([&](auto& p) { p.frequency_penalty = inf; }, "frequency_penalty");
   refused([&](auto& p) { p.top_k = -1; }, "top_k");
