@@ -100,4 +100,4 @@ def test_layers_reach_the_engine(pumice: Any, core: Any, tmp_path: Path, capsys:
     assert main(["plan", str(path), "--gpu-layers", "all"]) == 0
     assert main(["plan", str(path), "--gpu-layers", "3"]) == 0
     assert main(["plan", str(path), "--gpu-layers", "most"]) == 1
-    assert "gpu_layers='most' is not one of 'auto', 'all'" in capsys.readouterr().err
+    assert "gpu_layers='most' is neither 'auto' nor 'all'" in capsys.readouterr().err

@@ -1,0 +1,133 @@
+// What the checks find out about a program, and what they refuse of batches and pages. tests/cpp/cpu/backend_test.cpp has the programs that
+// no backend takes.
+#include "core/program_check.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace pumice {
+namespace {
+
+constexpr MatrixId kTokens{0}, kQkv{1}, kOut{2};
+
+Weights weights() {
+  Weights w;
+  w.matrices = {{"tokens", Format::F32, 100, 8, {}}, {"qkv", Format::F32, 24, 8, {}}, {"out", Format::F32, 8, 8, {}}, {"unused", Format::F32, 8, 8, {}}};
+  return w;
+}
+
+// Embedding, one attention over a cache (or not), the selected rows.
+Program layer(bool cached) {
+  Program p{.name = "layer", .slots = {{Rows::tokens, 8}, {Rows::tokens, 24}, {Rows::tokens, 8}, {Rows::selected, 8}}, .output = 3};
+  const View x{0, 0, 8}, q{1, 0, 8}, k{1, 8, 8}, v{1, 16, 8}, attended{2, 0, 8};
+  p.ops.push_back(Embed{.out = x, .tokens = kTokens});
+  p.ops.push_back(Linear{.in = x, .out = {1, 0, 24}, .parts = {{kQkv}}});
+  Attend attend{.q = q, .out = attended, .head_dim = 4, .kv_heads = 2};
+  if (cached) {
+    p.caches = {{2, 4}};
+    attend.cache = CacheId{0};
+    p.ops.push_back(RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = 4, .rope = {}});
+  } else {
+    attend.k = k;
+    attend.v = v;
+  }
+  p.ops.push_back(attend);
+  p.ops.push_back(Linear{.in = attended, .out = x, .parts = {{kOut}}, .residual = x});
+  p.ops.push_back(Select{.in = x, .out = {3, 0, 8}});
+  return p;
+}
+
+void refused(ErrorKind kind, const std::string& part, const std::function<void()>& call) {
+  try {
+    call();
+    ADD_FAILURE() << "no error with " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    EXPECT_NE(std::string(error.what()).find("program 'layer'"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(ProgramCheck, FindsWhatAProgramTakesAndHowLongSlotsLive) {
+  const Weights w = weights();
+  const ProgramFacts facts = check_program(layer(true), shapes_of(w));
+  EXPECT_TRUE(facts.takes_ids && facts.takes_segments && facts.takes_selected);
+  EXPECT_FALSE(facts.has_log_prob || facts.keeps_no_past);
+  EXPECT_EQ(facts.positions_limit, INT64_MAX);
+  EXPECT_EQ(facts.used, (std::vector<bool>{true, true, true, false}));
+  const auto life = [&](std::size_t slot) { return std::pair(facts.slot_lives[slot].first, facts.slot_lives[slot].last); };
+  EXPECT_EQ(life(0), std::pair(std::int64_t{0}, std::int64_t{5}));
+  EXPECT_EQ(life(1), std::pair(std::int64_t{1}, std::int64_t{3}));  // from the product to the attention
+  EXPECT_EQ(life(2), std::pair(std::int64_t{3}, std::int64_t{4}));
+  EXPECT_EQ(facts.last_beyond_row, 6);
+  EXPECT_EQ(facts.last_other_rows, 5);
+
+  EXPECT_TRUE(check_program(layer(false), shapes_of(w)).keeps_no_past);
+
+  Program head{.name = "head", .slots = {{Rows::tokens, 8}, {Rows::tokens, 100}, {Rows::tokens, 1}, {Rows::tokens, 3}}, .input = 0, .output = 2};
+  head.ops = {Linear{.in = {0, 0, 8}, .out = {1, 0, 100}, .parts = {{kTokens}}}, LogProb{.logits = {1, 0, 100}, .out = {2, 0, 1}}};
+  const ProgramFacts of_head = check_program(head, shapes_of(w));
+  EXPECT_TRUE(of_head.has_log_prob && of_head.takes_ids);
+  EXPECT_FALSE(of_head.takes_segments);
+  EXPECT_EQ(of_head.slot_lives[0].first, -1);  // the input is there before operation 0
+  EXPECT_FALSE(of_head.slot_lives[3].used());
+  EXPECT_EQ(of_head.last_beyond_row, 0);
+  EXPECT_EQ(of_head.last_other_rows, -1);
+}
+
+TEST(ProgramCheck, RefusesMatricesThatAreNotThere) {
+  const Weights w = weights();
+  WeightShapes shapes = shapes_of(w);
+  shapes.matrices[1].present = false;
+  refused(ErrorKind::unsupported_model, "'qkv' was not loaded on this device", [&] { check_program(layer(true), shapes); });
+}
+
+TEST(ProgramCheck, BatchesAndPages) {
+  const Weights w = weights();
+  const WeightShapes shapes = shapes_of(w);
+  const Program p = layer(true);
+  const ProgramFacts facts = check_program(p, shapes);
+  std::vector<std::int32_t> ids(40, 7), selected = {0, 39}, pages = {1, 2};
+  std::vector<float> out(2 * 8);
+  Segment segment{0, 40, 10, pages};
+  const auto batch = [&] { return Batch{.rows = 40, .ids = ids, .types = {}, .segments = {&segment, 1}, .selected = selected}; };
+  const auto check = [&] { check_batch(p, facts, shapes, batch(), {.in = {}, .out = out}); };
+  check();
+  const auto bad_batch = [&](const std::string& part) { refused(ErrorKind::invalid_argument, part, check); };
+  ids[3] = 100;
+  bad_batch("token id 100 in row 3 is not in 0 to 99");
+  ids[3] = 0;
+  selected[1] = 40;
+  bad_batch("selected row 40 after 0 of 40 rows");
+  selected[1] = 39;
+  segment.rows = 39;
+  bad_batch("segments cover 39 of 40 rows");
+  segment.rows = 40;
+  out.resize(15);
+  bad_batch("output of 15 floats, needed are 16");
+
+  const std::vector<CacheShape> store = {{2, 4}}, other = {{2, 8}}, two = {{2, 4}, {2, 4}};
+  check_pages(p, store, 3, batch());
+  const auto bad_pages = [&](const std::vector<CacheShape>& caches, std::int32_t count, const std::string& part) {
+    refused(ErrorKind::invalid_argument, part, [&] { check_pages(p, caches, count, batch()); });
+  };
+  bad_pages(other, 3, "cache 0 of 2 heads of 4, the store has 2 of 8");
+  bad_pages(two, 3, "has 1 caches, the store 2");
+  bad_pages(store, 2, "page 2 of 2");
+  segment.past = 30;
+  bad_pages(store, 3, "2 pages for 70 positions");
+
+  // An encoder's texts begin at position 0.
+  const Program encoder = layer(false);
+  segment.past = 10;
+  out.resize(16);
+  refused(ErrorKind::invalid_argument, "has a past of 10", [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
+}
+
+}  // namespace
+}  // namespace pumice
