@@ -111,7 +111,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   const Counts counts = counts_of(batch);
   Tables& tables = space.tables;
   tables.build({plan_.program, plan_.facts, plan_.ropes, plan_.attends, plan_.positions, plan_.types, plan_.cached, plan_.kept, ranges,
-                software ? 4u : 1024u},
+                range, software},
                batch);
   
   const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);

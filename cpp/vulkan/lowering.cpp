@@ -28,7 +28,7 @@ LinearTile matvec_tile(std::int64_t rows) {
   return {64, tokens, tokens == 1 ? 4u : tokens <= 4 ? 4u : 2u};
 }
 // Many rows: LANES = TOKENS x OUTPUTS / (8 R), within 128 lanes and 16 KiB of shared memory ((TOKENS + OUTPUTS) x 80 + 64 bytes).
-LinearTile gemm_tile(std::int64_t rows) { return rows <= 32 ? LinearTile{64, 32, 64} : LinearTile{128, 64, 64}; }
+LinearTile gemm_tile(std::int64_t rows) { return rows <= 32 ? LinearTile{64, 32, 64} : LinearTile{64, 64, 64}; }
 
 std::vector<uint> linear_constants(const LinearTile& tile, Format format, Format format2, Activation activation, bool gated, bool bias, bool residual,
                                    bool vectors) {
@@ -60,10 +60,8 @@ class Planner {
     const std::int32_t heads_per_kv = op.q.width / op.head_dim / op.kv_heads;
     const std::uint64_t range = device_.limits.range;
     const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
-    // Partials of a row: at most 128 splits, in one range or few.
-    const std::int64_t partial = std::int64_t{op.kv_heads} * heads_per_kv * (params::padded_dim(word(op.head_dim)) + 2) * 4;
-    const std::int64_t most = std::max({stride(op.q), stride(op.out), partial * kMostParts});
-    const AttendShape shape{heads_per_kv, op.kv_heads, op.head_dim, cached, std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most)};
+    const AttendShape shape{heads_per_kv, op.kv_heads, op.head_dim, cached,
+                            std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
     plan_.attend_of.back() = index_of(plan_.attends, shape);
   }
   void operator()(const Select&) {}
@@ -71,7 +69,6 @@ class Planner {
   void operator()(const LogProb&) {}
 
  private:
-  static constexpr std::int64_t kMostParts = 128;
   template <class T>
   static std::int32_t index_of(std::vector<T>& all, const T& item) {
     const auto known = std::find(all.begin(), all.end(), item);
@@ -138,7 +135,7 @@ class Lowering {
     const std::int64_t width = op.group > 0 ? op.group : op.in.width, heads = op.in.width / width;
     const uint lanes = params::norm_lanes(word(width), word(static_cast<std::int64_t>(device_.limits().invocations)));
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.add})) {
-      Dispatch d = dispatch("norm", "norm", {lanes, static_cast<uint>(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add)});
+      Dispatch d = dispatch("norm", "norm", {lanes, static_cast<uint>(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add), params::norm_batch(word(width), lanes)});
       d.bind(rows(op.in, block, false));
       d.bind(rows(op.out, block, true));
       d.bind(op.add ? rows(op.add, block, false) : Binding{});

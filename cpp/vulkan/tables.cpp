@@ -59,7 +59,7 @@ void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at
 }
 
 // Tiles never cross segments nor blocks; those with many keys come first, so that the last ones to run are short.
-void Tables::put_tiles(const AttendShape& shape, const Batch& batch, std::uint32_t ranges, std::uint64_t wanted, AttendTables& tables) {
+void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
   for (const Segment& s : batch.segments) {
     longest = std::max<std::int64_t>(longest, s.rows);
@@ -67,11 +67,24 @@ void Tables::put_tiles(const AttendShape& shape, const Batch& batch, std::uint32
   }
   tables.tile = params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
                                     static_cast<std::uint32_t>(longest));
-  struct Tile { std::uint32_t segment, row, rows; std::int64_t keys; };
   std::uint64_t groups = 0;
+  for (const Segment& s : batch.segments) groups += static_cast<std::uint64_t>(ceil_div(s.rows, tables.tile.rows));
+  groups *= static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
+  // Up to the next power of two: a sequence that grows keeps its recording.
+  const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
+  tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024, request.software ? 512 : 4096);
+  tables.parts = tables.splits * ranges;
+  // Rows whose results, and parts of results, one binding holds.
+  std::int64_t block_rows = shape.binding_rows;
+  if (tables.parts > 1) {
+    const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
+    const std::uint64_t row_bytes = 4 * params::attend_partial_words(heads, tables.parts, static_cast<std::uint32_t>(shape.head_dim));
+    block_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(request.range / row_bytes), 1, block_rows);
+  }
+  struct Tile { std::uint32_t segment, row, rows; std::int64_t keys; };
   tables.blocks.clear();
-  for (std::int64_t first = 0; first < batch.rows; first += shape.block_rows) {
-    const std::int64_t end = std::min<std::int64_t>(batch.rows, first + shape.block_rows);
+  for (std::int64_t first = 0; first < batch.rows; first += block_rows) {
+    const std::int64_t end = std::min<std::int64_t>(batch.rows, first + block_rows);
     std::vector<Tile> tiles;
     for (std::size_t s = 0; s < batch.segments.size(); ++s) {
       const Segment& segment = batch.segments[s];
@@ -85,12 +98,7 @@ void Tables::put_tiles(const AttendShape& shape, const Batch& batch, std::uint32
     std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.keys > b.keys; });
     tables.blocks.push_back({first, end - first, here(), static_cast<std::uint32_t>(tiles.size())});
     for (const Tile& tile : tiles) words_.insert(words_.end(), {tile.segment, tile.row, tile.rows, 0u});
-    groups += static_cast<std::uint64_t>(tiles.size()) * static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
   }
-  // Up to the next power of two: a sequence that grows keeps its recording.
-  const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
-  tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, wanted);
-  tables.parts = tables.splits * ranges;
 }
 
 void Tables::build(const TableRequest& request, const Batch& batch) {
@@ -131,7 +139,7 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
   attends.resize(request.attends.size());
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = request.attends[a];
-    put_tiles(shape, batch, request.page_ranges.empty() ? 1 : request.page_ranges[a], request.wanted_groups, attends[a]);
+    put_tiles(shape, request, batch, request.page_ranges.empty() ? 1 : request.page_ranges[a], attends[a]);
   }
   if (request.cached) fill_pages(batch, false, segments_at);
   if (request.kept) fill_pages(batch, true, kept_segments_at);

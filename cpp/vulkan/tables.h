@@ -15,7 +15,7 @@ namespace pumice::vulkan {
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, head_dim = 0;
   bool cached = false;
-  std::int64_t block_rows = 0;  // rows of q, out and partials that one binding holds
+  std::int64_t binding_rows = 0;  // rows of q and out that one binding holds
   bool operator==(const AttendShape&) const = default;
 };
 
@@ -36,7 +36,8 @@ struct TableRequest {
   std::span<const AttendShape> attends;  // distinct
   bool positions = false, types = false, cached = false, kept = false;
   std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
-  std::uint64_t wanted_groups = 1024;
+  std::uint64_t range = UINT32_MAX;  // bytes of a binding
+  bool software = false;             // a device of few slow lanes: few groups are wanted, and short ones
 };
 
 class Tables {
@@ -57,7 +58,7 @@ class Tables {
   std::uint32_t put_turns(const Rope& rope, const Batch& batch);
   std::uint32_t put_segments(const Batch& batch);
   void fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at);
-  void put_tiles(const AttendShape& shape, const Batch& batch, std::uint32_t ranges, std::uint64_t wanted, AttendTables& tables);
+  void put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables);
 
   std::vector<std::uint32_t> words_;
 };
