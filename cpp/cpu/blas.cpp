@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "cpu/system.h"
 
 namespace pumice::cpu {
 namespace {
@@ -90,10 +91,43 @@ std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
 
 }  // namespace
 
+constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // as OpenBLAS 0.3.34 maps it on x86-64
+constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // for what else happens meanwhile
+
+class Blas::Buffer {
+ public:
+  explicit Buffer(Buffers& all) : all_(all) {
+    const int inside = ++all.inside;
+    for (int admitted = all.admitted; inside > admitted && !first_;) {
+      const std::uint64_t needed = static_cast<std::uint64_t>(++all.coming) * kBuffer + kMargin;
+      const auto left = address_space_left();
+      if (left && *left < needed) {
+        --all.coming;
+        --all.inside;
+        fail(ErrorKind::out_of_memory, "OpenBLAS needs ", needed >> 20, " MiB of address space for one more thread, and the limit (ulimit -v) leaves ",
+             *left >> 20, " MiB: raise it, take fewer threads=, or set PUMICE_BLAS=none");
+      }
+      first_ = all.admitted.compare_exchange_strong(admitted, admitted + 1);
+      if (!first_) --all.coming;
+    }
+  }
+  ~Buffer() {
+    --all_.inside;
+    if (first_) --all_.coming;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+ private:
+  Buffers& all_;
+  bool first_ = false;
+};
+
 // One panel, transposed: out[cols][height]. With the rows as the faster index a panel can be higher before OpenBLAS treats rows of it
 // differently (Haswell kernels, 0.3.34: 16 rows this way, 11 the other).
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
+  const Buffer buffer(*buffers_);
   sgemm_(kRowMajor, kNoTrans, kTrans, static_cast<int>(cols), static_cast<int>(height), static_cast<int>(k), 1.0f, w,
          static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
 }
@@ -186,6 +220,10 @@ struct OpenedBlas {
     }
     if (auto* set = symbol<void (*)(int)>(library, {"scipy_openblas_set_num_threads", "openblas_set_num_threads"})) set(1);
     if (auto* config = symbol<const char* (*)()>(library, {"scipy_openblas_get_config", "openblas_get_config"})) opened.config_ = config();
+    if (const auto left = address_space_left(); left && *left < kBuffer + kMargin) {
+      why_not = str("the limit of address space (ulimit -v) leaves ", *left >> 20, " MiB; OpenBLAS needs ", (kBuffer + kMargin) >> 20);
+      return;
+    }
     for (const std::int64_t height : {64, 32, 16, 8, 4, 1}) {
       if (!opened.computes(height)) continue;
       opened.panel_rows_ = height;

@@ -1,7 +1,9 @@
 // float32 matrix products by OpenBLAS: our copy of it, opened when first asked for and run on the calling thread alone.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace pumice::cpu {
@@ -21,11 +23,19 @@ class Blas {
   friend struct OpenedBlas;
   using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                          int ldb, float beta, float* c, int ldc);
+  class Buffer;
   void panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
              std::int64_t height, float* out) const;
   bool computes(std::int64_t height) const;
 
+  // OpenBLAS maps a buffer for each thread that is inside at once, keeps it, and where the system refuses one it asks for ever. So where
+  // address space is limited, a thread that would need a further one enters only if there is room.
+  struct Buffers {
+    std::atomic<int> inside{0}, admitted{0}, coming{0};  // threads; buffers that there are or will be; those of them not mapped yet
+  };
+
   Sgemm sgemm_ = nullptr;
+  std::unique_ptr<Buffers> buffers_ = std::make_unique<Buffers>();
   std::int64_t panel_rows_ = 1;
   std::string path_, config_;
 };

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/resource.h>
 #endif
 #include <unistd.h>
 
@@ -167,6 +170,25 @@ std::string cpu_model() {
     if (line.compare(0, 10, "model name") == 0 && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "CPU";
+}
+
+std::optional<std::uint64_t> address_space_left() {
+#if defined(__linux__)
+  rlimit space{}, data{};
+  if (::getrlimit(RLIMIT_AS, &space) != 0) space.rlim_cur = RLIM_INFINITY;
+  if (::getrlimit(RLIMIT_DATA, &data) != 0) data.rlim_cur = RLIM_INFINITY;
+  if (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t size = 0, data_size = 0, other = 0;  // pages; fields of proc(5)
+  if (!(statm >> size >> other >> other >> other >> other >> data_size)) return std::nullopt;
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
+  for (const auto [limit, used] : {std::pair{space.rlim_cur, size * page}, std::pair{data.rlim_cur, data_size * page}})
+    if (limit != RLIM_INFINITY) left = std::min<std::uint64_t>(left, limit > used ? limit - used : 0);
+  return left;
+#else
+  return std::nullopt;
+#endif
 }
 
 Memory memory() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace pumice::cpu {
@@ -14,6 +15,9 @@ struct Memory {
   std::uint64_t total = 0, free = 0;  // bytes; the cgroup's where it is smaller
 };
 Memory memory();
+
+// Bytes of address space that a limit of this process (RLIMIT_AS, RLIMIT_DATA) leaves it; nothing without a limit.
+std::optional<std::uint64_t> address_space_left();
 
 // Parsers, apart so that they can be tested on any text.
 // v2 "cpu.max": "150000 100000" -> 1.5, "max 100000" -> 0. v1: quota -1 -> 0. 0 means no limit.

@@ -25,7 +25,7 @@ namespace {
 py::list devices() {
   std::vector<DeviceInfo> found;
   {
-    const py::gil_scoped_release release;  // opening Vulkan takes a while
+    const WithoutGil released;  // opening Vulkan takes a while
     found = engine::devices();
   }
   py::list out;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -136,14 +137,17 @@ def run_plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _text(line: bytes, number: int, source: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"line {number} of {source} is not UTF-8 text: byte 0x{line[error.start]:02x} at place {error.start}") from None
+
+
 def _lines(path: str) -> Iterator[str]:
-    if path == "-":
-        for line in sys.stdin.buffer:
-            yield line.decode("utf-8").rstrip("\r\n")
-    else:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            for line in file:
-                yield line.rstrip("\r\n")
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            yield _text(line, number, "standard input" if path == "-" else path).rstrip("\r\n")
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
@@ -164,7 +168,9 @@ def run_encode(arguments: argparse.Namespace) -> int:
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
+    prompt = arguments.prompt
+    if prompt == "-":
+        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(sys.stdin.buffer, 1))
     with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
         for chunk in stream:
             print(chunk, end="", flush=True)
@@ -176,6 +182,8 @@ def run_chat(arguments: argparse.Namespace) -> int:
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
     talks = sys.stdin.isatty()
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        # A model that cannot chat says so before the first line.
+        model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         while True:
             if talks:
                 print("> ", end="", flush=True)

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from .limits import is_tight
+
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02  # how often the waiting thread looks for signals
@@ -18,10 +20,13 @@ class Task(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        try:
-            threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
-        except RuntimeError:  # no thread to be had (a limit of processes): the work is done here, and Ctrl-C waits for its end
-            self._run(work)
+        if not is_tight():
+            try:
+                threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
+                return
+            except RuntimeError:  # no thread to be had (a limit of processes)
+                pass
+        self._run(work)  # here and now; Ctrl-C waits for its end
 
     def _run(self, work: Callable[[], T]) -> None:
         try:

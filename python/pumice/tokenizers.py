@@ -25,24 +25,19 @@ from . import gguf_tokenizer
 from .arguments import shown, shown_path
 from .errors import ModelFormatError, TokenizerError
 from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
+from .limits import check_memory
 from .side_files import read_object, read_text
 
 if TYPE_CHECKING:
     from ._core import ModelFile
 
-try:
-    import resource
-
-    _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()  # and fields of statm
-except ImportError:  # not Unix
-    _LIMITS = ()
-
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
-MEMORY_MARGIN = 64 << 20  # for threads and what they keep
-MEMORY_PER_CHARACTER = 256
+# Bytes that the tokenizers package may take: per character of a text, per byte of a tokenizer.json.
+TEXT_MEMORY = 256
+FILE_MEMORY = 24
 NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
 
 
@@ -115,7 +110,7 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
         """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
         _check_text(text)
-        _check_memory(len(text))
+        check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         with _no_panic("tokenising"):
             ids = (self.backend if parse_special else self._plain_backend).encode(text, add_special_tokens=False).ids
         if add_special:
@@ -254,7 +249,7 @@ class Tokenizer:
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of str, found one str")
         texts = list(texts)
-        _check_memory(sum(len(text) for text in texts if isinstance(text, str)))
+        check_memory(TEXT_MEMORY * sum(len(text) for text in texts if isinstance(text, str)), f"tokenising {len(texts)} texts")
         try:
             with _no_panic("tokenising"):
                 return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
@@ -327,22 +322,6 @@ def _no_panic(doing: str) -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
-
-
-def _check_memory(characters: int) -> None:
-    """The tokenizers package ends the process, or spins, where a limit of address space (RLIMIT_AS, RLIMIT_DATA) gives it no memory."""
-    for limit, field in _LIMITS:
-        most = resource.getrlimit(limit)[0]
-        if most == resource.RLIM_INFINITY:
-            continue
-        with open("/proc/self/statm") as file:
-            used = int(file.read().split()[field]) * resource.getpagesize()
-        needed = MEMORY_MARGIN + characters * MEMORY_PER_CHARACTER
-        if used + needed > most:
-            raise MemoryError(
-                f"tokenising {characters} characters may take {needed >> 20} MiB; the process has {used >> 20} MiB of the {most >> 20} MiB "
-                f"that its limit of address space (ulimit -v) allows. Raise the limit, or give fewer texts at once"
-            )
 
 
 def _check_template(backend: Backend) -> None:
@@ -511,6 +490,7 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         folder = path if path.is_dir() else path.parent
         return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
     if file.kind == "gguf":
+        check_memory(0, f"building the tokenizer of {file.path}")
         with _no_panic("building the tokenizer"), _typed(file.path):
             built = gguf_tokenizer.build(file.get, file.path)
         return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
@@ -587,6 +567,7 @@ def _backend_of(data: bytes, path: Path) -> Backend:
                 f"{path}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
                 f"{gguf_tokenizer.LONGEST_TOKEN}. {gguf_tokenizer.FIX}"
             )
+    check_memory(FILE_MEMORY * len(data), f"building the tokenizer of {path}")
     return Backend.from_buffer(data)
 
 

@@ -15,10 +15,10 @@ from fake_core import fake, fake_core, write_model  # noqa: F401
 
 @pytest.fixture(name="cli")
 def _cli(pumice: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(*words: Any, stdin: str = "") -> tuple[int, str, str]:
+    def run(*words: Any, stdin: str | bytes = "") -> tuple[int, str, str]:
         from pumice.__main__ import main
 
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin if isinstance(stdin, bytes) else stdin.encode())))
         try:
             code = main([str(word) for word in words])
         except SystemExit as stop:
@@ -89,6 +89,22 @@ def test_generate(cli: Any, path: Path) -> None:
 def test_chat_keeps_the_conversation(cli: Any, path: Path) -> None:
     code, out, err = cli("chat", path, "--system", "S", "--max-new-tokens", 3, stdin="Hi\n\nthere\n")
     assert (code, out, err) == (0, ">tn\n>tn\n", "")
+
+
+def test_chat_with_a_model_that_cannot(cli: Any, tmp_path: Path) -> None:
+    code, out, err = cli("chat", write_model(tmp_path / "e.gguf", tasks=["encode"]), stdin="")
+    assert (code, out) == (1, "")
+    assert err.startswith("pumice: chat() needs a decoder")
+
+
+def test_input_that_is_no_text(cli: Any, path: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_bytes(b"one\ntwo \xff\n")
+    code, _, err = cli("encode", path, texts, "-o", tmp_path / "x.npy")
+    assert (code, err) == (1, f"pumice: line 2 of {texts} is not UTF-8 text: byte 0xff at place 4\n")
+    for words in (["encode", path, "-o", tmp_path / "x.npy"], ["generate", path, "-"]):
+        code, _, err = cli(*words, stdin=b"\xffone")
+        assert (code, err) == (1, "pumice: line 1 of standard input is not UTF-8 text: byte 0xff at place 0\n")
 
 
 def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
