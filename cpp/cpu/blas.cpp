@@ -105,7 +105,8 @@ class Blas::Buffer {
         --all.coming;
         --all.inside;
         fail(ErrorKind::out_of_memory, "OpenBLAS needs ", needed >> 20,
-             " MiB of address space for one more thread, and the limit (ulimit -v) leaves ", *left >> 20, " MiB: raise it, take fewer threads=, or set PUMICE_BLAS=none");
+             " MiB of address space for one more thread, and the limit (ulimit -v) leaves ", *left >> 20,
+             " MiB: raise it, take fewer threads=, or set PUMICE_BLAS=none");
       }
       first_ = all.admitted.compare_exchange_strong(admitted, admitted + 1);
       if (!first_) --all.coming;
