@@ -8,9 +8,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import _core, encoding
 from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
-from .errors import ChatTemplateError, FallbackWarning, UnsupportedTaskError
+from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, UnsupportedTaskError
 from .generation import (
     SAMPLING_DEFAULTS,
     ChatResult,
@@ -187,7 +187,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     tokenizer_task = Task(build_tokenizer)
     bar = _LoadBar(checked["progress"], path.name)
     try:
-        engine = _core.load(file, engine_options(file, checked, config), bar.update)
+        engine, lost = _load_engine(file, checked, config, bar.update)
     finally:
         bar.close()
     try:
@@ -200,9 +200,45 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         raise
     model.info["load_seconds"] = time.perf_counter() - started
     logger.info("%s", model._log_line())
-    if fallback := engine.placement().get("fallback"):
+    if fallback := lost or engine.placement().get("fallback"):
         warn(FallbackWarning, str(fallback))
     return model
+
+
+def _load_engine(
+    file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
+) -> tuple[_core.Model, str | None]:
+    """The loaded engine, and why it is on the CPU where device="auto" had chosen a GPU that failed."""
+    try:
+        return _core.load(file, engine_options(file, options, config), progress), None
+    except DeviceError as error:
+        if options["device"] != "auto":
+            raise
+        engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
+        return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _survives_its_device(method: Callable[Concatenate[Model, P], R]) -> Callable[Concatenate[Model, P], R]:
+    """With device="auto", a call whose GPU is lost warns, moves the model to the CPU and is done again there."""
+
+    @functools.wraps(method)
+    def call(self: Model, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        core = self._core
+        try:
+            return method(self, *args, **kwargs)
+        except DeviceLostError as lost:
+            if self._options["device"] != "auto":
+                raise
+            self._move_to_cpu(core, lost)
+            if any(isinstance(arg, Iterator) for arg in args):  # it has been read, and cannot be read again
+                raise
+            return method(self, *args, **kwargs)
+
+    return call
 
 
 class _LoadBar:
@@ -261,7 +297,9 @@ class Model:
         self.path = path
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
-        self._encoder = encoding.Encoder(engine, tokenizer, config, activation if isinstance(activation, str) else None)
+        self._activation = activation if isinstance(activation, str) else None
+        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation)
+        self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
             "path": str(path),
@@ -275,6 +313,7 @@ class Model:
 
     # ------------------------------------------------------------ encode
     @checked_keywords()
+    @_survives_its_device
     def encode(
         self,
         inputs: str | Iterable[str],
@@ -342,6 +381,7 @@ class Model:
         return encoding.similarity(a, b, self._config.similarity)
 
     @checked_keywords()
+    @_survives_its_device
     def predict(
         self,
         pairs: Sequence[str] | Iterable[tuple[str, str]],
@@ -359,6 +399,7 @@ class Model:
         return result[0] if single else result
 
     @checked_keywords()
+    @_survives_its_device
     def rank(
         self,
         query: str,
@@ -381,6 +422,7 @@ class Model:
 
     # ------------------------------------------------------------ generate
     @checked_keywords(SAMPLING_DEFAULTS)
+    @_survives_its_device
     def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
         """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
 
@@ -439,6 +481,7 @@ class Model:
 
     # ------------------------------------------------------------ chat
     @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
+    @_survives_its_device
     def chat(
         self,
         messages: str | Sequence[Mapping[str, Any]],
@@ -507,6 +550,7 @@ class Model:
 
     # ------------------------------------------------------------ arrays
     @checked_keywords()
+    @_survives_its_device
     def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
         """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
         self._need("generate", "logits()")
@@ -514,6 +558,7 @@ class Model:
         return self._core.logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
+    @_survives_its_device
     def score(self, text_or_ids: str | Ids) -> Float32:
         """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
         self._need("generate", "score()")
@@ -546,6 +591,18 @@ class Model:
         return self._tokenizer.backend
 
     # ------------------------------------------------------------ the model itself
+    def _move_to_cpu(self, lost_core: _core.Model, lost: DeviceLostError) -> None:
+        with self._moving:
+            if self._core is not lost_core:  # another thread has done it
+                return
+            options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
+            core = _core.load(self._file, engine_options(self._file, options, self._config), None)
+            self._core = core
+            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation)
+            self.info.update(core.info)
+            lost_core.close()
+        warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
+
     def _need(self, task: str, call: str) -> None:
         if self._closed:
             raise ValueError(f"This model ({shown_path(self.path.name)}) is closed")
