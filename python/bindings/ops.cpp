@@ -6,9 +6,12 @@
 #include <cstring>
 
 #include "core/program.h"
-#include "cpu/cpu_backend.h"
+#include "engine/devices.h"
 #include "interruptible.h"
 #include "model.h"
+#if PUMICE_VULKAN
+#include "vulkan/device.h"
+#endif
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -116,7 +119,8 @@ Op read_op(const std::string& name, const py::dict& d) {
 class Runner {
  public:
   Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
-         const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype, std::int32_t pages) {
+         const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype, std::int32_t pages,
+         const std::string& device) {
     Program p{.name = "test"};
     for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
     for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
@@ -143,7 +147,8 @@ class Runner {
                                   }});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
-    backend_ = cpu::make_backend(threads);
+    const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
+    backend_ = devices.gpu ? devices.gpu : devices.cpu;
     caches_ = backend_->caches(p.caches, kv_format(kv_dtype));
     if (pages > 0) caches_->reserve(pages);
     executable_ = backend_->prepare(std::move(p), backend_->weights(weights, {}, {}, Cancel()), compute_mode(compute));
@@ -192,18 +197,36 @@ py::bytes pack_floats(const std::string& format, const py::array_t<float, py::ar
   return packed;
 }
 
+std::int64_t bytes_of_row(const std::string& format, std::int64_t cols) {
+  const auto known = format_from_name(format);
+  require(known.has_value(), "format ", format, " is not known");
+  require(cols > 0 && cols % info(*known).block == 0, cols, " weights are no whole number of blocks of ", info(*known).block);
+  return row_bytes(*known, cols);
+}
+
+// What the validation layer said since the process began (PUMICE_VULKAN_VALIDATION=1).
+std::vector<std::string> vulkan_messages() {
+#if PUMICE_VULKAN
+  return vulkan::validation_messages();
+#else
+  return {};
+#endif
+}
+
 }  // namespace
 
 void bind_ops(py::module_& module) {
   auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
   py::class_<Runner>(ops, "Runner")
       .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
-                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t>(),
-           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0)
+                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&>(),
+           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0, "device"_a = "cpu")
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{}, "segments"_a = py::list(),
            "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none());
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
+  ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);
+  ops.def("vulkan_messages", &vulkan_messages);
 }
 
 }  // namespace pumice::bindings

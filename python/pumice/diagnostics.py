@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from . import _core
 from .display import html_table, size
+from .errors import DeviceError
 from .hardware import devices
 
 Level = Literal["PASS", "WARN", "FAIL"]
@@ -56,11 +58,13 @@ class Report(list[Check]):
 
 
 def doctor() -> Report:
-    """Checks this installation: Python, packages, instruction set, BLAS, every kernel against the scalar one, devices, memory.
+    """Checks this installation: Python, packages, instruction set, BLAS, every kernel against the scalar one, devices, every operation
+    and weight format of each GPU against the CPU, memory.
 
+    The first time a GPU's driver compiles every pipeline for that: seconds, with software Vulkan up to a minute.
     Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception."""
     report = Report()
-    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _vulkan, _memory):
+    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _results, _vulkan, _memory):
         report.extend(_guarded(probe))
     return report
 
@@ -139,13 +143,39 @@ def _kernels() -> Iterator[Check]:
 
 def _devices() -> Iterator[Check]:
     for device in devices():
-        found = f"{device.name}, {size(device.memory_free)} free of {size(device.memory_total)}"
+        driver = f" ({device.driver})" if device.driver and device.id != "cpu" else ""
+        found = f"{device.name}{driver}, {size(device.memory_free)} free of {size(device.memory_total)}"
         if device.usable:
             yield Check("PASS", f"device {device.id}", found)
         else:
             yield Check(
                 "WARN", f"device {device.id}", f"{found}; not usable: {device.why_not}", "see the reason; the other devices work without it"
             )
+
+
+def _results() -> Iterator[Check]:
+    for device in devices():
+        if device.id != "cpu" and device.usable:
+            yield from _results_of(device.id)
+
+
+def _results_of(device: str) -> Iterator[Check]:
+    from .device_checks import compare
+
+    name, fix = f"results of {device}", 'update its driver; until then device="cpu" is right. Report this line with the driver\'s version'
+    begin = time.perf_counter()
+    try:
+        found = list(compare(device))
+    except (DeviceError, MemoryError) as error:
+        yield Check("FAIL", name, str(error), fix)
+        return
+    for wrong in (d for d in found if not d.ok):
+        yield Check("FAIL", f"{name}, {wrong.name}", f"differs from the CPU: NMSE {wrong.error:.3g}, at most {wrong.limit:.3g}", fix)
+    if all(d.ok for d in found):
+        worst = max(found, key=lambda d: d.error / d.limit if d.limit else 0.0)
+        seconds = time.perf_counter() - begin
+        nearest = f"nearest to its limit: {worst.name} (NMSE {worst.error:.2g})"
+        yield Check("PASS", name, f"{len(found)} operations and formats agree with the CPU ({seconds:.1f} s); {nearest}")
 
 
 def _vulkan() -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""tests/op_cases.json on numpy: the data, programs and float64 truth of every case, and a run of it on the CPU.
+"""tests/op_cases.json on numpy: the data, programs and float64 truth of every case, and a run of it on a device.
 
 Run as a program, `python op_cases.py OUT.npz INDEX...` leaves the results of some cases and the instruction set that made them: the set
 is chosen once in a process, so another one (PUMICE_ISA) needs a process of its own.
@@ -483,10 +483,16 @@ def nmse(found: npt.NDArray[Any], expected: Float64, floor: float) -> float:
 COMPUTE = {"automatic": "auto", "float32": "float32"}
 
 
-def run(case: Case, compute: str, threads: int = 1) -> Float32:
+def keep_open(device: str) -> object:
+    """As long as this lives the device stays open, and with it the pipelines that are made."""
+    op = {"op": "select", "in": (0, 0, 1), "out": (1, 0, 1)}
+    return _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
+
+
+def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:
     program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "input": case.input_slot, "output": case.output_slot}
     vectors = [vector.tolist() for vector in case.vectors]
-    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages)
+    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages, device)
 
     def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0

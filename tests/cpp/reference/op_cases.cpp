@@ -389,6 +389,15 @@ OpCases::OpCases(const std::string& path) {
   cases_ = std::move(all.at("cases"));
 }
 
+std::string OpCases::variant(std::size_t i) const {
+  const json& c = cases_.at(i);
+  if (c.contains("parts")) return c.at("parts").at(0).at("format");
+  for (const char* key : {"format", "gate", "kind", "kv"}) {
+    if (c.contains(key)) return c.at(key);
+  }
+  return {};
+}
+
 OpCase OpCases::operator[](std::size_t i) const { return Builder(i, cases_.at(i)).build(); }
 
 Slice all_rows(const OpCase& c) { return {0, c.rows, c.sequences, true}; }

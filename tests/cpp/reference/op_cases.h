@@ -42,6 +42,7 @@ class OpCases {
   explicit OpCases(const std::string& path);
   std::size_t size() const { return cases_.size(); }
   std::string op(std::size_t i) const { return cases_.at(i).at("op"); }
+  std::string variant(std::size_t i) const;  // what tells cases of an operation apart: the first format, or the kind
   OpCase operator[](std::size_t i) const;
 
  private:
