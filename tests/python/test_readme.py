@@ -17,7 +17,7 @@ import pumice
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ANY = "…"
-PAGES = ["README.md", "bench/README.md", "docs/adding.md", "docs/numerics.md", "docs/python.md"]
+PAGES = ["README.md", "bench/README.md", "docs/adding.md", "docs/numerics.md", "docs/python.md", "docs/vulkan.md"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
