@@ -14,7 +14,7 @@
 namespace pumice::engine {
 namespace {
 
-// One backend per key, as long as a model holds it.
+// One backend per key, as long as a model holds it, and while it is usable: a lost GPU is opened again for the next model.
 template <class Key>
 class Shared {
  public:
@@ -22,7 +22,7 @@ class Shared {
   std::shared_ptr<Backend> get(Key key, Make&& make) {
     const std::lock_guard lock(mutex_);
     std::weak_ptr<Backend>& known = open_[key];
-    if (auto backend = known.lock()) return backend;
+    if (auto backend = known.lock(); backend && backend->info().usable) return backend;
     std::shared_ptr<Backend> backend = make();
     known = backend;
     return backend;

@@ -11,6 +11,11 @@ Faults& faults() {
   return all;
 }
 
+namespace {
+constexpr const char* kInstall =
+    "Install the loader and your GPU's driver, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers";
+}
+
 void InstanceApi::open() {
   const char* named = std::getenv("PUMICE_VULKAN_LIBRARY");
   const char* const library = named != nullptr && *named != '\0' ? named : "libvulkan.so.1";
@@ -18,22 +23,23 @@ void InstanceApi::open() {
   void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();
-    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " cannot be opened (", why != nullptr ? why : "unknown reason",
-         "). Install the loader and your GPU's driver, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers");
+    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " cannot be opened (", why != nullptr ? why : "unknown reason", "). ",
+         kInstall);
   }
   get = reinterpret_cast<PFN_vkGetInstanceProcAddr>(::dlsym(handle, "vkGetInstanceProcAddr"));
-  if (get == nullptr) fail(ErrorKind::device_not_found, "no Vulkan: ", library, " has no vkGetInstanceProcAddr; it is no Vulkan loader");
+  if (get == nullptr)
+    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " has no vkGetInstanceProcAddr: it is no Vulkan loader. ", kInstall);
 #define PUMICE_VULKAN_LOAD(name) \
   name.set(get(nullptr, #name)); \
-  if (!name) fail(ErrorKind::device_not_found, "no Vulkan: the loader ", library, " is older than Vulkan 1.1 (no " #name ")");
+  if (!name) fail(ErrorKind::device_not_found, "no Vulkan: the loader ", library, " is older than Vulkan 1.1 (no " #name "). ", kInstall);
   PUMICE_VULKAN_GLOBAL(PUMICE_VULKAN_LOAD)
 #undef PUMICE_VULKAN_LOAD
 }
 
 void InstanceApi::load(VkInstance instance) {
 #define PUMICE_VULKAN_OPTIONAL(name) name.set(get(instance, #name));
-#define PUMICE_VULKAN_LOAD(name)   \
-  PUMICE_VULKAN_OPTIONAL(name)     \
+#define PUMICE_VULKAN_LOAD(name) \
+  PUMICE_VULKAN_OPTIONAL(name)   \
   if (!name) fail(ErrorKind::device_not_found, "no Vulkan: the loader has no " #name);
   PUMICE_VULKAN_INSTANCE(PUMICE_VULKAN_LOAD)
   PUMICE_VULKAN_INSTANCE_OPTIONAL(PUMICE_VULKAN_OPTIONAL)
@@ -42,8 +48,8 @@ void InstanceApi::load(VkInstance instance) {
 }
 
 void DeviceApi::load(const InstanceApi& instance, VkDevice device) {
-#define PUMICE_VULKAN_LOAD(name)                                  \
-  name.set(instance.vkGetDeviceProcAddr(device, #name));          \
+#define PUMICE_VULKAN_LOAD(name)                         \
+  name.set(instance.vkGetDeviceProcAddr(device, #name)); \
   if (!name) fail(ErrorKind::device, "the Vulkan driver has no " #name);
   PUMICE_VULKAN_DEVICE(PUMICE_VULKAN_LOAD)
 #undef PUMICE_VULKAN_LOAD
@@ -51,28 +57,44 @@ void DeviceApi::load(const InstanceApi& instance, VkDevice device) {
 
 const char* name(VkResult result) {
   switch (result) {
-    case VK_ERROR_OUT_OF_HOST_MEMORY: return "out of host memory";
-    case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "out of device memory";
-    case VK_ERROR_INITIALIZATION_FAILED: return "initialisation failed";
-    case VK_ERROR_DEVICE_LOST: return "device lost";
-    case VK_ERROR_MEMORY_MAP_FAILED: return "mapping memory failed";
-    case VK_ERROR_LAYER_NOT_PRESENT: return "layer not present";
-    case VK_ERROR_EXTENSION_NOT_PRESENT: return "extension not present";
-    case VK_ERROR_FEATURE_NOT_PRESENT: return "feature not present";
-    case VK_ERROR_INCOMPATIBLE_DRIVER: return "incompatible driver";
-    case VK_ERROR_TOO_MANY_OBJECTS: return "too many objects";
-    case VK_ERROR_FRAGMENTED_POOL: return "fragmented pool";
-    case VK_ERROR_OUT_OF_POOL_MEMORY: return "out of pool memory";
-    case VK_ERROR_INVALID_SHADER_NV: return "invalid shader";
-    case VK_TIMEOUT: return "timeout";
-    default: return "unknown error";
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+      return "out of host memory";
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+      return "out of device memory";
+    case VK_ERROR_INITIALIZATION_FAILED:
+      return "initialisation failed";
+    case VK_ERROR_DEVICE_LOST:
+      return "device lost";
+    case VK_ERROR_MEMORY_MAP_FAILED:
+      return "mapping memory failed";
+    case VK_ERROR_LAYER_NOT_PRESENT:
+      return "layer not present";
+    case VK_ERROR_EXTENSION_NOT_PRESENT:
+      return "extension not present";
+    case VK_ERROR_FEATURE_NOT_PRESENT:
+      return "feature not present";
+    case VK_ERROR_INCOMPATIBLE_DRIVER:
+      return "incompatible driver";
+    case VK_ERROR_TOO_MANY_OBJECTS:
+      return "too many objects";
+    case VK_ERROR_FRAGMENTED_POOL:
+      return "fragmented pool";
+    case VK_ERROR_OUT_OF_POOL_MEMORY:
+      return "out of pool memory";
+    case VK_ERROR_INVALID_SHADER_NV:
+      return "invalid shader";
+    case VK_TIMEOUT:
+      return "timeout";
+    default:
+      return "unknown error";
   }
 }
 
 void fail_call(VkResult result, const std::string& what) {
   switch (result) {
     case VK_ERROR_DEVICE_LOST:
-      fail(ErrorKind::device_lost, what, ": the GPU or its driver gave up (device lost). Load the model again; if it comes back, "
+      fail(ErrorKind::device_lost, what,
+           ": the GPU or its driver gave up (device lost). Load the model again; if it comes back, "
            "look into the system's log for what the driver said");
     case VK_ERROR_OUT_OF_DEVICE_MEMORY:
     case VK_ERROR_TOO_MANY_OBJECTS:

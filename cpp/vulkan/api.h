@@ -14,7 +14,7 @@
 
 namespace pumice::vulkan {
 
-// Counts the calls that can fail, and makes chosen ones fail without reaching the driver. For tests.
+// Counts calls, and makes chosen ones of those that can fail do so without reaching the driver. For tests.
 class Faults {
  public:
   // Call number `first` from now (0: the next one), and those after it up to `count` in all, return `result`.
@@ -24,16 +24,18 @@ class Faults {
     first_.store(calls_.load() + first);
   }
   void disarm() { first_.store(kNever); }
-  std::int64_t calls() const { return calls_.load(); }
+  std::int64_t calls() const { return calls_.load(); }    // that can fail
+  std::int64_t others() const { return others_.load(); }  // that cannot
   bool hits() {
     const std::int64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
     return call >= first_.load(std::memory_order_relaxed) && call < last_.load(std::memory_order_relaxed);
   }
+  void note_other() { others_.fetch_add(1, std::memory_order_relaxed); }
   VkResult result() const { return result_.load(); }
 
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  std::atomic<std::int64_t> calls_{0}, first_{kNever}, last_{kNever};
+  std::atomic<std::int64_t> calls_{0}, others_{0}, first_{kNever}, last_{kNever};
   std::atomic<VkResult> result_{VK_ERROR_UNKNOWN};
 };
 Faults& faults();
@@ -46,6 +48,8 @@ class Function<Result(VKAPI_PTR*)(Arguments...)> {
   Result operator()(Arguments... arguments) const {
     if constexpr (std::is_same_v<Result, VkResult>) {
       if (faults().hits()) return faults().result();
+    } else {
+      faults().note_other();
     }
     return pointer_(arguments...);
   }
@@ -75,6 +79,7 @@ class Function<Result(VKAPI_PTR*)(Arguments...)> {
 
 #define PUMICE_VULKAN_INSTANCE_OPTIONAL(F) \
   F(vkCreateDebugUtilsMessengerEXT) \
+  F(vkDestroyDebugUtilsMessengerEXT) \
   F(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
 #define PUMICE_VULKAN_DEVICE(F) \

@@ -82,6 +82,7 @@ std::vector<GpuCaches::Slab> GpuCaches::layout(std::int32_t first, std::int32_t 
 // Few slabs make few dispatches, so the last one is made anew at its larger size where memory allows, else another is put beside it.
 void GpuCaches::reserve(std::int32_t pages) {
   if (half_page_bytes_.empty()) return;
+  device_->check_alive();
   const std::lock_guard turn(device_->turn());
   if (pages <= pages_) return;
   std::vector<Slab> grown;
@@ -93,6 +94,7 @@ void GpuCaches::reserve(std::int32_t pages) {
       if (error.kind() != ErrorKind::out_of_device_memory) throw;
     }
   }
+  slabs_.reserve(slabs_.size() + static_cast<std::size_t>(pages - pages_) / static_cast<std::size_t>(slab_pages_) + 2);  // nothing fails halfway
   if (!grown.empty()) {
     const Slab &from = slabs_.back(), &to = grown.front();
     Copy copy{from.buffer.get(), to.buffer.get(), {}};
@@ -114,6 +116,7 @@ void GpuCaches::reserve(std::int32_t pages) {
 
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_page_bytes_.empty()) return;
+  device_->check_alive();
   const std::lock_guard turn(device_->turn());
   const auto slab_of = [&](std::int32_t page) -> const Slab& {
     for (const Slab& slab : slabs_) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "vulkan/pipelines.h"
 
@@ -49,34 +50,6 @@ VkDebugUtilsMessengerCreateInfoEXT messenger() {
           .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
           .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
           .pfnUserCallback = note_message};
-}
-
-// ---------------------------------------------------------------- limits
-void lower_limits(Limits& limits) {
-  const char* text = std::getenv("PUMICE_VULKAN_LIMITS");
-  if (text == nullptr) return;
-  struct { const char* name; std::uint64_t* value; std::uint64_t least; } const known[] = {
-      {"push", &limits.push_bytes, 128},         {"range", &limits.range, 1 << 20},          {"allocation", &limits.allocation, 1 << 20},
-      {"invocations", &limits.invocations, 32},  {"shared", &limits.shared, 16384},          {"groups", &limits.groups_x, 1},
-      {"memory", &limits.memory, 0},             {"submit_ms", &limits.submit_ms, 1},
-  };
-  const char* const end = text + std::strlen(text);
-  for (const char* at = text; at < end;) {
-    const char* const comma = std::find(at, end, ',');
-    const char* const equals = std::find(at, comma, '=');
-    const std::string_view key(at, static_cast<std::size_t>(equals - at));
-    std::uint64_t number = 0;
-    const auto limit = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return key == k.name; });
-    const bool is_number = equals < comma && std::from_chars(equals + 1, comma, number).ptr == comma;
-    if (limit == std::end(known) || !is_number || number < limit->least) {
-      fail(ErrorKind::invalid_argument, "PUMICE_VULKAN_LIMITS: '", std::string(at, comma),
-           "' is not name=number; names are push, range, allocation, invocations, shared, groups, memory, submit_ms; numbers are not below ",
-           "what Vulkan guarantees");
-    }
-    *limit->value = std::min(*limit->value, number);
-    if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
-    at = comma + (comma < end);
-  }
 }
 
 const char* type_name(VkPhysicalDeviceType type) {
@@ -154,7 +127,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   limits.shared = l.maxComputeSharedMemorySize;
   limits.groups_x = l.maxComputeWorkGroupCount[0];
   limits.groups_y = l.maxComputeWorkGroupCount[1];
-  lower_limits(limits);
+  if (const char* text = std::getenv("PUMICE_VULKAN_LIMITS")) lower_limits(limits, text);
   d.subgroup = subgroup.subgroupSize;
 
   const auto missing = [&](bool has, const char* what) {
@@ -186,12 +159,36 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   return d;
 }
 
-pid_t& made_in() {
-  static pid_t pid = 0;
-  return pid;
-}
+// The process that made the instance; 0: none has.
+std::atomic<pid_t> made_in{0};
 
 }  // namespace
+
+// ---------------------------------------------------------------- limits
+void lower_limits(Limits& limits, std::string_view text) {
+  struct { std::string_view name; std::uint64_t* value; std::uint64_t least; } const known[] = {
+      {"push", &limits.push_bytes, 128},         {"range", &limits.range, 1 << 20},          {"allocation", &limits.allocation, 1 << 20},
+      {"invocations", &limits.invocations, 32},  {"shared", &limits.shared, 16384},          {"groups", &limits.groups_x, 1},
+      {"memory", &limits.memory, 0},             {"submit_ms", &limits.submit_ms, 1},
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view item = text.substr(at, std::min(text.find(',', at), text.size()) - at);
+    const std::size_t equals = std::min(item.find('='), item.size());
+    const std::string_view key = item.substr(0, equals), digits = item.substr(std::min(equals + 1, item.size()));
+    const auto limit = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return key == k.name; });
+    std::uint64_t number = 0;
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    if (limit == std::end(known) || read.ec != std::errc() || read.ptr != digits.data() + digits.size() || number < limit->least) {
+      std::string all;
+      for (const auto& k : known) all += str(all.empty() ? "" : ", ", k.name, " (from ", k.least, ")");
+      fail(ErrorKind::invalid_argument, "PUMICE_VULKAN_LIMITS: '", item, "' is not name=number; names, and the least that each may be: ", all);
+    }
+    *limit->value = std::min(*limit->value, number);
+    if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
+    if (key == "range") limits.range = limits.range / 256 * 256;
+    at += item.size() + 1;
+  }
+}
 
 std::vector<std::string> validation_messages() {
   const std::lock_guard lock(messages().mutex);
@@ -202,16 +199,24 @@ std::vector<std::string> validation_messages() {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed: drivers are not safe to leave while the process ends
+  check_fork();  // before the lock: another thread of the parent may have held it
   const std::lock_guard lock(mutex);
-  check_fork();
   if (instance == nullptr) {
-    instance = new Instance;
-    made_in() = ::getpid();
+    made_in.store(::getpid());
+    try {
+      instance = new Instance;
+    } catch (...) {
+      made_in.store(0);
+      throw;
+    }
   }
   return *instance;
 }
 
-bool Instance::forked() noexcept { return made_in() != 0 && made_in() != ::getpid(); }
+bool Instance::forked() noexcept {
+  const pid_t maker = made_in.load();
+  return maker != 0 && maker != ::getpid();
+}
 
 void Instance::check_fork() {
   if (forked()) {
@@ -263,17 +268,18 @@ Instance::Instance() {
          "mesa-vulkan-drivers has those of AMD, Intel and a software one; in a container, the host's driver files must be visible");
   }
   check(made, "vkCreateInstance");
+  VkDebugUtilsMessengerEXT messenger_handle = VK_NULL_HANDLE;
   try {
     api_.load(handle_);
     if (validates && api_.vkCreateDebugUtilsMessengerEXT) {
-      VkDebugUtilsMessengerEXT unused = VK_NULL_HANDLE;
-      check(api_.vkCreateDebugUtilsMessengerEXT(handle_, &messenger_info, nullptr, &unused), "vkCreateDebugUtilsMessengerEXT");
+      check(api_.vkCreateDebugUtilsMessengerEXT(handle_, &messenger_info, nullptr, &messenger_handle), "vkCreateDebugUtilsMessengerEXT");
     }
     const auto handles = listed<VkPhysicalDevice>("listing devices", [&](std::uint32_t* count, VkPhysicalDevice* all) {
       return api_.vkEnumeratePhysicalDevices(handle_, count, all);
     });
     for (VkPhysicalDevice handle : handles) devices_.push_back(describe(api_, handle));
   } catch (...) {
+    if (messenger_handle != VK_NULL_HANDLE && api_.vkDestroyDebugUtilsMessengerEXT) api_.vkDestroyDebugUtilsMessengerEXT(handle_, messenger_handle, nullptr);
     if (api_.vkDestroyInstance) api_.vkDestroyInstance(handle_, nullptr);
     throw;
   }
@@ -359,6 +365,7 @@ void Device::create() {
 }
 
 Device::~Device() {
+  if (Instance::forked()) static_cast<void>(pipelines_.release());  // the parent's, like all that they hold
   if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
   if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
   pipelines_.reset();
@@ -391,26 +398,30 @@ std::uint64_t Device::free_memory() const {
 
 void Device::check_alive() const {
   Instance::check_fork();
-  if (lost_.load()) fail_call(VK_ERROR_DEVICE_LOST, physical_.name);
+  if (lost()) fail_call(VK_ERROR_DEVICE_LOST, physical_.name);
+}
+
+void Device::fail_call(VkResult result, const std::string& what) const {
+  if (result == VK_ERROR_DEVICE_LOST) mark_lost();
+  vulkan::fail_call(result, what);
 }
 
 void Device::submit(VkCommandBuffer commands, VkFence fence) {
   const VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
   const std::lock_guard lock(queue_mutex_);
-  const VkResult result = api_.vkQueueSubmit(queue_, 1, &info, fence);
-  if (result == VK_ERROR_DEVICE_LOST) mark_lost();
-  check(result, "vkQueueSubmit");
+  check(api_.vkQueueSubmit(queue_, 1, &info, fence), "vkQueueSubmit");
 }
 
 // A first guess by kind of device; what is measured corrects it.
 double Device::seconds(double flops, double bytes) const {
   const bool software = physical_.type == "software", discrete = physical_.type == "discrete";
-  const double flop_rate = software ? 4e9 : discrete ? 2e12 : 2e11, byte_rate = software ? 2e9 : discrete ? 1e11 : 2e10;
+  const double flop_rate = software ? 0.7e9 * std::max(1u, std::thread::hardware_concurrency()) : discrete ? 2e12 : 2e11, byte_rate = software ? 2e9 : discrete ? 1e11 : 2e10;
   return (flops / flop_rate + bytes / byte_rate + 2e-6) * pace_.load(std::memory_order_relaxed);
 }
 
 void Device::measured(double estimate, double seconds) {
-  if (estimate < 1e-3) return;  // short ones tell about the driver's overhead, not about the device
+  // Short ones tell about the driver's overhead, not about the device.
+  if (estimate < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
   const double ratio = std::clamp(seconds / estimate, 0.25, 4.0);
   const double pace = pace_.load(std::memory_order_relaxed);
   pace_.store(std::clamp(pace * (ratio > 1 ? ratio : 0.75 + 0.25 * ratio), 1e-3, 1e3), std::memory_order_relaxed);
@@ -434,22 +445,22 @@ Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place,
   try {
     const VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes_,
                                   .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
-    check(api.vkCreateBuffer(device_->handle(), &info, nullptr, &buffer_), "vkCreateBuffer");
+    device_->check(api.vkCreateBuffer(device_->handle(), &info, nullptr, &buffer_), "vkCreateBuffer");
     VkMemoryRequirements needed{};
     api.vkGetBufferMemoryRequirements(device_->handle(), buffer_, &needed);
     const std::uint32_t type = device_->memory_type(needed.memoryTypeBits, place);
     const VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needed.size, .memoryTypeIndex = type};
     const VkResult result = api.vkAllocateMemory(device_->handle(), &memory, nullptr, &memory_);
     if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY) refuse(device_->free_memory());
-    check(result, "vkAllocateMemory");
+    device_->check(result, "vkAllocateMemory");
     allocated_ = needed.size;
     device_->allocated_.fetch_add(allocated_);
-    check(api.vkBindBufferMemory(device_->handle(), buffer_, memory_, 0), "vkBindBufferMemory");
+    device_->check(api.vkBindBufferMemory(device_->handle(), buffer_, memory_, 0), "vkBindBufferMemory");
     const bool visible = device_->memory_.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT;
     const bool coherent = device_->memory_.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     if (visible && coherent && (place != Place::device || device_->unified_)) {
       void* at = nullptr;
-      check(api.vkMapMemory(device_->handle(), memory_, 0, VK_WHOLE_SIZE, 0, &at), "vkMapMemory");
+      device_->check(api.vkMapMemory(device_->handle(), memory_, 0, VK_WHOLE_SIZE, 0, &at), "vkMapMemory");
       mapped_ = static_cast<std::uint8_t*>(at);
     }
   } catch (...) {

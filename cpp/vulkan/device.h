@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/backend.h"
@@ -25,6 +26,9 @@ struct Limits {
   std::uint64_t memory = UINT64_MAX;     // bytes that may be allocated in all
   std::uint64_t submit_ms = 40;          // of estimated work in one submission
 };
+
+// Lowers `limits` as such a text says. Throws invalid_argument naming what it does not understand.
+void lower_limits(Limits& limits, std::string_view text);
 
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
@@ -111,9 +115,15 @@ class Device : public std::enable_shared_from_this<Device> {
   // One thread at a time records, submits and waits: the GPU runs one program at a time anyway.
   std::mutex& turn() { return turn_; }
   void submit(VkCommandBuffer commands, VkFence fence);
-  // Throws device_lost when the device is known to be lost, forked_device in a child.
+  // Throws what a failed call of this device means. A lost device is remembered.
+  void check(VkResult result, const char* what) const {
+    if (result < 0) fail_call(result, what);
+  }
+  [[noreturn]] void fail_call(VkResult result, const std::string& what) const;
+  // Throws device_lost when the device is known to be lost, forked_device in a child: before any lock is taken, which the parent may hold.
   void check_alive() const;
-  void mark_lost() noexcept { lost_.store(true); }
+  void mark_lost() const noexcept { lost_.store(true); }
+  bool lost() const noexcept { return lost_.load(); }
 
   // Seconds that a submission took, and what was estimated: estimates of later ones follow.
   double seconds(double flops, double bytes) const;
@@ -135,7 +145,7 @@ class Device : public std::enable_shared_from_this<Device> {
   std::unique_ptr<Pipelines> pipelines_;
   std::mutex turn_, queue_mutex_;
   std::atomic<std::uint64_t> allocated_{0};
-  std::atomic<bool> lost_{false};
+  mutable std::atomic<bool> lost_{false};
   std::atomic<double> pace_{1.0};  // measured over estimated
 };
 

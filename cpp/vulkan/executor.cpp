@@ -92,11 +92,12 @@ std::vector<Timing> GpuExecutable::measure(Workspace& workspace, CacheStore* cac
 void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel,
                         std::vector<Timing>* timings) const {
   cancel.check();
+  device_->check_alive();
   const Busy busy(space);
   check_batch(plan_.program, plan_.facts, shapes_, batch, io);
   if (batch.rows == 0) return;
   const std::lock_guard turn(device_->turn());
-  device_->check_alive();
+  device_->check_alive();  // while this thread waited
   if (!plan_.program.caches.empty()) {
     require(store != nullptr, "program '", plan_.program.name, "': needs caches");
     check_pages(plan_.program, store->shapes(), store->pages(), batch);

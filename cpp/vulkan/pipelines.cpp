@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <new>
 
 #include "vulkan/shaders.h"
 #include "vulkan/workers.h"
@@ -41,13 +43,13 @@ Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache
       buffers[b] = {.binding = b, .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .descriptorCount = 1, .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
     }
     const VkDescriptorSetLayoutCreateInfo set{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO, .bindingCount = bindings_, .pBindings = buffers};
-    check(api.vkCreateDescriptorSetLayout(device.handle(), &set, nullptr, &set_layout_), "vkCreateDescriptorSetLayout");
+    device.check(api.vkCreateDescriptorSetLayout(device.handle(), &set, nullptr, &set_layout_), "vkCreateDescriptorSetLayout");
     const VkPushConstantRange push{.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = kPushBytes};
     const VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO, .setLayoutCount = 1, .pSetLayouts = &set_layout_,
                                             .pushConstantRangeCount = 1, .pPushConstantRanges = &push};
-    check(api.vkCreatePipelineLayout(device.handle(), &layout, nullptr, &layout_), "vkCreatePipelineLayout");
+    device.check(api.vkCreatePipelineLayout(device.handle(), &layout, nullptr, &layout_), "vkCreatePipelineLayout");
     const VkShaderModuleCreateInfo code{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv.size_bytes(), .pCode = spirv.data()};
-    check(api.vkCreateShaderModule(device.handle(), &code, nullptr, &module), "vkCreateShaderModule");
+    device.check(api.vkCreateShaderModule(device.handle(), &code, nullptr, &module), "vkCreateShaderModule");
     std::vector<VkSpecializationMapEntry> entries;
     for (std::uint32_t c = 0; c < key.constants.size(); ++c) entries.push_back({.constantID = c, .offset = 4 * c, .size = 4});
     const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()), .pMapEntries = entries.data(),
@@ -57,7 +59,7 @@ Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache
                                                      .module = module, .pName = "main", .pSpecializationInfo = &constants},
                                            .layout = layout_};
     const VkResult made = api.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline_);
-    if (made != VK_SUCCESS) fail_call(made, str("compiling shader '", key.shader, "' on ", device.physical().name));
+    if (made != VK_SUCCESS) device.fail_call(made, str("compiling shader '", key.shader, "' on ", device.physical().name));
     api.vkDestroyShaderModule(device.handle(), module, nullptr);
   } catch (...) {
     if (module != VK_NULL_HANDLE) api.vkDestroyShaderModule(device.handle(), module, nullptr);
@@ -91,7 +93,7 @@ std::uint64_t fnv1a(std::span<const char> data) {
 
 // What a driver gave us once and gets back: only whole, unchanged, and made by this very device and driver (the header that Vulkan 1.2
 // defines in section 10.6). Drivers are not trusted to check that themselves.
-std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) {
+std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   std::error_code error;
   if (path.empty() || !std::filesystem::is_regular_file(path, error)) return {};
   const std::uintmax_t size = std::filesystem::file_size(path, error);
@@ -108,6 +110,8 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
   const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor && inner.deviceID == device.device &&
                     std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
   return same ? data : std::vector<char>{};
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 }  // namespace
@@ -135,7 +139,13 @@ VkPipelineCache Pipelines::cache() {
   if (cache_ != VK_NULL_HANDLE) return cache_;
   const std::vector<char> known = read_cache(file(), device_.physical());
   VkPipelineCacheCreateInfo info{.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
-  check(device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_), "vkCreatePipelineCache");
+  VkResult result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
+  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // what the file has is not worth an error
+    info.initialDataSize = 0;
+    result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
+  }
+  device_.check(result, "vkCreatePipelineCache");
+  taken_ = info.initialDataSize;
   return cache_;
 }
 
@@ -148,14 +158,16 @@ void Pipelines::save() noexcept {
       if (path.empty() || cache_ == VK_NULL_HANDLE || made_.size() <= saved_) return;
       saved_ = made_.size();
       std::size_t size = 0;
-      check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, nullptr), "vkGetPipelineCacheData");
+      device_.check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, nullptr), "vkGetPipelineCacheData");
       data.resize(size);
-      check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, data.data()), "vkGetPipelineCacheData");
+      device_.check(device_.api().vkGetPipelineCacheData(device_.handle(), cache_, &size, data.data()), "vkGetPipelineCacheData");
       data.resize(size);
     }
+    if (data.size() > kMostBytes) return;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    const std::string beside = str(path, ".", ::getpid());
+    static std::atomic<std::uint64_t> files{0};  // two devices of a process may save at once
+    const std::string beside = str(path, ".", ::getpid(), ".", ++files);
     const FileHeader header{kMagic, data.size(), fnv1a(data)};
     std::ofstream file(beside, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
@@ -174,6 +186,11 @@ Pipelines::~Pipelines() {
 }
 
 // ---------------------------------------------------------------- all of a device
+std::size_t Pipelines::taken_from_disk() const {
+  const std::lock_guard lock(mutex_);
+  return taken_;
+}
+
 std::size_t Pipelines::size() const {
   const std::lock_guard lock(mutex_);
   return made_.size();

@@ -57,6 +57,7 @@ class Pipelines {
   // Makes those that are missing, several at once.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;
+  std::size_t taken_from_disk() const;  // bytes that the driver was given
   void save() noexcept;  // what the driver compiled, for the next process
 
  private:
@@ -67,6 +68,7 @@ class Pipelines {
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<Pipeline>> made_;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
+  std::size_t taken_ = 0;  // bytes of the file that the driver took
   std::size_t saved_ = 0;  // pipelines that the file on disk knows of
 };
 

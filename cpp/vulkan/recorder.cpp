@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <thread>
 
 #include "core/checked.h"
 
@@ -56,18 +58,18 @@ void Recording::make_pools(std::span<const Command> commands) {
     }
   }
   const VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = device_->physical().queue_family};
-  check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
+  device_->check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
   const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, std::max(1u, buffers)};
   const VkDescriptorPoolCreateInfo set_pool{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets),
                                             .poolSizeCount = 1, .pPoolSizes = &size};
-  check(api.vkCreateDescriptorPool(device_->handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
+  device_->check(api.vkCreateDescriptorPool(device_->handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
   for (VkFence& fence : fences_) {
     const VkFenceCreateInfo info{.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
+    device_->check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
   }
   if (timed_) {
     const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * std::max(1u, sets)};
-    check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
+    device_->check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
   }
 }
 
@@ -83,16 +85,16 @@ void Recording::begin_piece() {
   Piece piece;
   const VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = commands_,
                                          .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = 1};
-  check(api.vkAllocateCommandBuffers(device_->handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
+  device_->check(api.vkAllocateCommandBuffers(device_->handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
   const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-  check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
+  device_->check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
   pieces_.push_back(piece);
   barrier(kStages, kReads | kWrites);  // what earlier submissions wrote and read
 }
 
 void Recording::end_piece(bool last) {
   if (last) barrier(VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
-  check(device_->api().vkEndCommandBuffer(pieces_.back().commands), "vkEndCommandBuffer");
+  device_->check(device_->api().vkEndCommandBuffer(pieces_.back().commands), "vkEndCommandBuffer");
 }
 
 void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) {
@@ -142,7 +144,7 @@ void Recording::record(const Dispatch& dispatch) {
   VkDescriptorSet set = VK_NULL_HANDLE;
   const VkDescriptorSetLayout layout = pipeline.set_layout();
   const VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
-  check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set), "vkAllocateDescriptorSets");
+  device_->check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set), "vkAllocateDescriptorSets");
   VkDescriptorBufferInfo buffers[8];
   VkWriteDescriptorSet writes[8];
   std::vector<Range> reads, written;
@@ -166,7 +168,7 @@ void Recording::record(const Dispatch& dispatch) {
   // One long operation is cut along its groups, and a submission ends where the budget does.
   const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3;
   const double estimate = device_->seconds(dispatch.flops, dispatch.bytes);
-  const auto cuts = static_cast<std::uint64_t>(std::clamp(estimate / budget, 1.0, static_cast<double>(dispatch.groups)));
+  const auto cuts = static_cast<std::uint64_t>(std::clamp(std::ceil(estimate / budget), 1.0, static_cast<double>(dispatch.groups)));
   const std::uint64_t grid = device_->limits().groups_x * device_->limits().groups_y;
   const std::uint64_t step = std::min((dispatch.groups + cuts - 1) / cuts, grid);
   bool first_piece = true;
@@ -231,7 +233,7 @@ void Recording::run(const Cancel& cancel) {
   try {
     while (finished < pieces_.size()) {
       if (submitted < pieces_.size() && submitted < finished + 2 && !cancel.requested()) {
-        check(api.vkResetFences(device_->handle(), 1, &fences_[submitted % 2]), "vkResetFences");
+        device_->check(api.vkResetFences(device_->handle(), 1, &fences_[submitted % 2]), "vkResetFences");
         device_->submit(pieces_[submitted].commands, fences_[submitted % 2]);
         ++submitted;
         continue;
@@ -250,24 +252,26 @@ void Recording::wait(std::size_t piece) {
   constexpr std::uint64_t kSecond = 1'000'000'000;
   for (;;) {
     const VkResult result = device_->api().vkWaitForFences(device_->handle(), 1, &fences_[piece % 2], VK_TRUE, kSecond);
-    if (result == VK_ERROR_DEVICE_LOST) device_->mark_lost();
-    check(result, "vkWaitForFences");
+    device_->check(result, "vkWaitForFences");
     if (result == VK_SUCCESS) return;
   }
 }
 
 void Recording::wait_idle() noexcept {
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
     const VkResult result = device_->api().vkDeviceWaitIdle(device_->handle());
     if (result == VK_SUCCESS) return;
+    if (result == VK_ERROR_DEVICE_LOST) break;  // nothing is at work there any more
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  device_->mark_lost();
 }
 
 std::vector<Timing> Recording::timings() const {
   std::vector<Timing> result = timed_dispatches_;
   for (std::size_t i = 0; i < result.size(); ++i) {
     std::uint64_t ticks[2] = {};
-    check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks, sizeof(std::uint64_t),
+    device_->check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks, sizeof(std::uint64_t),
                                                VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
           "vkGetQueryPoolResults");
     result[i].seconds = static_cast<double>(ticks[1] - ticks[0]) * static_cast<double>(device_->physical().timestamp_ns) * 1e-9;

@@ -29,6 +29,10 @@ class VulkanBackend final : public Backend {
   DeviceInfo info() const override {
     DeviceInfo info = describe(device_->physical(), index_);
     info.memory_free = device_->free_memory();
+    if (device_->lost()) {
+      info.usable = false;
+      info.why_not = "it was lost: its driver gave up; load the model again";
+    }
     return info;
   }
 
@@ -39,10 +43,12 @@ class VulkanBackend final : public Backend {
   }
 
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+    device_->check_alive();
     return std::make_unique<GpuCaches>(device_, shapes, format);
   }
 
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+    device_->check_alive();
     auto ours = std::dynamic_pointer_cast<const GpuWeights>(std::move(weights));
     require(ours != nullptr && &ours->device() == device_.get(), "program '", program.name, "': weights of another device");
     auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), compute, Cancel{});
@@ -119,7 +125,11 @@ std::shared_ptr<Backend> make_backend(std::size_t index) {
   }
   const PhysicalDevice& device = all[index];
   if (!device.usable) fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\" (", device.name, ") cannot be used: ", device.why_not);
-  return std::make_shared<VulkanBackend>(Device::open(device), index);
+  return make_backend(Device::open(device), index);
+}
+
+std::shared_ptr<Backend> make_backend(std::shared_ptr<Device> device, std::size_t index) {
+  return std::make_shared<VulkanBackend>(std::move(device), index);
 }
 
 }  // namespace pumice::vulkan

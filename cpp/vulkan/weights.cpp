@@ -159,11 +159,14 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     if (progress) progress(done);
   };
 
+  std::uint64_t all_bytes = 0;
+  for (const Part& part : parts) all_bytes += (part.bytes + 15) / 16 * 16;
+  const std::uint64_t staging_bytes = std::min({kStagingBytes, device_->limits().allocation / 16 * 16, all_bytes});
   std::shared_ptr<Buffer> staging[2];
   std::future<void> copying;  // of the other staging buffer; its destructor waits
   for (std::size_t begin = 0, turn = 0; begin < parts.size(); ++turn) {
     const bool direct = parts[begin].to->mapped() != nullptr;
-    const std::uint64_t limit = direct ? kTurnBytes : std::max<std::uint64_t>(kStagingBytes, parts[begin].bytes);
+    const std::uint64_t limit = direct ? kTurnBytes : std::max(staging_bytes, parts[begin].bytes);
     std::vector<std::uint64_t> at;
     std::uint64_t bytes = 0;
     std::size_t end = begin;
@@ -172,7 +175,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
       bytes += (parts[end].bytes + 15) / 16 * 16;
     }
     std::shared_ptr<Buffer>& stage = staging[turn % 2];
-    if (!direct && (!stage || stage->bytes() < bytes)) stage = device_->buffer(std::max(bytes, kStagingBytes), Place::upload, "staging memory");
+    if (!direct && (!stage || stage->bytes() < bytes)) stage = device_->buffer(std::max(bytes, staging_bytes), Place::upload, "staging memory");
     parallel(
         static_cast<std::int64_t>(end - begin),
         [&](std::int64_t i) {

@@ -1,0 +1,439 @@
+// Limits of devices, small ones above all: what is cut, folded or refused then, and that nothing else changes. The pipeline cache on disk.
+#include "vulkan/device.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "vulkan/executor.h"
+#include "vulkan/tiny.h"
+#include "vulkan/vulkan_backend.h"
+
+namespace pumice::vulkan {
+namespace {
+
+const PhysicalDevice& physical() {
+  const char* index = std::getenv("PUMICE_TEST_VULKAN");
+  return Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
+}
+
+std::shared_ptr<Device> limited(const std::string& limits) {
+  PhysicalDevice device = physical();
+  lower_limits(device.limits, limits);
+  return Device::open(device);
+}
+
+std::string message_of(ErrorKind kind, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+// ---------------------------------------------------------------- the text of the limits
+TEST(LimitsText, LowersWhatItNames) {
+  Limits limits;
+  lower_limits(limits, "");
+  EXPECT_EQ(limits.range, 1u << 27);
+  lower_limits(limits, "range=1048577,groups=7,memory=0,submit_ms=1,");
+  EXPECT_EQ(limits.range, 1u << 20);  // whole 256 bytes
+  EXPECT_EQ(limits.groups_x, 7u);
+  EXPECT_EQ(limits.groups_y, 7u);
+  EXPECT_EQ(limits.memory, 0u);
+  EXPECT_EQ(limits.submit_ms, 1u);
+  lower_limits(limits, "groups=9");  // never raises
+  EXPECT_EQ(limits.groups_x, 7u);
+  EXPECT_EQ(limits.push_bytes, 128u);
+}
+
+TEST(LimitsText, IsRefusedInWords) {
+  for (const char* text :
+       {"range", "range=", "range=x", "range=1048576x", "range= 1048576", "range=-1", "range=1", "push=127", "groups=0", "rage=1048576",
+        "=5", ",", "range=99999999999999999999", "range=1048576;groups=7", "range=1048576,,groups=7", "memory=1,invocations=31"}) {
+    Limits limits;
+    const std::string message = message_of(ErrorKind::invalid_argument, [&] { lower_limits(limits, text); });
+    EXPECT_NE(message.find("PUMICE_VULKAN_LIMITS"), std::string::npos) << text;
+    EXPECT_NE(message.find("submit_ms (from 1)"), std::string::npos) << text;
+  }
+}
+
+TEST(LimitsTextDeathTest, OfTheEnvironmentIsReadWhenVulkanIsOpened) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  ::setenv("PUMICE_VULKAN_LIMITS", "range=12", 1);
+  EXPECT_EXIT(
+      {
+        const std::vector<DeviceInfo> list = devices();
+        const bool told = list.size() == 1 && !list[0].usable && list[0].why_not.find("'range=12'") != std::string::npos;
+        bool raised = false;
+        try {
+          make_backend(0);
+        } catch (const Error& error) {
+          raised = error.kind() == ErrorKind::invalid_argument;
+        }
+        ::setenv("PUMICE_VULKAN_LIMITS", "range=1048576,memory=5000000", 1);  // mended: no new process is needed
+        const std::vector<DeviceInfo> now = devices();
+        ::_exit(told && raised && now.at(0).usable && now[0].memory_total == 5000000 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+  ::unsetenv("PUMICE_VULKAN_LIMITS");
+}
+
+// ---------------------------------------------------------------- programs that need more than one of everything
+struct Case {
+  Program program;
+  Weights weights;
+  std::vector<float> in;
+  std::vector<std::int32_t> ids, selected;
+  std::vector<std::vector<std::int32_t>> pages;  // by segment; empty lists where there are no caches
+  std::vector<std::int32_t> rows;                // by segment
+  std::int32_t store_pages = 0;
+  std::size_t out = 0;
+};
+
+struct Ran {
+  std::vector<float> out;
+  std::size_t submissions = 0, dispatches = 0;
+};
+
+Ran run(Backend& backend, const Case& c) {
+  const auto weights = backend.weights(c.weights, {}, {}, Cancel{});
+  const auto caches = backend.caches(c.program.caches, KvFormat::f32);
+  caches->reserve(c.store_pages / 2);
+  caches->reserve(c.store_pages);
+  const auto executable = backend.prepare(c.program, weights, Compute::float32);
+  const auto workspace = backend.workspace(Crew::team);
+  std::vector<Segment> segments;
+  std::int32_t rows = 0;
+  for (std::size_t s = 0; s < c.rows.size(); ++s) {
+    segments.push_back({rows, c.rows[s], 0, c.pages.empty() ? std::span<const std::int32_t>() : std::span<const std::int32_t>(c.pages[s])});
+    rows += c.rows[s];
+  }
+  Ran ran;
+  ran.out.resize(c.out);
+  executable->run(*workspace, c.program.caches.empty() ? nullptr : caches.get(),
+                  {.rows = rows, .ids = c.ids, .segments = segments, .selected = c.selected}, {.in = c.in, .out = ran.out}, Cancel{});
+  if (const auto* space = dynamic_cast<const GpuWorkspace*>(workspace.get())) {
+    ran.submissions = space->recorded.front().recording->submissions();
+    ran.dispatches = space->recorded.front().recording->dispatches();
+  }
+  return ran;
+}
+
+constexpr std::int32_t kWide = 1024, kTall = 300;  // float32: 1.2 MB
+
+// Embedding, a product with a bias on it, a gated product, and the head: all in pieces where a binding holds 1 MiB.
+Case products() {
+  using cases::random_matrix;
+  Case c;
+  c.program.name = "products";
+  c.program.slots = {{Rows::tokens, kWide}, {Rows::tokens, kTall}, {Rows::tokens, kTall}};
+  c.program.ops = {Embed{.out = {0, 0, kWide}, .tokens = MatrixId{0}},
+                   Linear{.in = {0, 0, kWide}, .out = {1, 0, kTall}, .parts = {{MatrixId{0}, VectorId{0}}}, .activation = Activation::relu},
+                   GatedLinear{.in = {0, 0, kWide}, .out = {2, 0, kTall}, .gate = MatrixId{0}, .up = MatrixId{1}},
+                   Norm{.in = {1, 0, kTall}, .out = {2, 0, kTall}, .add = {2, 0, kTall}, .weight = VectorId{1}}};
+  c.program.output = 2;
+  cases::Random random(5);
+  c.weights = {.matrices = {random_matrix("table", Format::F32, kTall, kWide, 1), random_matrix("up", Format::F32, kTall, kWide, 2)},
+               .vectors = {{"bias", random.normals(kTall)}, {"norm", random.normals(kTall, 0.1f, 1.0f)}}};
+  c.rows = {3, 5};
+  for (std::int32_t i = 0; i < 8; ++i) c.ids.push_back(i * (kTall - 1) / 7);
+  c.out = 8 * kTall;
+  return c;
+}
+
+constexpr std::int32_t kKvHeads = 8, kHead = 128, kKv = kKvHeads * kHead;  // 128 KiB of float32 for the keys of a page
+
+// Rope, store and attention over pages that lie apart: 20 pages, 8 of which one binding of 1 MiB holds.
+Case cached() {
+  Case c;
+  c.program.name = "cached";
+  c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
+  c.program.caches = {{kKvHeads, kHead}};
+  const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
+  Rope rope;
+  for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
+  c.program.ops = {RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = kHead, .rope = rope},
+                   Attend{.q = q, .out = {1, 0, kKv}, .cache = CacheId{0}, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f}};
+  c.program.input = 0, c.program.output = 1;
+  c.rows = {70, 5};
+  c.pages = {{3, 11, 19}, {8}};
+  c.store_pages = 20;
+  c.in = cases::Random(6).normals(75 * 3 * kKv);
+  c.out = 75 * kKv;
+  return c;
+}
+
+// An encoder's attention over ten texts: ten pages of scratch, eight of which one binding of 1 MiB holds.
+Case encoder() {
+  Case c;
+  c.program.name = "encoder";
+  c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
+  const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
+  c.program.ops = {Attend{.q = q, .out = {1, 0, kKv}, .k = k, .v = v, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f}};
+  c.program.input = 0, c.program.output = 1;
+  c.rows = {5, 1, 40, 3, 2, 7, 4, 6, 5, 2};
+  c.in = cases::Random(8).normals(75 * 3 * kKv);
+  c.out = 75 * kKv;
+  return c;
+}
+
+struct NamedCase {
+  const char* name;
+  Case (*make)();
+  const char* staged;  // limits under which weights and pages take several allocations
+};
+class SmallLimits : public testing::TestWithParam<NamedCase> {};
+
+TEST_P(SmallLimits, ChangeNothing) {
+  const Case c = GetParam().make();
+  reference::ReferenceBackend reference;
+  const std::vector<float> truth = run(reference, c).out;
+  const Ran whole = run(*make_backend(limited(""), 0), c);
+  EXPECT_LT(cases::nmse(whole.out, truth, 0), 1e-10);
+  for (const char* limits : {"groups=3", "range=1048576,groups=3"}) {
+    const auto device = limited(limits);
+    {
+      const Ran cut = run(*make_backend(device, 0), c);
+      EXPECT_LT(cases::nmse(cut.out, truth, 0), 1e-10) << limits;
+      EXPECT_GT(cut.dispatches, whole.dispatches) << limits;
+    }
+    EXPECT_EQ(device->allocated(), 0u) << limits;
+  }
+  // Weights in many allocations, copied through staging memory that is as small.
+  ::setenv("PUMICE_VULKAN_DISABLE", "unified", 1);
+  const auto staged = limited(GetParam().staged);
+  ::unsetenv("PUMICE_VULKAN_DISABLE");
+  EXPECT_FALSE(staged->host_sees_device_memory());
+  EXPECT_LT(cases::nmse(run(*make_backend(staged, 0), c).out, truth, 0), 1e-10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, SmallLimits,
+                         testing::Values(NamedCase{"products", products, "allocation=1048576"},
+                                         NamedCase{"cached", cached, "allocation=3145728"},
+                                         NamedCase{"encoder", encoder, "allocation=5242880"}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+// ---------------------------------------------------------------- memory
+TEST(SmallMemory, IsRefusedWithTheNumbers) {
+  const auto device = limited("memory=2000000");
+  const auto backend = make_backend(device, 0);
+  EXPECT_EQ(backend->info().memory_total, 2000000u);
+  const Case c = products();
+  const std::string weights = message_of(ErrorKind::out_of_device_memory, [&] { backend->weights(c.weights, {}, {}, Cancel{}); });
+  EXPECT_NE(weights.find("needs 2460160 bytes, 2000000 are free"), std::string::npos) << weights;
+  EXPECT_NE(weights.find(physical().name), std::string::npos);
+  EXPECT_NE(weights.find("gpu_layers"), std::string::npos);
+  EXPECT_EQ(device->allocated(), 0u);
+
+  // A cache grows as far as memory goes, and keeps what it has when it cannot.
+  tiny::Session session(*backend);
+  session.prefill();
+  const std::uint64_t before = device->allocated();
+  const std::string pages = message_of(ErrorKind::out_of_device_memory, [&] { session.caches().reserve(1 << 20); });
+  EXPECT_NE(pages.find("keys and values needs"), std::string::npos) << pages;
+  EXPECT_EQ(device->allocated(), before);
+  EXPECT_EQ(backend->info().memory_free, 2000000 - before);
+  EXPECT_TRUE(tiny::right_end(session.decode()));
+}
+
+// ---------------------------------------------------------------- long work
+Case long_work(std::int32_t rows) {
+  Case c = products();
+  c.program.ops.resize(2);
+  for (int i = 0; i < 3; ++i) c.program.ops.push_back(Linear{.in = {0, 0, kWide}, .out = {2, 0, kTall}, .parts = {{MatrixId{1}}}});
+  c.rows = {rows};
+  c.ids.assign(static_cast<std::size_t>(rows), 7);
+  c.out = static_cast<std::size_t>(rows) * kTall;
+  return c;
+}
+
+TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
+  using Clock = std::chrono::steady_clock;
+  PhysicalDevice endless = physical();
+  endless.limits.submit_ms = 100000;
+  const Ran whole = run(*make_backend(Device::open(endless), 0), long_work(64));
+  EXPECT_EQ(whole.submissions, 1u);
+  const Ran cut = run(*make_backend(limited("submit_ms=1"), 0), long_work(64));
+  EXPECT_GT(cut.submissions, 5u);
+  EXPECT_GT(cut.dispatches, whole.dispatches);
+  EXPECT_EQ(cut.out, whole.out);
+
+  // Seconds of work on a slow device, cancelled from another thread; a fast one does it again and again.
+  const auto backend = make_backend(limited(""), 0);
+  const Case c = long_work(2048);
+  const auto executable = backend->prepare(c.program, backend->weights(c.weights, {}, {}, Cancel{}), Compute::float32);
+  const auto workspace = backend->workspace(Crew::team);
+  std::vector<float> out(c.out);
+  const auto go = [&](std::int32_t rows, const Cancel& cancel) {
+    const Segment segment{0, rows, 0, {}};
+    executable->run(*workspace, nullptr,
+                    {.rows = rows, .ids = std::span(c.ids).first(static_cast<std::size_t>(rows)), .segments = {&segment, 1}},
+                    {.out = std::span(out).first(static_cast<std::size_t>(rows) * kTall)}, cancel);
+  };
+  Cancel cancel;
+  std::atomic<Clock::time_point> asked{};
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    asked = Clock::now();
+    cancel.request();
+  });
+  message_of(ErrorKind::cancelled, [&] {
+    for (const auto end = Clock::now() + std::chrono::minutes(1); Clock::now() < end;) go(2048, cancel);
+  });
+  const double late = std::chrono::duration<double, std::milli>(Clock::now() - asked.load()).count();
+  other.join();
+  RecordProperty("cancel_ms", static_cast<int>(late));
+  EXPECT_LT(late, 1500);  // of 4 s or more; 20 ms on two idle cores
+  go(64, Cancel{});       // the workspace serves the next one
+  EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
+}
+
+// ---------------------------------------------------------------- the pipeline cache on disk
+class PipelineFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "pumice-pipeline-file-" + std::to_string(::getpid());
+    std::filesystem::remove_all(folder_);
+    set(folder_);
+  }
+  void TearDown() override {
+    ::unsetenv("PUMICE_CACHE_DIR");
+    std::filesystem::remove_all(folder_);
+  }
+  static void set(const std::string& folder) { ::setenv("PUMICE_CACHE_DIR", folder.c_str(), 1); }
+
+  // Makes one pipeline on a new device, and says how many bytes of the file went to the driver.
+  static std::size_t taken(const std::function<void()>& meanwhile = {}) {
+    const auto device = Device::open(physical());
+    const auto backend = make_backend(device, 0);
+    Program program;
+    program.name = "select";
+    program.slots = {{Rows::tokens, 64}, {Rows::selected, 64}};
+    program.ops = {Select{.in = {0, 0, 64}, .out = {1, 0, 64}}};
+    program.input = 0, program.output = 1;
+    const auto weights = backend->weights({}, {}, {}, Cancel{});
+    const auto executable = backend->prepare(program, weights, Compute::float32);
+    if (meanwhile) meanwhile();
+    const auto workspace = backend->workspace(Crew::team);
+    const std::vector<float> in = cases::Random(9).normals(2 * 64);
+    const std::int32_t last = 1;
+    std::vector<float> out(64);
+    executable->run(*workspace, nullptr, {.rows = 2, .selected = {&last, 1}}, {.in = in, .out = out}, Cancel{});
+    EXPECT_TRUE(std::equal(out.begin(), out.end(), in.begin() + 64));
+    return device->pipelines().taken_from_disk();
+  }
+  std::filesystem::path file() const {
+    std::vector<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) files.push_back(entry.path());
+    EXPECT_EQ(files.size(), 1u);
+    return files.empty() ? std::filesystem::path() : files[0];
+  }
+  static std::string read(const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void write(const std::filesystem::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+  std::string folder_;
+};
+
+constexpr std::size_t kHeader = 24;  // magic, bytes, hash (FNV-1a)
+
+std::string signed_again(std::string bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (std::size_t i = kHeader; i < bytes.size(); ++i) hash = (hash ^ static_cast<std::uint8_t>(bytes[i])) * 0x100000001b3u;
+  const std::uint64_t size = bytes.size() - kHeader;
+  std::memcpy(bytes.data() + 8, &size, 8);
+  std::memcpy(bytes.data() + 16, &hash, 8);
+  return bytes;
+}
+
+TEST_F(PipelineFile, IsTakenWholeOrNotAtAll) {
+  EXPECT_EQ(taken(), 0u);
+  const std::filesystem::path path = file();
+  const std::string good = read(path);
+  ASSERT_GE(good.size(), kHeader + 32);
+  EXPECT_EQ(signed_again(good), good);
+  EXPECT_EQ(taken(), good.size() - kHeader);
+
+  std::vector<std::pair<std::string, std::string>> bad;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kHeader - 1, kHeader, kHeader + 31, good.size() - 1})
+    bad.emplace_back("cut", good.substr(0, size));
+  for (std::size_t i = 0; i < 16; ++i) {
+    std::string flipped = good;
+    flipped[i * (good.size() - 1) / 15] ^= static_cast<char>(1 << i % 8);
+    bad.emplace_back("flipped", flipped);
+  }
+  bad.emplace_back("longer", good + "x");
+  // Of another driver: whole, and signed. Version, vendor, device and the UUID of the header that Vulkan defines (at 4, 8, 12 and 16).
+  for (const std::size_t at : {4, 8, 12, 16, 31}) {
+    std::string other = good;
+    other[kHeader + at] ^= 0x55;
+    bad.emplace_back("another device", signed_again(other));
+  }
+  bad.emplace_back("short and signed", signed_again(good.substr(0, kHeader + 20)));
+  bad.emplace_back("empty and signed", signed_again(good.substr(0, kHeader)));
+  for (const auto& [what, bytes] : bad) {
+    write(path, bytes);
+    EXPECT_EQ(taken(), 0u) << what << ", " << bytes.size() << " bytes";
+    EXPECT_GE(std::filesystem::file_size(path), kHeader + 32) << what;  // a good one takes its place
+  }
+  write(path, good);
+  EXPECT_EQ(taken(), good.size() - kHeader);
+}
+
+TEST_F(PipelineFile, CanBeAnythingOrNowhere) {
+  taken();
+  const std::filesystem::path path = file();
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(taken(), 0u);
+  EXPECT_TRUE(std::filesystem::is_directory(path));
+  EXPECT_EQ(file(), path);  // and nothing beside it
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // reading it would hang
+  EXPECT_EQ(taken(), 0u);
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/nonexistent/target", path);
+  EXPECT_EQ(taken(), 0u);
+  const std::size_t bytes = read(path).size() - kHeader;
+  EXPECT_EQ(taken([&] { std::filesystem::remove_all(folder_); }), bytes);  // gone while it is in use
+  EXPECT_EQ(taken(), 0u);
+  EXPECT_EQ(taken(), bytes);
+}
+
+TEST_F(PipelineFile, FoldersThatCannotBeWritten) {
+  write(folder_, "a file, where a folder is to be");
+  EXPECT_EQ(taken(), 0u);
+  for (const char* folder : {"/proc/nowhere", "/dev/full"}) {
+    set(folder);
+    EXPECT_EQ(taken(), 0u) << folder;
+  }
+  std::filesystem::remove(folder_);
+  std::filesystem::create_directory(folder_);
+  ::chmod(folder_.c_str(), 0500);  // root writes all the same
+  set(folder_);
+  EXPECT_EQ(taken(), 0u);
+  ::chmod(folder_.c_str(), 0700);
+}
+
+}  // namespace
+}  // namespace pumice::vulkan

@@ -1,0 +1,109 @@
+// A decoder of one layer, small enough to be run some hundred times, and what it answers on the reference backend.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "cases.h"
+#include "core/backend.h"
+#include "reference/op_cases.h"
+#include "reference/reference_backend.h"
+
+namespace pumice::tiny {
+
+inline constexpr std::int32_t kVocab = 48, kWidth = 64, kHeadDim = 32, kHeads = 2, kRows = 40;
+
+// Embedding, norm, q, k and v, rope and store, attention, its product on the residual stream, the selected rows, the head.
+inline Program program() {
+  Program p;
+  p.name = "tiny";
+  p.slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth},   {Rows::tokens, 2 * kWidth},
+             {Rows::tokens, kWidth}, {Rows::selected, kWidth}, {Rows::selected, kVocab}};
+  p.caches = {{1, kHeadDim}};
+  const View h{0, 0, kWidth}, n{1, 0, kWidth}, qkv{2, 0, 2 * kWidth}, q{2, 0, kWidth}, k{2, kWidth, kHeadDim},
+      v{2, kWidth + kHeadDim, kHeadDim};
+  const View a{3, 0, kWidth}, last{4, 0, kWidth}, logits{5, 0, kVocab};
+  Rope rope;
+  for (std::int32_t i = 0; i < kHeadDim / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << i));
+  p.ops = {Embed{.out = h, .tokens = MatrixId{0}},
+           Norm{.in = h, .out = n, .weight = VectorId{0}},
+           Linear{.in = n, .out = qkv, .parts = {{MatrixId{1}}}},
+           RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = kHeadDim, .rope = rope},
+           Attend{.q = q, .out = a, .cache = CacheId{0}, .head_dim = kHeadDim, .kv_heads = 1, .scale = 0.2f},
+           Linear{.in = a, .out = h, .parts = {{MatrixId{2}}}, .residual = h},
+           Select{.in = h, .out = last},
+           Linear{.in = last, .out = logits, .parts = {{MatrixId{3}}}}};
+  p.output = 5;
+  return p;
+}
+
+inline Weights weights() {
+  using cases::random_matrix;
+  cases::Random random(7);
+  return {.matrices = {random_matrix("embedding", Format::F32, kVocab, kWidth, 1), random_matrix("qkv", Format::F16, 2 * kWidth, kWidth, 2),
+                       random_matrix("out", Format::F16, kWidth, kWidth, 3), random_matrix("head", Format::F16, kVocab, kWidth, 4)},
+          .vectors = {{"norm", random.normals(kWidth, 0.2f, 1.0f)}}};
+}
+
+// A model as a caller has it: two runs, between which the caches grow and a page is copied.
+class Session {
+ public:
+  explicit Session(Backend& backend)
+      : weights_(backend.weights(weights(), {}, {}, Cancel{})),
+        caches_(backend.caches(program().caches, KvFormat::f16)),
+        program_(backend.prepare(program(), weights_, Compute::float32)),
+        workspace_(backend.workspace(Crew::team)) {}
+
+  std::vector<float> prefill(const Cancel& cancel = {}) {
+    caches_->reserve(2);
+    std::vector<std::int32_t> ids(kRows);
+    for (std::int32_t i = 0; i < kRows; ++i) ids[static_cast<std::size_t>(i)] = i * 11 % kVocab;
+    return run(ids, 0, {0, 1}, cancel);
+  }
+  std::vector<float> decode() {
+    caches_->reserve(5);
+    caches_->copy_page(0, 4);
+    return run({17}, kRows, {4, 1}, {});
+  }
+  std::vector<float> both() {
+    std::vector<float> logits = prefill();
+    const std::vector<float> more = decode();
+    logits.insert(logits.end(), more.begin(), more.end());
+    return logits;
+  }
+
+  DeviceWeights& device_weights() { return const_cast<DeviceWeights&>(*weights_); }
+  CacheStore& caches() { return *caches_; }
+  Workspace& workspace() { return *workspace_; }
+
+ private:
+  std::vector<float> run(const std::vector<std::int32_t>& ids, std::int32_t past, const std::vector<std::int32_t>& pages,
+                         const Cancel& cancel) {
+    const auto rows = static_cast<std::int32_t>(ids.size()), last = rows - 1;
+    const Segment segment{0, rows, past, pages};
+    std::vector<float> logits(kVocab);
+    program_->run(*workspace_, caches_.get(), {.rows = rows, .ids = ids, .segments = {&segment, 1}, .selected = {&last, 1}},
+                  {.out = logits}, cancel);
+    return logits;
+  }
+
+  std::shared_ptr<const DeviceWeights> weights_;
+  std::unique_ptr<CacheStore> caches_;
+  std::shared_ptr<const Executable> program_;
+  std::unique_ptr<Workspace> workspace_;
+};
+
+inline const std::vector<float>& truth() {
+  static const std::vector<float> logits = [] {
+    reference::ReferenceBackend reference;
+    return Session(reference).both();
+  }();
+  return logits;
+}
+inline bool right(const std::vector<float>& logits) { return cases::nmse(logits, truth(), 0) < 1e-6; }  // keys and values are f16
+inline bool right_end(const std::vector<float>& logits) { return cases::nmse(logits, {truth().begin() + kVocab, truth().end()}, 0) < 1e-6; }
+
+}  // namespace pumice::tiny
