@@ -212,7 +212,7 @@ def _load_engine(
     try:
         return _core.load(file, engine_options(file, options, config), progress), None
     except DeviceError as error:
-        if options["device"] != "auto":
+        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU stay with it
             raise
         engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
