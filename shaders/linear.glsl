@@ -6,10 +6,7 @@
 
 layout(constant_id = kLinearFormat) const uint FORMAT = 0;
 layout(constant_id = kLinearFormat2) const uint FORMAT2 = 0;
-layout(constant_id = kLinearActivation) const uint ACTIVATION = 0;
 layout(constant_id = kLinearGated) const uint GATED = 0;
-layout(constant_id = kLinearBias) const uint BIAS = 0;
-layout(constant_id = kLinearResidual) const uint RESIDUAL = 0;
 layout(constant_id = kLinearAligned) const uint ALIGNED = 0;
 layout(constant_id = kLinearTokens) const uint TOKENS = 1;
 layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
@@ -39,9 +36,9 @@ Row tile_row(uint first_output, uint i) {
 // Stores one finished product, or with GATED a pair of them.
 void store(uint token, uint column, float product, float product2) {
   float value = product;
-  if (BIAS != 0) value += bias[p.bias_at + column];
-  value = activate(ACTIVATION, value);
+  if (p.has_bias != 0) value += bias[p.bias_at + column];
+  value = activate(p.activation, value);
   if (GATED != 0) value *= product2;
-  if (RESIDUAL != 0) value += residual[p.residual_at + token * p.residual_stride + column];
+  if (p.has_residual != 0) value += residual[p.residual_at + token * p.residual_stride + column];
   y[p.out_at + token * p.out_stride + column] = value;
 }

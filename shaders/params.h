@@ -33,14 +33,14 @@ struct LinearParams {
   uint out_at, out_stride;
   uint bias_at;
   uint residual_at, residual_stride;
+  uint activation;              // pumice::Activation
+  uint has_bias, has_residual;  // 0 or 1
 };
-PUMICE_CONSTANT(kLinearFormat, 1);       // Format of the weights, in the order of formats.def
-PUMICE_CONSTANT(kLinearFormat2, 2);      // Format of weights2; equal to kLinearFormat when not GATED
-PUMICE_CONSTANT(kLinearActivation, 3);   // pumice::Activation
-PUMICE_CONSTANT(kLinearGated, 4);        // 0 or 1
-PUMICE_CONSTANT(kLinearBias, 5);         // 0 or 1
-PUMICE_CONSTANT(kLinearResidual, 6);     // 0 or 1
-PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples of 4 (vector loads); 0: any
+// What a product ends with is in the block, not a constant: it costs nothing there, and a model needs half as many pipelines.
+PUMICE_CONSTANT(kLinearFormat, 1);   // Format of the weights, in the order of formats.def
+PUMICE_CONSTANT(kLinearFormat2, 2);  // Format of weights2; equal to kLinearFormat when not GATED
+PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
+PUMICE_CONSTANT(kLinearAligned, 4);  // 1: in_at and in_stride are multiples of 4 (vector loads); 0: any
 // The tile of a group: TOKENS rows of `in` by OUTPUTS rows of weights (GATED: half of them of W, half of W2; OUTPUTS is then even).
 //   matvec, matvec_i8: TOKENS 1, 2, 4 or 8; OUTPUTS 1, 2, 4 or 8; TOKENS * OUTPUTS <= 32, times LANES <= 3072. LANES divide the columns.
 //     tokens may be any number.
@@ -51,12 +51,12 @@ PUMICE_CONSTANT(kLinearAligned, 7);      // 1: in_at and in_stride are multiples
 //     TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, and
 //     4 M N for each subgroup (8 M N when GATED). The pipeline needs full subgroups of SUBGROUP lanes. E.g. M, N, K = 16 and SUBGROUP 32:
 //     LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
-PUMICE_CONSTANT(kLinearTokens, 8);
-PUMICE_CONSTANT(kLinearOutputs, 9);
-PUMICE_CONSTANT(kLinearCoopM, 10);  // gemm_coopmat: shape of one cooperative matrix product, from the device's list (f16 x f16 -> f32)
-PUMICE_CONSTANT(kLinearCoopN, 11);
-PUMICE_CONSTANT(kLinearCoopK, 12);
-PUMICE_CONSTANT(kLinearCoopSubgroup, 13);  // gemm_coopmat: lanes of a subgroup; LANES = a multiple of it
+PUMICE_CONSTANT(kLinearTokens, 5);
+PUMICE_CONSTANT(kLinearOutputs, 6);
+PUMICE_CONSTANT(kLinearCoopM, 7);  // gemm_coopmat: shape of one cooperative matrix product, from the device's list (f16 x f16 -> f32)
+PUMICE_CONSTANT(kLinearCoopN, 8);
+PUMICE_CONSTANT(kLinearCoopK, 9);
+PUMICE_CONSTANT(kLinearCoopSubgroup, 10);  // gemm_coopmat: lanes of a subgroup; LANES = a multiple of it
 
 #ifdef __cplusplus
 // LinearParams::groups for a tile of TOKENS x OUTPUTS.

@@ -20,6 +20,7 @@ struct DeviceInfo {
   std::string driver;  // CPU: instruction set and BLAS
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
   std::vector<std::string> features;
+  std::vector<std::string> notes;  // of an opened one: what was switched off, and why
   bool usable = true;
   std::string why_not;
 };
@@ -77,6 +78,11 @@ class Backend {
   virtual std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                        const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
+  // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its pipelines
+  // while they are uploaded). An error here is none: prepare() meets it again.
+  virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) {
+    (void)program, (void)weights, (void)compute, (void)cancel;
+  }
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) = 0;
   virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;

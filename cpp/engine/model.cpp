@@ -1,5 +1,8 @@
 #include "engine/model.h"
 
+#include <system_error>
+#include <thread>
+
 #include "engine/devices.h"
 #include "model/programs.h"
 
@@ -30,6 +33,34 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   return used;
 }
 
+// While weights are packed and uploaded, a thread tells devices which programs will follow: a GPU compiles its pipelines meanwhile.
+class Foresight {
+ public:
+  Foresight(const model::Description& d, const Placement& placement, Compute compute) {
+    try {
+      thread_ = std::jthread([this, &d, &placement, compute] {
+        try {
+          const Output output = d.config.architecture->task == model::Task::generate ? Output::selected : Output::pooled;
+          for (const StagePlan& stage : placement.stages) {
+            tell(*placement.devices[stage.device].backend, model::body_program(d, stage.first, stage.last, output), d, compute);
+          }
+          if (output == Output::selected) tell(*placement.devices[placement.stages.back().device].backend, model::head_program(d), d, compute);
+        } catch (...) {  // prepare() meets it again
+        }
+      });
+    } catch (const std::system_error&) {  // no thread to be had: prepare() does it all
+    }
+  }
+  ~Foresight() { done_.request(); }
+
+ private:
+  void tell(Backend& backend, const Program& program, const model::Description& d, Compute compute) const {
+    backend.foresee(program, d.weights, compute, done_);
+  }
+  Cancel done_;
+  std::jthread thread_;  // ends before done_ does
+};
+
 }  // namespace
 
 std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
@@ -57,6 +88,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   pooling_ = options.pooling.value_or(description_.config.pooling.value_or(PoolKind::mean));
 
   const auto used = matrices_by_device(description_, placement_);
+  const Foresight foresight(description_, placement_, options.compute);
   std::vector<std::shared_ptr<const DeviceWeights>> weights;
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
@@ -84,6 +116,10 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     pooled_ = runner(Output::pooled);
     tokens_ = runner(Output::tokens);
     if (d.labels > 0) classes_ = runner(Output::classes);
+  }
+  for (const PlacedDevice& device : placement_.devices) {  // what showed when its programs were prepared
+    const std::vector<std::string> notes = device.backend->info().notes;
+    placement_.notes.insert(placement_.notes.end(), notes.begin(), notes.end());
   }
 }
 

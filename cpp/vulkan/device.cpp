@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "vulkan/pipelines.h"
+#include "vulkan/variants.h"
 
 namespace pumice::vulkan {
 namespace {
@@ -62,15 +63,26 @@ const char* type_name(VkPhysicalDeviceType type) {
   }
 }
 
-// PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches variants off, PUMICE_VULKAN_ENABLE on where they can run but are slow.
-bool listed_in(const char* variable, std::string_view variant) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr) return false;
-  const std::string list = "," + std::string(text) + ",";
-  return list.find("," + std::string(variant) + ",") != std::string::npos;
-}
 bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
 bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
+
+// The largest product that divides gemm_coopmat's tiles (32 x 32 of a subgroup, 32 columns deep; columns by two); m = 0: none.
+CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
+  CooperativeShape best;
+  if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;
+  const auto all = listed<VkCooperativeMatrixPropertiesKHR>(
+      "listing products of cooperative matrices",
+      [&](std::uint32_t* count, VkCooperativeMatrixPropertiesKHR* items) { return api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(handle, count, items); },
+      {.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR});
+  for (const VkCooperativeMatrixPropertiesKHR& p : all) {
+    const bool floats = p.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p.BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
+                        p.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && p.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR;
+    const bool fits = p.MSize > 0 && p.NSize > 0 && p.KSize > 0 && 32 % p.MSize == 0 && 16 % p.NSize == 0 && 32 % p.KSize == 0;
+    if (!floats || !fits || p.scope != VK_SCOPE_SUBGROUP_KHR || p.saturatingAccumulation) continue;
+    if (p.MSize * p.NSize * p.KSize > best.m * best.n * best.k) best = {p.MSize, p.NSize, p.KSize, 0};
+  }
+  return best;
+}
 
 PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   PhysicalDevice d;
@@ -103,18 +115,22 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   });
   const bool has_dot = p.apiVersion >= VK_API_VERSION_1_3 || named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   const bool has_matrix = named(extensions, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
-  if (has_dot) driver.pNext = &dot;
+  const bool has_sizes = p.apiVersion >= VK_API_VERSION_1_3 || named(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+  VkPhysicalDeviceSubgroupSizeControlProperties subgroup_sizes{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
+  if (has_sizes) driver.pNext = &subgroup_sizes;
+  if (has_dot) (has_sizes ? subgroup_sizes.pNext : driver.pNext) = &dot;
   properties.pNext = &sizes;
   api.vkGetPhysicalDeviceProperties2(handle, &properties);
   d.driver = str(driver.driverName, driver.driverInfo[0] != '\0' ? " " : "", driver.driverInfo);
 
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
+  VkPhysicalDeviceSubgroupSizeControlFeatures size_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
-  VkPhysicalDeviceVulkan11Features core11{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &core12};
-  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core11};
+  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core12};
   void** chain = &core12.pNext;
   if (has_dot) *chain = &dot_feature, chain = &dot_feature.pNext;
+  if (has_sizes) *chain = &size_feature, chain = &size_feature.pNext;
   if (has_matrix) *chain = &matrix_feature;
   api.vkGetPhysicalDeviceFeatures2(handle, &features);
 
@@ -150,8 +166,13 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   d.integer_dot = has_dot && dot_feature.shaderIntegerDotProduct && !disabled("integer_dot");
   d.integer_dot_fast = d.integer_dot && dot.integerDotProduct4x8BitPackedSignedAccelerated;
   d.integer_dot_used = d.integer_dot_fast || (d.integer_dot && enabled("integer_dot"));
-  d.cooperative_matrix = has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core11.storageBuffer16BitAccess &&
-                         core12.vulkanMemoryModel && !disabled("cooperative_matrix");
+  if (has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core12.vulkanMemoryModel && size_feature.subgroupSizeControl &&
+      size_feature.computeFullSubgroups && (subgroup_sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) && !disabled("cooperative_matrix")) {
+    constexpr std::uint32_t kIntel = 0x8086;  // its matrix units work on its narrowest subgroups only
+    d.cooperative = cooperative_shape(api, handle);
+    d.cooperative.subgroup = d.vendor == kIntel ? subgroup_sizes.minSubgroupSize : d.subgroup;
+    d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= limits.invocations;
+  }
   d.memory_budget = named(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
   d.features.push_back(str("subgroup ", d.subgroup));
   if (d.integer_dot) d.features.emplace_back(d.integer_dot_fast ? "integer dot" : "integer dot (not accelerated)");
@@ -188,6 +209,13 @@ void lower_limits(Limits& limits, std::string_view text) {
     if (key == "range") limits.range = limits.range / 256 * 256;
     at += item.size() + 1;
   }
+}
+
+bool listed_in(const char* variable, std::string_view variant) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return false;
+  const std::string list = str(",", text, ",");
+  return list.find(str(",", variant, ",")) != std::string::npos;
 }
 
 std::vector<std::string> validation_messages() {
@@ -227,7 +255,7 @@ void Instance::check_fork() {
 
 Instance::Instance() {
   api_.open();
-  std::uint32_t version = 0;
+  std::uint32_t& version = loader_version_;
   check(api_.vkEnumerateInstanceVersion(&version), "asking for the version of Vulkan");
   if (version < kVersion) {
     fail(ErrorKind::device_not_found, "no Vulkan: the loader has version ", VK_API_VERSION_MAJOR(version), ".", VK_API_VERSION_MINOR(version),
@@ -324,9 +352,10 @@ void Device::create() {
                                                       .shaderIntegerDotProduct = VK_TRUE};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
                                                       .cooperativeMatrix = VK_TRUE};
+  VkPhysicalDeviceSubgroupSizeControlFeatures sizes{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+                                                    .subgroupSizeControl = VK_TRUE, .computeFullSubgroups = VK_TRUE};
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
-  VkPhysicalDeviceVulkan11Features core11{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, .pNext = &core12};
-  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core11};
+  VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core12};
   features.features.robustBufferAccess = VK_TRUE;  // every device has it
   std::vector<const char*> extensions;
   void** chain = &core12.pNext;
@@ -336,9 +365,10 @@ void Device::create() {
     if (physical_.api_version < VK_API_VERSION_1_3) extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   }
   if (physical_.cooperative_matrix) {
-    *chain = &matrix;
+    *chain = &sizes;
+    sizes.pNext = &matrix;
     core12.shaderFloat16 = core12.vulkanMemoryModel = VK_TRUE;
-    core11.storageBuffer16BitAccess = VK_TRUE;
+    if (physical_.api_version < VK_API_VERSION_1_3) extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     extensions.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
   }
   const VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
@@ -362,6 +392,7 @@ void Device::create() {
   }
   unified_ = !disabled("unified") && (upload.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) && memory_.memoryHeaps[upload.heapIndex].size == largest;
   pipelines_ = std::make_unique<Pipelines>(*this);
+  variant_tests_ = std::make_unique<VariantTests>(*this);
 }
 
 Device::~Device() {

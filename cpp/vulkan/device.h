@@ -30,6 +30,11 @@ struct Limits {
 // Lowers `limits` as such a text says. Throws invalid_argument naming what it does not understand.
 void lower_limits(Limits& limits, std::string_view text);
 
+// One product of cooperative matrices, f16 x f16 with sums in float32, by a full subgroup of `subgroup` lanes.
+struct CooperativeShape {
+  std::uint32_t m = 0, n = 0, k = 0, subgroup = 0;
+};
+
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
   std::string name, driver, type;  // type: "integrated", "discrete", "virtual", "software", "other"
@@ -40,6 +45,7 @@ struct PhysicalDevice {
   float timestamp_ns = 0;  // of one tick; 0: no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
   bool integer_dot_used = false;  // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
+  CooperativeShape cooperative;   // where cooperative_matrix
   std::vector<std::string> features;  // of the optional ones, those that it has
   bool usable = true;
   std::string why_not;
@@ -51,6 +57,7 @@ class Instance {
   static Instance& get();  // throws device_not_found
   const InstanceApi& api() const { return api_; }
   const std::vector<PhysicalDevice>& devices() const { return devices_; }
+  std::uint32_t loader_version() const { return loader_version_; }
   void memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const;  // bytes of its device-local heaps
   static bool forked() noexcept;  // in a child of the process that made it: no handle may be touched
   static void check_fork();
@@ -59,8 +66,13 @@ class Instance {
   Instance();
   InstanceApi api_;
   VkInstance handle_ = VK_NULL_HANDLE;
+  std::uint32_t loader_version_ = 0;
   std::vector<PhysicalDevice> devices_;
 };
+
+// Whether a variable of the environment lists this variant: PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches variants off,
+// PUMICE_VULKAN_ENABLE on where they can run but are slow, PUMICE_VULKAN_BREAK makes their self-tests see a wrong number (for tests).
+bool listed_in(const char* variable, std::string_view variant);
 
 // Messages of the validation layer since the process began (PUMICE_VULKAN_VALIDATION=1 switches it on).
 std::vector<std::string> validation_messages();
@@ -91,6 +103,7 @@ class Buffer {
 };
 
 class Pipelines;
+class VariantTests;
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
@@ -104,6 +117,7 @@ class Device : public std::enable_shared_from_this<Device> {
   const PhysicalDevice& physical() const { return physical_; }
   const Limits& limits() const { return physical_.limits; }
   Pipelines& pipelines() const { return *pipelines_; }
+  VariantTests& variant_tests() const { return *variant_tests_; }
 
   std::shared_ptr<Buffer> buffer(std::uint64_t bytes, Place place, const std::string& what) {
     return std::make_shared<Buffer>(shared_from_this(), bytes, place, what);
@@ -143,6 +157,7 @@ class Device : public std::enable_shared_from_this<Device> {
   VkPhysicalDeviceMemoryProperties memory_{};
   bool unified_ = false;
   std::unique_ptr<Pipelines> pipelines_;
+  std::unique_ptr<VariantTests> variant_tests_;
   std::mutex turn_, queue_mutex_;
   std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};

@@ -63,10 +63,10 @@ const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t b
   return buffer.get();
 }
 
-GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, Compute compute,
+GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, const Variants& variants,
                              const Cancel& cancel)
     : device_(std::move(device)), weights_(std::move(weights)), shapes_(weights_->shapes()),
-      plan_(make_plan(std::move(program), shapes_, compute, device_->physical())), id_(next_id()) {
+      plan_(make_plan(std::move(program), shapes_, variants, device_->physical())), id_(next_id()) {
   if (plan_.widest_norm > 0) {
     const auto width = static_cast<std::size_t>(plan_.widest_norm);
     ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");

@@ -35,7 +35,7 @@ class GpuWorkspace final : public Workspace {
 
 class GpuExecutable final : public Executable {
  public:
-  GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, Compute compute, const Cancel& cancel);
+  GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, const Variants& variants, const Cancel& cancel);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
   // The same run, each dispatch measured by the GPU's clock.

@@ -30,16 +30,39 @@ LinearTile matvec_tile(std::int64_t rows) {
 // Many rows: LANES = TOKENS x OUTPUTS / (8 R), within 128 lanes and 16 KiB of shared memory ((TOKENS + OUTPUTS) x 80 + 64 bytes).
 LinearTile gemm_tile(std::int64_t rows) { return rows <= 32 ? LinearTile{64, 32, 64} : LinearTile{64, 64, 64}; }
 
-std::vector<uint> linear_constants(const LinearTile& tile, Format format, Format format2, Activation activation, bool gated, bool bias, bool residual,
-                                   bool vectors) {
-  return {tile.lanes, static_cast<uint>(format), static_cast<uint>(format2), static_cast<uint>(activation), gated, bias, residual, vectors, tile.tokens,
-          tile.outputs};
+// Many rows on cooperative matrices: the largest tile that the device's lanes and shared memory hold, and that rows fill by half.
+LinearTile cooperative_tile(const CooperativeShape& shape, const Limits& limits, std::int64_t rows, bool gated) {
+  const LinearTile tiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};  // subgroups for lanes
+  for (const LinearTile& tile : tiles) {
+    const uint lanes = tile.lanes * shape.subgroup;
+    const uint shared = (tile.tokens + tile.outputs) * 80 + 128 + tile.lanes * (gated ? 8 : 4) * shape.m * shape.n;
+    const bool fits = lanes <= std::min<std::uint64_t>(256, limits.invocations) && shared <= limits.shared && rows * 2 > tile.tokens;
+    if (fits || tile.lanes == 1) return {lanes, tile.tokens, tile.outputs};
+  }
+  return {};
+}
+
+enum class Form { floats, int8, cooperative };  // of a product's operands
+
+PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t rows, Format format, Format format2, bool gated, bool vectors, LinearTile& tile) {
+  const bool few = rows <= kFewRows;
+  std::string shader = form == Form::cooperative ? "gemm_coopmat" : few ? "matvec" : "gemm";
+  if (form == Form::int8) shader += "_i8";
+  tile = form == Form::cooperative ? cooperative_tile(device.cooperative, device.limits, rows, gated) : few ? matvec_tile(rows) : gemm_tile(rows);
+  PipelineKey key{std::move(shader), {tile.lanes, static_cast<uint>(format), static_cast<uint>(format2), gated, vectors, tile.tokens, tile.outputs}};
+  if (form == Form::cooperative) {
+    const CooperativeShape& shape = device.cooperative;
+    key.constants.insert(key.constants.end(), {shape.m, shape.n, shape.k, shape.subgroup});
+    key.subgroup = shape.subgroup;
+  }
+  return key;
 }
 
 // ---------------------------------------------------------------- plan
 class Planner {
  public:
-  Planner(Plan& plan, const WeightShapes& weights, const PhysicalDevice& device) : plan_(plan), weights_(weights), device_(device) {}
+  Planner(Plan& plan, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device)
+      : plan_(plan), weights_(weights), allowed_(allowed), device_(device) {}
 
   void operator()(const Embed& op) {
     plan_.positions |= op.positions != MatrixId::none;
@@ -47,9 +70,10 @@ class Planner {
   }
   void operator()(const Norm& op) { plan_.widest_norm = std::max(plan_.widest_norm, op.in.width); }
   void operator()(const Linear& op) {
-    for (const LinearPart& part : op.parts) product(part.weight, op.in.width, op.precise);
+    if (op.precise) return;
+    for (const LinearPart& part : op.parts) product(part.weight, op.in.width);
   }
-  void operator()(const GatedLinear& op) { product(op.gate, op.in.width, false), product(op.up, op.in.width, false); }
+  void operator()(const GatedLinear& op) { product(op.gate, op.in.width), product(op.up, op.in.width); }
   void operator()(const RopeStore& op) {
     plan_.cached = true;
     if (!op.rope.inv_freq.empty()) plan_.rope_of.back() = index_of(plan_.ropes, op.rope);
@@ -76,14 +100,16 @@ class Planner {
     if (known == all.end()) all.push_back(item);
     return index;
   }
-  void product(MatrixId id, std::int32_t cols, bool precise) {
-    if (!precise && plan_.integer_dot && info(weights_.matrices[static_cast<std::size_t>(id)].format).quantised) {
-      plan_.quantised_words = std::max(plan_.quantised_words, params::quantised_row_words(cols));
-    }
+  void product(MatrixId id, std::int32_t cols) {
+    plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
+    if (!allowed_.integer_dot || !info(weights_.matrices[static_cast<std::size_t>(id)].format).quantised) return;
+    plan_.variants.integer_dot = true;
+    plan_.quantised_words = std::max(plan_.quantised_words, params::quantised_row_words(cols));
   }
 
   Plan& plan_;
   const WeightShapes& weights_;
+  const Variants& allowed_;
   const PhysicalDevice& device_;
 };
 
@@ -155,12 +181,12 @@ class Lowering {
     bool quantised = false;
     for (const LinearPart& part : op.parts) {
       const GpuMatrix& m = weights_[part.weight];
-      const bool int8 = takes_int8(m, op.precise);
-      if (int8 && !quantised) quantise(op.in), quantised = true;
-      for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, int8)) {
+      const Form form = form_of(op.in, info(m.format).quantised, op.precise);
+      if (form == Form::int8 && !quantised) quantise(op.in), quantised = true;
+      for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, form == Form::int8)) {
         for (const Piece& piece : m.pieces) {
           Product p{.in = op.in, .out = {op.out.slot, static_cast<std::int32_t>(col + piece.first), static_cast<std::int32_t>(piece.rows)},
-                    .residual = op.residual, .activation = op.activation, .bias = part.bias, .bias_at = piece.first, .int8 = int8};
+                    .residual = op.residual, .activation = op.activation, .bias = part.bias, .bias_at = piece.first, .form = form};
           if (op.residual) p.residual.col += static_cast<std::int32_t>(col - op.out.col + piece.first);
           product(p, block, {&m, &piece, 0, piece.rows}, {});
         }
@@ -172,15 +198,15 @@ class Lowering {
   // Rows of gate and up meet where both lie in one piece.
   void operator()(const GatedLinear& op) {
     const GpuMatrix &gate = weights_[op.gate], &up = weights_[op.up];
-    const bool int8 = takes_int8(gate, false) && takes_int8(up, false);
-    if (int8) quantise(op.in);
-    for (const Block block : blocks(rows_of(op.in), {op.in, op.out}, int8)) {
+    const Form form = form_of(op.in, info(gate.format).quantised && info(up.format).quantised, false);
+    if (form == Form::int8) quantise(op.in);
+    for (const Block block : blocks(rows_of(op.in), {op.in, op.out}, form == Form::int8)) {
       for (const Piece& g : gate.pieces) {
         for (const Piece& u : up.pieces) {
           const std::int64_t first = std::max(g.first, u.first), end = std::min(g.first + g.rows, u.first + u.rows);
           if (first >= end) continue;
           const Product p{.in = op.in, .out = {op.out.slot, static_cast<std::int32_t>(op.out.col + first), static_cast<std::int32_t>(end - first)},
-                          .activation = op.activation, .int8 = int8};
+                          .activation = op.activation, .form = form};
           product(p, block, {&gate, &g, first - g.first, end - first}, {&up, &u, first - u.first, end - first});
         }
       }
@@ -192,7 +218,7 @@ class Lowering {
     Activation activation = Activation::none;
     VectorId bias = VectorId::none;
     std::int64_t bias_at = 0;
-    bool int8 = false;
+    Form form = Form::floats;
   };
   struct Block { std::int64_t first, count; };
   struct Strip {  // rows of a piece of a matrix
@@ -202,14 +228,13 @@ class Lowering {
   };
 
   void product(const Product& p, const Block& block, const Strip& w, const Strip& w2) {
-    const bool gated = w2.matrix != nullptr, few = block.count <= kFewRows, bias = p.bias != VectorId::none, residual = static_cast<bool>(p.residual);
-    const LinearTile tile = few ? matvec_tile(block.count) : gemm_tile(block.count);
-    const bool vectors = p.int8 || (p.in.col % 4 == 0);
+    const bool gated = w2.matrix != nullptr, bias = p.bias != VectorId::none, residual = static_cast<bool>(p.residual), int8 = p.form == Form::int8;
     const Format format = w.matrix->format, format2 = gated ? w2.matrix->format : format;
-    const std::string shader = std::string(few ? "matvec" : "gemm") + (p.int8 ? "_i8" : "");
-    Dispatch d = dispatch(gated ? "gated linear" : "linear", shader, linear_constants(tile, format, format2, p.activation, gated, bias, residual, vectors));
+    LinearTile tile{};
+    Dispatch d = dispatch(gated ? "gated linear" : "linear",
+                          linear_pipeline(device_.physical(), p.form, block.count, format, format2, gated, int8 || p.in.col % 4 == 0, tile));
     d.bind(bind(*w.piece));
-    d.bind(p.int8 ? quantised_rows(p.in, block, false) : rows(p.in, block, false));
+    d.bind(int8 ? quantised_rows(p.in, block, false) : rows(p.in, block, false));
     d.bind(rows(p.out, block, true));
     d.bind(bias ? bind(weights_[p.bias]) : Binding{});
     d.bind(residual ? rows(p.residual, block, false) : Binding{});
@@ -217,9 +242,10 @@ class Lowering {
     const std::int64_t cols = w.matrix->cols;
     d.set_push(params::LinearParams{
         .tokens = word(block.count), .outputs = word(w.rows), .cols = word(cols), .weights_at = word(w.first * w.matrix->row_words),
-        .weights2_at = gated ? word(w2.first * w2.matrix->row_words) : 0, .in_at = p.int8 ? 0 : word(p.in.col),
-        .in_stride = p.int8 ? word(params::quantised_row_words(cols)) : stride(p.in), .out_at = word(p.out.col), .out_stride = stride(p.out),
-        .bias_at = word(p.bias_at), .residual_at = residual ? word(p.residual.col) : 0, .residual_stride = residual ? stride(p.residual) : 0});
+        .weights2_at = gated ? word(w2.first * w2.matrix->row_words) : 0, .in_at = int8 ? 0 : word(p.in.col),
+        .in_stride = int8 ? word(params::quantised_row_words(cols)) : stride(p.in), .out_at = word(p.out.col), .out_stride = stride(p.out),
+        .bias_at = word(p.bias_at), .residual_at = residual ? word(p.residual.col) : 0, .residual_stride = residual ? stride(p.residual) : 0,
+        .activation = static_cast<uint>(p.activation), .has_bias = bias, .has_residual = residual});
     const double rows = static_cast<double>(w.rows) * (gated ? 2 : 1), tokens = static_cast<double>(block.count);
     const std::int64_t outputs = gated ? tile.outputs / 2 : tile.outputs;
     const std::int64_t weight_words = w.rows * w.matrix->row_words + (gated ? w2.rows * w2.matrix->row_words : 0);
@@ -227,7 +253,11 @@ class Lowering {
          static_cast<double>(weight_words) * 4 + tokens * (static_cast<double>(cols) + rows) * 4);
   }
 
-  bool takes_int8(const GpuMatrix& m, bool precise) const { return plan_.integer_dot && !precise && info(m.format).quantised; }
+  Form form_of(const View& in, bool quantised, bool precise) const {
+    if (precise) return Form::floats;
+    if (plan_.variants.cooperative_matrix && counts_.of(rows_of(in)) > kFewRows) return Form::cooperative;
+    return plan_.variants.integer_dot && quantised ? Form::int8 : Form::floats;
+  }
 
   void quantise(const View& in) {
     const std::int64_t cols = in.width;
@@ -308,7 +338,10 @@ class Lowering {
             .ahead = ahead, .q_at = word(op.q.col), .q_stride = stride(op.q), .out_at = word(op.out.col), .out_stride = stride(op.out), .scale = op.scale,
             .softcap = op.softcap});
         const double pairs = static_cast<double>(queries) * static_cast<double>(most_keys(shape));
-        push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 4 * pairs * shape.head_dim, pairs / tables.tile.rows);
+        // Each tile of queries reads its keys and values once.
+        const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;
+        push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 4 * pairs * shape.head_dim,
+             values * (format == KvFormat::f32 ? 4 : format == KvFormat::f16 ? 2 : 1));
       }
       if (tables.parts == 1) continue;
       Dispatch d = dispatch("merge", "merge", {64});
@@ -442,9 +475,11 @@ class Lowering {
 
   // ------------------------------------------------------------ dispatches
   Dispatch dispatch(const char* what, const std::string& shader, std::vector<uint> constants) {
+    return dispatch(what, PipelineKey{shader, std::move(constants)});
+  }
+  Dispatch dispatch(const char* what, PipelineKey key) {
     Dispatch d;
     d.what = what;
-    PipelineKey key{shader, std::move(constants)};
     if (keys_ != nullptr) {
       keys_->insert(std::move(key));
     } else {
@@ -489,13 +524,16 @@ class Lowering {
 
 }  // namespace
 
-Plan make_plan(Program program, const WeightShapes& weights, Compute compute, const PhysicalDevice& device) {
+Variants offered(const PhysicalDevice& device, Compute compute) {
+  if (compute == Compute::float32) return {};
+  return {.integer_dot = device.integer_dot_used, .cooperative_matrix = device.cooperative_matrix};
+}
+
+Plan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device) {
   Plan plan;
   plan.facts = check_program(program, weights);
   plan.program = std::move(program);
-  plan.compute = compute;
-  plan.integer_dot = compute == Compute::automatic && device.integer_dot_used;
-  Planner planner(plan, weights, device);
+  Planner planner(plan, weights, allowed, device);
   for (const Op& op : plan.program.ops) {
     plan.rope_of.push_back(-1);
     plan.attend_of.push_back(-1);
@@ -518,7 +556,10 @@ Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables
     const bool used = plan.facts.slot_lives[s].used() || static_cast<std::int32_t>(s) == plan.program.output;
     areas.slots.push_back(take(used ? bytes_of(counts.of(slot.rows), slot_stride(slot.width) * 4) : 0));
   }
-  if (plan.quantised_words > 0) areas.quantised = take(bytes_of(std::max({counts.tokens, counts.segments, counts.selected}), plan.quantised_words * 4));
+  if (plan.quantised_words > 0) {
+    const std::int64_t rows = std::max({counts.tokens, counts.segments, counts.selected});
+    areas.quantised = take(bytes_of(plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows, plan.quantised_words * 4));
+  }
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
     if (!shape.cached) {

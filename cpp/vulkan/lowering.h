@@ -12,6 +12,7 @@
 #include "vulkan/pipelines.h"
 #include "vulkan/recorder.h"
 #include "vulkan/tables.h"
+#include "vulkan/variants.h"
 #include "vulkan/weights.h"
 
 namespace pumice::vulkan {
@@ -20,17 +21,19 @@ namespace pumice::vulkan {
 struct Plan {
   Program program;
   ProgramFacts facts;
-  Compute compute = Compute::automatic;
   std::vector<Rope> ropes;           // distinct
   std::vector<AttendShape> attends;  // distinct
   std::vector<std::int32_t> rope_of, attend_of;  // by operation; -1: none
   bool positions = false, types = false, cached = false, kept = false;
-  bool integer_dot = false;          // products of quantised weights on int8 activations
+  Variants variants;                 // those that it has a use for
   std::int64_t quantised_words = 0;  // of a row of int8 activations, the widest
   std::int32_t widest_norm = 0;
 };
 
-Plan make_plan(Program program, const WeightShapes& weights, Compute compute, const PhysicalDevice& device);
+Plan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
+
+// What a device offers: to be tested before it is used.
+Variants offered(const PhysicalDevice& device, Compute compute);
 
 // Rows of a batch, by kind.
 struct Counts {

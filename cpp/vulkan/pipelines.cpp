@@ -54,9 +54,13 @@ Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache
     for (std::uint32_t c = 0; c < key.constants.size(); ++c) entries.push_back({.constantID = c, .offset = 4 * c, .size = 4});
     const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()), .pMapEntries = entries.data(),
                                          .dataSize = 4 * key.constants.size(), .pData = key.constants.data()};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+                                                                 .requiredSubgroupSize = key.subgroup};
+    const bool sized = key.subgroup > 0;
     const VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                           .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                                                     .module = module, .pName = "main", .pSpecializationInfo = &constants},
+                                           .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .pNext = sized ? &subgroup : nullptr,
+                                                     .flags = sized ? VkPipelineShaderStageCreateFlags{VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT} : 0,
+                                                     .stage = VK_SHADER_STAGE_COMPUTE_BIT, .module = module, .pName = "main", .pSpecializationInfo = &constants},
                                            .layout = layout_};
     const VkResult made = api.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline_);
     if (made != VK_SUCCESS) device.fail_call(made, str("compiling shader '", key.shader, "' on ", device.physical().name));

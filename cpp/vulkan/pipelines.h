@@ -17,6 +17,7 @@ namespace pumice::vulkan {
 struct PipelineKey {
   std::string shader;
   std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, ...
+  std::uint32_t subgroup = 0;            // full subgroups of so many lanes; 0: as the driver likes
   auto operator<=>(const PipelineKey&) const = default;
 };
 

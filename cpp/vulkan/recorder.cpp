@@ -18,9 +18,9 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-bool Recording::Range::overlaps(const Range& other) const {
+bool Recording::Range::overlaps(const Range& other, bool columns) const {
   if (buffer != other.buffer || begin >= other.end || other.begin >= end) return false;
-  const bool apart = slot >= 0 && slot == other.slot && width > 0 && other.width > 0 && (col + width <= other.col || other.col + other.width <= col);
+  const bool apart = columns && slot >= 0 && slot == other.slot && width > 0 && other.width > 0 && (col + width <= other.col || other.col + other.width <= col);
   return !apart;
 }
 
@@ -68,7 +68,7 @@ void Recording::make_pools(std::span<const Command> commands) {
     device_->check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
   }
   if (timed_) {
-    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * std::max(1u, sets)};
+    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, commands.size()))};
     device_->check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
   }
 }
@@ -107,11 +107,14 @@ void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) 
 
 // A barrier, when this command reads what was written, or writes what was read or written, since the last one.
 void Recording::order(std::span<const Range> reads, std::span<const Range> writes) {
-  const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs) {
-    return std::any_of(ours.begin(), ours.end(),
-                       [&](const Range& a) { return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b); }); });
+  const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs, bool columns) {
+    return std::any_of(ours.begin(), ours.end(), [&](const Range& a) {
+      return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
+    });
   };
-  if (meet(reads, written_) || meet(writes, written_) || meet(writes, read_)) barrier(kStages, kReads | kWrites);
+  // Writers of other columns of one slot (the parts of a product) go on beside each other. Readers wait for them: the validation layer knows
+  // ranges, not columns, and where a program reads other columns of what it writes is not worth an exception to it.
+  if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
 }
@@ -130,8 +133,10 @@ void Recording::record(const Copy& copy) {
   reads.push_back({copy.from, from, from_end, -1, 0, 0});
   writes.push_back({copy.to, to, to_end, -1, 0, 0});
   order(reads, writes);
+  begin_time(timed_);
   device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(), static_cast<std::uint32_t>(copy.regions.size()),
                                  copy.regions.data());
+  end_time(timed_, {"copy", 0, bytes, 0});
   pieces_.back().estimate += device_->seconds(0, bytes);
 }
 
@@ -200,19 +205,25 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
   push[1] = static_cast<std::uint32_t>(first + count);
   api.vkCmdPushConstants(commands, dispatch.pipeline->layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0, dispatch.push_bytes, push.data());
   const std::uint64_t x = std::min(count, device_->limits().groups_x), y = (count + x - 1) / x;
-  const auto query = static_cast<std::uint32_t>(2 * timed_dispatches_.size());
-  const bool timed = timed_ && first == 0;
-  if (timed) {
-    api.vkCmdResetQueryPool(commands, queries_, query, 2);
-    api.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, queries_, query);
-  }
+  const double share = static_cast<double>(count) / static_cast<double>(dispatch.groups);
+  begin_time(timed_ && first == 0);
   api.vkCmdDispatch(commands, static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), 1);
-  if (timed) {
-    api.vkCmdWriteTimestamp(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, queries_, query + 1);
-    const double share = static_cast<double>(count) / static_cast<double>(dispatch.groups);
-    timed_dispatches_.push_back({dispatch.what, dispatch.flops * share, dispatch.bytes * share, 0});
-  }
+  end_time(timed_ && first == 0, {dispatch.what, dispatch.flops * share, dispatch.bytes * share, 0});
   ++dispatches_;
+}
+
+// From where earlier commands have ended to where this one has.
+void Recording::begin_time(bool timed) {
+  if (!timed) return;
+  const auto query = static_cast<std::uint32_t>(2 * timings_.size());
+  device_->api().vkCmdResetQueryPool(pieces_.back().commands, queries_, query, 2);
+  device_->api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
+}
+void Recording::end_time(bool timed, const Timing& timing) {
+  if (!timed) return;
+  const auto query = static_cast<std::uint32_t>(2 * timings_.size() + 1);
+  device_->api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
+  timings_.push_back(timing);
 }
 
 // ---------------------------------------------------------------- running
@@ -268,7 +279,7 @@ void Recording::wait_idle() noexcept {
 }
 
 std::vector<Timing> Recording::timings() const {
-  std::vector<Timing> result = timed_dispatches_;
+  std::vector<Timing> result = timings_;
   for (std::size_t i = 0; i < result.size(); ++i) {
     std::uint64_t ticks[2] = {};
     device_->check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks, sizeof(std::uint64_t),

@@ -17,8 +17,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer as a shader sees it. Columns [col, col + width) of a slot, where that is known: bindings of other columns of the same
-// slot do not collide.
+// A range of a buffer as a shader sees it. Columns [col, col + width) of a slot, where that is known: those who write other columns of the
+// same slot do not collide.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -60,7 +60,7 @@ struct Timing {
 
 class Recording {
  public:
-  // `timed`: measures each dispatch with GPU timestamps (bench).
+  // `timed`: measures each command with GPU timestamps (bench).
   Recording(std::shared_ptr<Device> device, std::span<const Command> commands, bool timed = false);
   ~Recording();
   Recording(const Recording&) = delete;
@@ -82,7 +82,7 @@ class Recording {
     const Buffer* buffer;
     std::uint64_t begin, end;
     std::int32_t slot, col, width;
-    bool overlaps(const Range& other) const;
+    bool overlaps(const Range& other, bool columns) const;  // columns: those that are apart do not meet
   };
 
   void make_pools(std::span<const Command> commands);
@@ -94,6 +94,8 @@ class Recording {
   void order(std::span<const Range> reads, std::span<const Range> writes);
   void barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access);
   void groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count);
+  void begin_time(bool timed);
+  void end_time(bool timed, const Timing& timing);
   void wait(std::size_t piece);
   void wait_idle() noexcept;
   void release() noexcept;
@@ -105,7 +107,7 @@ class Recording {
   VkQueryPool queries_ = VK_NULL_HANDLE;
   VkFence fences_[2] = {};
   std::vector<Piece> pieces_;
-  std::vector<Timing> timed_dispatches_;
+  std::vector<Timing> timings_;
   std::vector<Range> read_, written_;  // since the last barrier
   std::size_t dispatches_ = 0, barriers_ = 0;
 };

@@ -8,13 +8,16 @@
 namespace pumice::vulkan {
 namespace {
 
+std::string version(std::uint32_t number) {
+  return str(VK_API_VERSION_MAJOR(number), ".", VK_API_VERSION_MINOR(number), ".", VK_API_VERSION_PATCH(number));
+}
+
 DeviceInfo describe(const PhysicalDevice& device, std::size_t index) {
   DeviceInfo info;
   info.id = str("vulkan:", index);
   info.name = device.name;
   info.type = device.type;
-  info.driver = str(device.driver, device.driver.empty() ? "" : ", ", "Vulkan ", VK_API_VERSION_MAJOR(device.api_version), ".",
-                    VK_API_VERSION_MINOR(device.api_version));
+  info.driver = str(device.driver, device.driver.empty() ? "" : ", ", "Vulkan ", version(device.api_version), ", loader ", version(Instance::get().loader_version()));
   info.features = device.features;
   info.usable = device.usable;
   info.why_not = device.why_not;
@@ -29,6 +32,7 @@ class VulkanBackend final : public Backend {
   DeviceInfo info() const override {
     DeviceInfo info = describe(device_->physical(), index_);
     info.memory_free = device_->free_memory();
+    info.notes = device_->variant_tests().notes();
     if (device_->lost()) {
       info.usable = false;
       info.why_not = "it was lost: its driver gave up; load the model again";
@@ -47,11 +51,18 @@ class VulkanBackend final : public Backend {
     return std::make_unique<GpuCaches>(device_, shapes, format);
   }
 
+  void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
+    const GpuWeights shapes(device_, weights);
+    const Plan plan = make_plan(program, shapes.shapes(), variants(program, shapes.shapes(), compute, cancel), device_->physical());
+    device_->pipelines().prepare(pipelines_of(plan, shapes, *device_, KvFormat::f16), cancel);
+  }
+
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
     device_->check_alive();
     auto ours = std::dynamic_pointer_cast<const GpuWeights>(std::move(weights));
     require(ours != nullptr && &ours->device() == device_.get(), "program '", program.name, "': weights of another device");
-    auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), compute, Cancel{});
+    const Variants passed = variants(program, ours->shapes(), compute, Cancel{});
+    auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), passed, Cancel{});
     device_->pipelines().save();
     return executable;
   }
@@ -60,7 +71,7 @@ class VulkanBackend final : public Backend {
 
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
-    const Plan plan = make_plan(program, shapes_of(weights), Compute::automatic, device_->physical());
+    const Plan plan = make_plan(program, shapes_of(weights), offered(device_->physical(), Compute::automatic), device_->physical());
     Cost cost;
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;
@@ -93,6 +104,11 @@ class VulkanBackend final : public Backend {
   }
 
  private:
+  // Those that this program has a use for and that pass their self-test.
+  Variants variants(const Program& program, const WeightShapes& shapes, Compute compute, const Cancel& cancel) const {
+    return device_->variant_tests().passed(make_plan(program, shapes, offered(device_->physical(), compute), device_->physical()).variants, cancel);
+  }
+
   const std::shared_ptr<Device> device_;
   const std::size_t index_;
 };
@@ -110,6 +126,7 @@ std::vector<DeviceInfo> devices() {
   } catch (const std::exception& error) {
     DeviceInfo none;
     none.id = "vulkan";
+    none.name = "Vulkan";
     none.type = "none";
     none.usable = false;
     none.why_not = error.what();

@@ -60,12 +60,14 @@ GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights, c
     : device_(std::move(device)) {
   require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ", weights.matrices.size());
   for (const Vector& vector : weights.vectors) check_finite(vector);
-  place(weights, used);
+  place(weights, used, true);
   upload(weights, progress, cancel);
 }
 
+GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights) : device_(std::move(device)) { place(weights, {}, false); }
+
 // All sizes are known and checked before the first byte is allocated.
-void GpuWeights::place(const Weights& weights, const std::vector<bool>& used) {
+void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bool allocate) {
   const Limits& limits = device_->limits();
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
@@ -112,6 +114,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used) {
     waiting.emplace_back(&v.buffer, at.arena);
     bytes_ += v.bytes;
   }
+  if (!allocate) return;
   std::vector<std::shared_ptr<Buffer>> buffers;
   for (const std::uint64_t size : arenas.sizes()) buffers.push_back(device_->buffer(size, Place::device, "weights"));
   for (const auto& [buffer, arena] : waiting) *buffer = buffers[arena];

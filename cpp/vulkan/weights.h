@@ -33,6 +33,8 @@ struct GpuVector {
 class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress, const Cancel& cancel);
+  // What it would be, without memory: enough for shapes, formats and pieces.
+  GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 
   const Device& device() const { return *device_; }
@@ -41,7 +43,7 @@ class GpuWeights final : public DeviceWeights {
   WeightShapes shapes() const;  // names point into this
 
  private:
-  void place(const Weights& weights, const std::vector<bool>& used);
+  void place(const Weights& weights, const std::vector<bool>& used, bool allocate);
   void upload(const Weights& weights, const Progress& progress, const Cancel& cancel);
 
   const std::shared_ptr<Device> device_;

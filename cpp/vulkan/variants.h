@@ -1,0 +1,44 @@
+// Faster forms of products, for devices that have what they need. Nobody trusts a driver with them unseen: when a program first wants a
+// variant, its products are compared with the baseline's on this very device, and one that differs is switched off, by name.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/cancel.h"
+
+namespace pumice::vulkan {
+
+class Device;
+
+enum class Variant { integer_dot, cooperative_matrix };
+inline constexpr Variant kVariants[] = {Variant::integer_dot, Variant::cooperative_matrix};
+std::string_view name(Variant variant);  // as PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE have it
+
+// Variants that a program may use.
+struct Variants {
+  bool integer_dot = false;         // products of quantised weights on int8 activations
+  bool cooperative_matrix = false;  // products of many rows: f16 x f16, sums in float32
+};
+
+class VariantTests {
+ public:
+  explicit VariantTests(Device& device) : device_(device) {}
+  // Those of `wanted` that work here. Each is tested once, when first wanted: some 50 ms on a GPU, and its pipelines are those of models.
+  Variants passed(const Variants& wanted, const Cancel& cancel);
+  std::vector<std::string> notes() const;  // "integer_dot is off: ...", of each that failed
+
+ private:
+  enum class State { untested, works, off };
+  bool works(Variant variant, const Cancel& cancel);
+
+  Device& device_;
+  mutable std::mutex mutex_;  // of notes_
+  std::mutex testing_;
+  State states_[std::size(kVariants)] = {};
+  std::vector<std::string> notes_;
+};
+
+}  // namespace pumice::vulkan
