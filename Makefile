@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python bench format check sanitize clean
+.PHONY: demo test test-cpp test-python test-vulkan-all bench format check sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,19 @@ test-cpp: build/tests/.built
 
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python
+
+# Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, under
+# the validation layer; then whole models. An hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
+test-vulkan-all: export PUMICE_TEST_ALL = 1
+test-vulkan-all: export PUMICE_VULKAN_VALIDATION = 1
+test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	build/tests/tests/cpp/test_vulkan
+	PUMICE_VULKAN_LIMITS=$(LEAST_LIMITS) build/tests/tests/cpp/test_vulkan
+	PUMICE_VULKAN_ENABLE=integer_dot,cooperative_matrix build/tests/tests/cpp/test_vulkan
+	$(BIN)/python -m pytest tests/python/test_vulkan_ops.py
+	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/test_vulkan_models.py -s
+
+LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
