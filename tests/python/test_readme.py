@@ -137,7 +137,7 @@ def test_links_and_named_files_exist(page: str) -> None:
     text = path.read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     headings = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-    named = re.findall(r"^((?:cpp|docs|tests|python|bench|examples|cmake)/[\w./-]+\.\w+)", code_in(page), re.MULTILINE)
+    named = re.findall(r"^((?:cpp|docs|tests|python|bench|examples|cmake|shaders)/[\w./-]+\.\w+)", code_in(page), re.MULTILINE)
     missing = [
         name for name, base in [(link, path.parent) for link in links] + [(name, ROOT) for name in named] if not (base / name).exists()
     ]
@@ -147,8 +147,8 @@ def test_links_and_named_files_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["docs/adding.md", "docs/numerics.md"])
 def test_named_symbols_and_tests_exist(page: str) -> None:
-    suffixes = {".h", ".cpp", ".inc", ".def", ".py", ".txt"}
-    folders = ("cpp", "python", "tests", "bench")
+    suffixes = {".h", ".cpp", ".inc", ".def", ".py", ".txt", ".glsl", ".comp"}
+    folders = ("cpp", "python", "tests", "bench", "cmake", "shaders")
     own = Path(__file__)
     sources = {
         p: p.read_text(encoding="utf-8", errors="replace")
