@@ -52,6 +52,7 @@ class VulkanBackend final : public Backend {
   }
 
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
+    device_->check_alive();
     const GpuWeights shapes(device_, weights);
     const Plan plan = make_plan(program, shapes.shapes(), variants(program, shapes.shapes(), compute, cancel), device_->physical());
     device_->pipelines().prepare(pipelines_of(plan, shapes, *device_, KvFormat::f16), cancel);

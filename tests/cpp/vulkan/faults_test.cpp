@@ -30,20 +30,6 @@ std::size_t index() {
 }
 const PhysicalDevice& physical() { return Instance::get().devices().at(index()); }
 
-// The next device is as one whose memory the host does not see.
-class Staged {
- public:
-  explicit Staged(bool staged) : staged_(staged) {
-    if (staged_) ::setenv("PUMICE_VULKAN_DISABLE", "unified", 1);
-  }
-  ~Staged() {
-    if (staged_) ::unsetenv("PUMICE_VULKAN_DISABLE");
-  }
-
- private:
-  const bool staged_;
-};
-
 const std::map<VkResult, ErrorKind> kKinds = {{VK_ERROR_DEVICE_LOST, ErrorKind::device_lost},
                                               {VK_ERROR_OUT_OF_DEVICE_MEMORY, ErrorKind::out_of_device_memory},
                                               {VK_ERROR_OUT_OF_HOST_MEMORY, ErrorKind::out_of_memory},
@@ -86,7 +72,8 @@ class EveryCall : public testing::TestWithParam<bool> {
   void renew() {
     backend_.reset();
     device_.reset();
-    const Staged staged(GetParam());
+    std::optional<tiny::Environment> staged;  // as a device whose memory the host does not see
+    if (GetParam()) staged.emplace("PUMICE_VULKAN_DISABLE", "unified");
     device_ = Device::open(physical());
     backend_ = make_backend(device_, 0);
   }
@@ -149,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, EveryCall, testing::Values(false, true),
 // From opening a device to closing it, pipelines and their cache with it: one pipeline, so that every call can fail with every code.
 TEST(EveryCallOfADevice, Fails) {
   const std::string folder = testing::TempDir() + "pumice-faults-cache";
-  ::setenv("PUMICE_CACHE_DIR", folder.c_str(), 1);
+  const tiny::Environment cache("PUMICE_CACHE_DIR", folder);
   Program program;
   program.name = "select";
   program.slots = {{Rows::tokens, 64}, {Rows::selected, 64}};
@@ -191,7 +178,6 @@ TEST(EveryCallOfADevice, Fails) {
     EXPECT_GT(errors, static_cast<std::size_t>(3 * calls));  // a cache file that cannot be written is no error, nor is a wait at the end
   }
   EXPECT_EQ(validation_messages().size(), messages);
-  ::unsetenv("PUMICE_CACHE_DIR");
   std::filesystem::remove_all(folder);
 }
 
@@ -315,6 +301,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
       forked([&] { tiny::Session another(*backend); });
       forked([&] { backend->caches(tiny::program().caches, KvFormat::f16)->reserve(1); });
       forked([&] { static_cast<void>(backend->info()); });
+      forked([&] { backend->foresee(tiny::program(), tiny::weights(), Compute::automatic, Cancel{}); });
       forked([&] { Device::open(device->physical()); });
       forked([&] { make_backend(index()); });
       const std::vector<DeviceInfo> list = devices();

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cases.h"
@@ -13,6 +15,22 @@
 #include "reference/reference_backend.h"
 
 namespace pumice::tiny {
+
+// A variable of the environment, as long as this lives.
+class Environment {
+ public:
+  Environment(std::string name, const std::string& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str())) before_ = before;
+    ::setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Environment() { before_ ? ::setenv(name_.c_str(), before_->c_str(), 1) : ::unsetenv(name_.c_str()); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const std::string name_;
+  std::optional<std::string> before_;
+};
 
 inline constexpr std::int32_t kVocab = 48, kWidth = 64, kHeadDim = 32, kHeads = 2, kRows = 40;
 
