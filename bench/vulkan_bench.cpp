@@ -63,6 +63,12 @@ class Bench {
         p.input = 0, p.output = 1;
         p.ops.push_back(LogProb{{0, 0, s_.vocab}, {1, 0, 1}});
       });
+      simple("top, k 64", rows, [&](Program& p, Weights&) {
+        const auto columns = static_cast<std::int32_t>(top_width(64, 0));
+        p.slots = {{Rows::tokens, s_.vocab}, {Rows::tokens, columns}};
+        p.input = 0, p.output = 1;
+        p.ops.push_back(Top{{0, 0, s_.vocab}, {1, 0, columns}, 64});
+      });
     }
     simple("select, one row", s_.rows, [&](Program& p, Weights&) {
       p.slots = {{Rows::tokens, s_.hidden}, {Rows::selected, s_.hidden}};

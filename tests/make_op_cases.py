@@ -27,6 +27,8 @@ and each [offset, factor] of 'halves' becomes the half float of float32(factor *
 So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
 Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, a bias 0.5 * normal, in float32.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
+top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
+bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
 segments: [past, rows]. Pages are numbered from the last page of the last segment backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)).
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
@@ -306,8 +308,17 @@ def log_probs() -> list[Case]:
     ]
 
 
+def tops() -> list[Case]:
+    cases = []
+    for n, width in enumerate((1, 5, 33, 1000, 4096, 4097, 40000)):
+        for t, (tokens, k) in enumerate(((1, 1), (3, 64), (35, [16, 128][n % 2]))):
+            masked, steps = [0, 7, 64, 300][(n + t) % 4], [0.0, 4.0, 64.0][(n + 2 * t) % 3]
+            cases.append({"op": "top", "width": width, "tokens": tokens, "k": k, "masked": masked, "steps": steps, "spread": 3.0})
+    return [case | {"pad": PADS[n % 3], "nmse": 0.0} for n, case in enumerate(cases)]
+
+
 def main() -> None:
-    cases = linears() + gated_linears() + embeds() + norms() + attends() + rope_stores() + selects() + pools() + log_probs()
+    cases = linears() + gated_linears() + embeds() + norms() + attends() + rope_stores() + selects() + pools() + log_probs() + tops()
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'
     json.loads(text)

@@ -86,6 +86,8 @@ class Backend {
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) = 0;
   virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
+  // Results come back over a bus: a row of logits costs more than choosing from it there (Top).
+  virtual bool reads_back_slowly() const { return false; }
   virtual int lanes() const = 0;  // how many solo runs go on at once: threads of the CPU, 1 of a GPU
   virtual std::int64_t batch_rows() const = 0;  // token rows of one batch that keep the device busy; more only take memory and time
   // Runs job(index, lane) for index in [0, jobs), up to lanes() at once; the first exception is thrown after all have stopped.

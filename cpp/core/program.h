@@ -2,6 +2,7 @@
 // Programs are plain data. The number of rows is left open: a batch brings it.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -130,7 +131,36 @@ struct Pool { View in, out; PoolKind kind = PoolKind::mean; };  // out: one row 
 // out (one column): the log-probability of token batch.ids[row] under softmax(logits[row]).
 struct LogProb { View logits, out; };
 
-using Op = std::variant<Embed, Norm, Linear, GatedLinear, RopeStore, Attend, Select, Pool, LogProb>;
+// What choosing a token needs to know of a row of logits, without the row: its k largest, and the logits of the row's masked ids
+// (Batch::masked; at most `masked` of them), which are not among those k. TopRow reads a row of `out`.
+struct Top {
+  View logits, out;  // `out`: top_width(k, masked) columns
+  std::int32_t k = 1, masked = 0;
+};
+
+inline constexpr std::int32_t kTopHead = 8;    // words of a row of Top's `out` before its logits
+inline constexpr std::int32_t kMostTop = 128;  // k
+constexpr std::int64_t top_width(std::int64_t k, std::int64_t masked) { return kTopHead + 2 * k + masked; }
+
+// A row of Top's `out`: words of 32 bits, floats and integers. Where a logit is no finite number, only the first three and
+// masked() are valid.
+struct TopRow {
+  std::span<const float> words;
+  std::int32_t k = 1;
+  std::int32_t not_finite() const { return integer(0); }          // how many logits are not
+  std::int32_t first_not_finite() const { return integer(1); }    // its id; -1: none
+  float value_not_finite() const { return words[2]; }
+  std::int32_t count() const { return integer(3); }               // of logits below: min(k, width - the row's masked ids)
+  float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }        // descending, ties by ascending id
+  std::int32_t id(std::int32_t i) const { return integer(kTopHead + k + i); }
+  float masked(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of the batch's list
+
+ private:
+  static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+  std::int32_t integer(std::int32_t i) const { return std::bit_cast<std::int32_t>(words[index(i)]); }
+};
+
+using Op = std::variant<Embed, Norm, Linear, GatedLinear, RopeStore, Attend, Select, Pool, LogProb, Top>;
 
 // ---------------------------------------------------------------- programs
 struct CacheShape { std::int32_t kv_heads = 0, head_dim = 0; };
@@ -160,6 +190,9 @@ struct Batch {
   std::span<const std::int32_t> types;       // rows, or empty for all 0
   std::span<const Segment> segments;         // cover the rows in order; may be empty for programs without Attend, Pool, RopeStore
   std::span<const std::int32_t> selected;    // rows, ascending
+  // Top: the masked ids of row r are masked[masked_first[r]] to masked[masked_first[r + 1] - 1], ascending. masked_first: rows + 1, or
+  // empty for none.
+  std::span<const std::int32_t> masked, masked_first;
 };
 
 struct Io {

@@ -163,7 +163,18 @@ class ProgramCheck {
     apart(op.logits, op.out, "logits", "out");
     write(op.out, "out", Rows::tokens);
     facts_.takes_ids = true;
-    facts_.has_log_prob = true;
+    facts_.reduces_logits = true;
+  }
+
+  void operator()(const Top& op) {
+    kind_ = "Top";
+    read(op.logits, "logits", Rows::tokens);
+    check(op.k >= 1 && op.k <= kMostTop, "k is ", op.k, ", not 1 to ", kMostTop);
+    check(op.masked >= 0 && op.masked <= kMaxWidth, "masked is ", op.masked, ", not 0 to ", kMaxWidth);
+    check(op.out.width == top_width(op.k, op.masked), "`out` is ", op.out.width, " wide, not ", top_width(op.k, op.masked));
+    apart(op.logits, op.out, "logits", "out");
+    write(op.out, "out", Rows::tokens);
+    facts_.reduces_logits = true;
   }
 
  private:
@@ -291,6 +302,23 @@ std::int64_t positions(const Segment& segment) { return std::int64_t{segment.pas
 
 std::string where(const Program& program) { return "program '" + program.name + "': "; }
 
+void check_masked(const std::string& in, const Top& op, const Batch& batch) {
+  if (batch.masked_first.empty()) return;
+  const auto rows = static_cast<std::size_t>(batch.rows);
+  require(batch.masked_first.size() == rows + 1, in, batch.masked_first.size(), " bounds of masked ids for ", rows, " rows");
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::int64_t first = batch.masked_first[r], end = batch.masked_first[r + 1];
+    require(first >= 0 && first <= end && end <= static_cast<std::int64_t>(batch.masked.size()) && end - first <= op.masked, in, "row ", r,
+            " has masked ids ", first, " to ", end, " of ", batch.masked.size(), "; at most ", op.masked, " can be");
+    std::int64_t before = -1;
+    for (const std::int32_t id : batch.masked.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first))) {
+      require(id > before && id < op.logits.width, in, "masked id ", id, " in row ", r, " follows ", before, "; ids are 0 to ",
+              op.logits.width - 1, ", ascending");
+      before = id;
+    }
+  }
+}
+
 }  // namespace
 
 WeightShapes shapes_of(const Weights& weights) {
@@ -342,6 +370,8 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
       if (embed->types != MatrixId::none) in_range(batch.types, table_rows(embed->types), "token type");
     } else if (const auto* log_prob = std::get_if<LogProb>(&op)) {
       in_range(batch.ids, log_prob->logits.width, "target id");
+    } else if (const auto* top = std::get_if<Top>(&op)) {
+      check_masked(in, *top, batch);
     }
   }
   const auto floats = [&](std::int32_t slot) {

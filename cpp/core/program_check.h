@@ -46,7 +46,7 @@ struct Life {
 
 struct ProgramFacts {
   bool takes_ids = false, takes_segments = false, takes_selected = false;
-  bool has_log_prob = false;
+  bool reduces_logits = false;               // LogProb, Top: rows x vocabulary floats need never be there at once
   bool keeps_no_past = false;                // attends without a cache: segments begin at position 0
   std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
   std::vector<bool> used;                    // matrices

@@ -1,8 +1,10 @@
 #include "cpu/executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "core/checked.h"
@@ -699,6 +701,54 @@ class BatchRun final : public Job {
       const float* logits = row(s.logits, r);
       const double sum = kernels_.rows.log_sum_exp(logits, s.logits.width);
       *row(s.out, r) = static_cast<float>(static_cast<double>(logits[batch_.ids[static_cast<std::size_t>(r)]]) - sum);
+    }
+  }
+
+  std::int64_t tasks(const TopStep& s) { return row_tasks(Rows::tokens, s.op.logits.width); }
+  void run(const TopStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index);
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      std::span<const std::int32_t> masked;
+      if (!batch_.masked_first.empty()) {
+        const auto first = static_cast<std::size_t>(batch_.masked_first[static_cast<std::size_t>(r)]);
+        masked = batch_.masked.subspan(first, static_cast<std::size_t>(batch_.masked_first[static_cast<std::size_t>(r) + 1]) - first);
+      }
+      top_row(s.op, row(s.op.logits, r), masked, row(s.op.out, r));
+    }
+  }
+  // The k largest so far, in order; nearly every logit is below the last of them.
+  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> masked, float* out) {
+    const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
+    const std::int32_t width = op.logits.width, k = op.k;
+    std::fill_n(out, op.out.width, 0.0f);
+    float *largest = out + kTopHead, *ids = largest + k;
+    std::transform(masked.begin(), masked.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
+    std::int32_t not_finite = 0, first = -1, count = 0;
+    auto next_masked = masked.begin();
+    for (std::int32_t id = 0; id < width; ++id) {
+      const float x = logits[id];
+      if (!std::isfinite(x) && not_finite++ == 0) first = id;
+      if (next_masked != masked.end() && *next_masked == id) {
+        ++next_masked;
+        continue;
+      }
+      if (count == k && x <= largest[k - 1]) continue;
+      if (count < k) ++count;
+      std::int32_t at = count - 1;
+      for (; at > 0 && largest[at - 1] < x; --at) {
+        largest[at] = largest[at - 1];
+        ids[at] = ids[at - 1];
+      }
+      largest[at] = x;
+      ids[at] = bits(id);
+    }
+    out[0] = bits(not_finite);
+    out[1] = bits(first);
+    out[2] = not_finite > 0 ? logits[first] : 0.0f;
+    out[3] = bits(count);
+    for (std::int32_t i = count; i < k; ++i) {
+      largest[i] = std::numeric_limits<float>::lowest();
+      ids[i] = bits(-1);
     }
   }
 

@@ -95,6 +95,11 @@ class Lowering {
     written(op.out);
   }
 
+  void operator()(const Top& op) {
+    plan_.steps.push_back(TopStep{op});
+    written(op.out);
+  }
+
  private:
   // ---------------------------------------------------------------- begin and end
   void begin() {
@@ -113,7 +118,7 @@ class Lowering {
     plan_.steps.insert(plan_.steps.begin(), tables.begin(), tables.end());
     tail_step_ += tables.size();
     if (tail_step_ == tables.size() && program_.input >= 0) ++tail_step_;  // the input is copied once, in front of the tail
-    in_blocks_ = plan_.facts.has_log_prob && plan_.facts.last_other_rows < plan_.facts.last_beyond_row;
+    in_blocks_ = plan_.facts.reduces_logits && plan_.facts.last_other_rows < plan_.facts.last_beyond_row;
     plan_.tail = in_blocks_ ? tail_step_ : plan_.steps.size();
     place();
   }

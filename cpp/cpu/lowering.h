@@ -34,8 +34,9 @@ struct MergeStep { Attend op; std::int32_t shape; };  // of chunks that several 
 struct SelectStep { View in, out; };
 struct PoolStep { View in, out; PoolKind kind; };
 struct LogProbStep { View logits, out; };
+struct TopStep { Top op; };
 using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, TurnsStep, RopeStoreStep, KeepStep,
-                          AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep>;
+                          AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
 // Rows of scratch that several slots or quantised inputs use one after another.
@@ -65,7 +66,7 @@ struct AttendShape {
   bool operator==(const AttendShape&) const = default;
 };
 
-// Rows of one block of a program's tail. The tail follows the last step that looks beyond one row; in programs with LogProb it runs
+// Rows of one block of a program's tail. The tail follows the last step that looks beyond one row; in programs with LogProb or Top it runs
 // block by block, so that no rows x vocabulary array is ever there (32 x 262,144 floats are 32 MiB).
 inline constexpr std::int64_t kTailRows = 32;
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "model/programs.h"
 
 namespace pumice::engine {
 namespace {
@@ -27,7 +28,9 @@ std::uint64_t system_seed() {
 }  // namespace
 
 Generator::Generator(std::shared_ptr<Runtime> runtime, const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params)
-    : runtime_(std::move(runtime)), params_(std::move(params)), seed_(params_.sampling.seed ? *params_.sampling.seed : system_seed()) {
+    : runtime_(std::move(runtime)), params_(std::move(params)), seed_(params_.sampling.seed ? *params_.sampling.seed : system_seed()),
+      from_top_(runtime_->pipeline.top_columns() > 0 &&
+                params_.sampling.needs_only_top(std::min(model::kTopLogits, runtime_->pipeline.vocab_size() - 1))) {
   const Runtime& r = *runtime_;
   require(r.pages && r.pipeline.vocab_size() > 0, "this model cannot generate: it has no key-value cache or no output head");
   params_.sampling.validate(r.pipeline.vocab_size());
@@ -62,8 +65,11 @@ Generator::Generator(std::shared_ptr<Runtime> runtime, const std::vector<std::ve
       s.stream = stream++;
       s.state = i == 0 ? State::waits : State::follows;
       s.ids = prompt;
+      s.changed = ChangedIds(static_cast<std::size_t>(model::top_masked(r.pipeline.vocab_size())));
+      if (from_top_)
+        for (const auto& [id, bias] : params_.sampling.logit_bias) s.changed.add(id);
       if (params_.sampling.penalises())
-        for (const std::int32_t id : prompt) s.seen.add(id, false);
+        for (const std::int32_t id : prompt) see(s, id, false);
     }
   }
   reused_tokens_.assign(prompts.size(), -1);
@@ -217,6 +223,18 @@ void Generator::assemble(std::int64_t rows_left) {
   choices_.resize(std::max(choices, choices_.size()));
 }
 
+// The largest logits of the parts that sample now, and those that penalties or bias change.
+void Generator::run_top(Lane& lane, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel) {
+  masked_.clear();
+  masked_first_.assign(1, 0);
+  for (const Part* part : sampling_) {
+    const auto ids = part->sequence->changed.ids();
+    masked_.insert(masked_.end(), ids.begin(), ids.end());
+    masked_first_.push_back(static_cast<std::int32_t>(masked_.size()));
+  }
+  runtime_->pipeline.top(lane, hidden, masked_, masked_first_, rows, cancel);
+}
+
 // Heads and choices of all parts that reached their last id, a block of rows at a time. Changes no sequence.
 void Generator::sample(Lane& lane, const Cancel& cancel) {
   const Pipeline& pipeline = runtime_->pipeline;
@@ -228,21 +246,35 @@ void Generator::sample(Lane& lane, const Cancel& cancel) {
   auto part = parts_.begin();
   while (row < selected_.size()) {
     const std::size_t rows = std::min(block, selected_.size() - row);
-    if (logits_.size() < rows * vocab) logits_.resize(rows * vocab);
-    const std::span<float> logits = std::span(logits_).first(rows * vocab);
-    pipeline.head(lane, std::span<const float>(hidden_).subspan(row * width, rows * width), logits, cancel);
     std::vector<Part*>& now = sampling_;
     now.clear();
     for (; now.size() < rows; ++part)
       if (part->samples) now.push_back(&*part);
+    const bool top = from_top_ && std::all_of(now.begin(), now.end(), [](const Part* p) { return p->sequence->changed.fit(); });
+    const std::size_t columns = top ? static_cast<std::size_t>(pipeline.top_columns()) : vocab;
+    if (logits_.size() < rows * columns) logits_.resize(rows * columns);
+    const std::span<float> logits = std::span(logits_).first(rows * columns);
+    const auto hidden = std::span<const float>(hidden_).subspan(row * width, rows * width);
+    if (top) {
+      run_top(lane, hidden, logits, cancel);
+    } else {
+      pipeline.head(lane, hidden, logits, cancel);
+    }
     const auto choose = [&](std::int64_t i, int worker) {
       std::unique_ptr<Sampler>& sampler = samplers_[worker];
       if (!sampler) sampler = std::make_unique<Sampler>(params_.sampling, seed_);
       std::size_t choice = now[i]->first_choice;
       each_sharing(*now[i]->sequence, [&](Sequence& s) {
         try {
-          sampler->choose(logits.subspan(static_cast<std::size_t>(i) * vocab, vocab), s.seen, s.stream,
-                          static_cast<std::uint64_t>(s.generated()), choices_[choice++]);
+          const auto row_logits = logits.subspan(static_cast<std::size_t>(i) * columns, columns);
+          const auto step = static_cast<std::uint64_t>(s.generated());
+          Choice& chosen = choices_[choice++];
+          if (top) {  // followers share a prompt, and so what changes
+            sampler->choose(TopRow{row_logits, model::kTopLogits}, now[i]->sequence->changed.ids(), pipeline.vocab_size(), s.seen, s.stream,
+                            step, chosen);
+          } else {
+            sampler->choose(row_logits, s.seen, s.stream, step, chosen);
+          }
         } catch (const Error& error) {
           fail(error.kind(), "sequence ", s.index, ", position ", s.ids.size(), ": ", error.what());
         }
@@ -257,6 +289,11 @@ void Generator::sample(Lane& lane, const Cancel& cancel) {
   }
 }
 
+void Generator::see(Sequence& s, std::int32_t id, bool generated) const {
+  s.seen.add(id, generated);
+  if (from_top_) s.changed.add(id);
+}
+
 void Generator::take_choice(Sequence& s, const Choice& choice) {
   if (std::find(params_.eos_ids.begin(), params_.eos_ids.end(), choice.id) != params_.eos_ids.end()) return end(s, Finish::eos);
   s.news.ids.push_back(choice.id);
@@ -267,7 +304,7 @@ void Generator::take_choice(Sequence& s, const Choice& choice) {
     s.news.top_logprobs.insert(s.news.top_logprobs.end(), choice.top_logprobs.begin(), choice.top_logprobs.end());
   }
   s.ids.push_back(choice.id);
-  if (params_.sampling.penalises()) s.seen.add(choice.id, true);
+  if (params_.sampling.penalises()) see(s, choice.id, true);
   if (s.generated() >= params_.max_new_tokens || static_cast<std::int64_t>(s.ids.size()) >= context_) end(s, Finish::length);
 }
 

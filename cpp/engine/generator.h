@@ -76,6 +76,7 @@ class Generator {
     std::int64_t computed = 0;
     PageTable table;
     TokenCounts seen;
+    ChangedIds changed;  // where tokens are chosen from the device's ranking
     News news;
     std::int64_t pending() const { return static_cast<std::int64_t>(ids.size()) - computed; }
     std::int64_t generated() const { return static_cast<std::int64_t>(ids.size()) - prompt_tokens; }
@@ -96,7 +97,9 @@ class Generator {
   bool prefix_on_its_way(const Sequence& sequence) const;
   void assemble(std::int64_t rows_left);
   void sample(Lane& lane, const Cancel& cancel);
+  void run_top(Lane& lane, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel);
   void commit();
+  void see(Sequence& sequence, std::int32_t id, bool generated) const;
   void take_choice(Sequence& sequence, const Choice& choice);
   Outcome step(const Cancel& cancel);
   template <class Visit>
@@ -108,6 +111,7 @@ class Generator {
   const std::shared_ptr<Runtime> runtime_;
   const GenerateParams params_;
   const std::uint64_t seed_;
+  const bool from_top_;   // the device ranks logits, and sampling needs no more than that
   std::int64_t context_;  // tokens per sequence: n_ctx, or what the page budget holds
 
   mutable ProcessLock mutex_;
@@ -119,7 +123,7 @@ class Generator {
   // Of the current step; reused.
   std::vector<Part> parts_;
   std::vector<Part*> sampling_;
-  std::vector<std::int32_t> batch_ids_, selected_;
+  std::vector<std::int32_t> batch_ids_, selected_, masked_, masked_first_;
   std::vector<Segment> segments_;
   std::vector<float> hidden_, logits_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // per lane of the device

@@ -44,7 +44,10 @@ class Foresight {
           for (const StagePlan& stage : placement.stages) {
             tell(*placement.devices[stage.device].backend, model::body_program(d, stage.first, stage.last, output), d, compute);
           }
-          if (output == Output::selected) tell(*placement.devices[placement.stages.back().device].backend, model::head_program(d), d, compute);
+          if (output == Output::pooled) return;
+          Backend& last = *placement.devices[placement.stages.back().device].backend;
+          tell(last, model::head_program(d), d, compute);
+          if (last.reads_back_slowly()) tell(last, model::top_program(d), d, compute);
         } catch (...) {  // prepare() meets it again
         }
       });
@@ -136,15 +139,16 @@ Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<
   for (const StagePlan& plan : placement_.stages) {
     body.push_back(stage_of(plan.device, model::body_program(description_, plan.first, plan.last, output, pooling_)));
   }
-  Pipeline::Stage head{}, log_probs{};
+  Pipeline::Stage head{}, log_probs{}, top{};
   if (output == Output::selected) {
     const std::size_t last = placement_.stages.back().device;
     head = stage_of(last, model::head_program(description_));
     log_probs = stage_of(last, model::log_prob_program(description_));
+    if (placement_.devices[last].backend->reads_back_slowly()) top = stage_of(last, model::top_program(description_));
   }
   std::vector<std::shared_ptr<Backend>> backends;
   for (const PlacedDevice& device : placement_.devices) backends.push_back(device.backend);
-  return Pipeline(std::move(backends), std::move(body), std::move(head), std::move(log_probs));
+  return Pipeline(std::move(backends), std::move(body), std::move(head), std::move(log_probs), std::move(top));
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {

@@ -10,8 +10,9 @@ std::uint64_t CacheSet::page_bytes() const {
   return bytes;
 }
 
-Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs)
-    : backends_(std::move(backends)), body_(std::move(body)), head_(std::move(head)), log_probs_(std::move(log_probs)) {
+Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top)
+    : backends_(std::move(backends)), body_(std::move(body)), head_(std::move(head)), log_probs_(std::move(log_probs)),
+      top_(std::move(top)) {
   hidden_size_ = body_.back().output_width;
   vocab_size_ = head_.executable ? head_.output_width : 0;
   for (const auto& backend : backends_) {
@@ -55,6 +56,16 @@ void Pipeline::head(Lane& lane, std::span<const float> hidden, std::span<float> 
   Batch batch;
   batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(head_.input_width));
   run_stage(head_, lane, nullptr, batch, {.in = hidden, .out = logits}, cancel);
+}
+
+void Pipeline::top(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> masked,
+                   std::span<const std::int32_t> masked_first, std::span<float> out, const Cancel& cancel) const {
+  if (!top_.executable) fail(ErrorKind::unsupported_task, "this model's device gives whole rows of logits");
+  Batch batch;
+  batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(top_.input_width));
+  batch.masked = masked;
+  batch.masked_first = masked_first;
+  run_stage(top_, lane, nullptr, batch, {.in = hidden, .out = out}, cancel);
 }
 
 void Pipeline::log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,

@@ -38,7 +38,7 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0, output_width = 0;  // floats per row; 0 input: takes ids
   };
-  Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs);
+  Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
 
   std::int32_t hidden_size() const { return hidden_size_; }  // width of what body() gives
   std::int32_t vocab_size() const { return vocab_size_; }    // width of what head() gives: 0 without a head
@@ -55,6 +55,11 @@ class Pipeline {
   void body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const;
   // Logits of hidden rows: rows x vocab_size().
   void head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
+  // The same hidden rows' largest logits, and those of masked ids (core/program.h, Top): rows x top_columns(). 0 columns where the device
+  // gives whole rows as fast: there they are all that is needed.
+  std::int32_t top_columns() const { return top_.output_width; }
+  void top(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> masked, std::span<const std::int32_t> masked_first,
+           std::span<float> out, const Cancel& cancel) const;
   // Log-probability of targets[i] after hidden row i, without a rows x vocabulary array at the caller's.
   void log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
@@ -62,7 +67,7 @@ class Pipeline {
  private:
   std::vector<std::shared_ptr<Backend>> backends_;
   std::vector<Stage> body_;
-  Stage head_, log_probs_;
+  Stage head_, log_probs_, top_;
   std::int32_t hidden_size_ = 0, vocab_size_ = 0;
   std::int64_t batch_rows_ = 1;
   Backend *narrowest_ = nullptr, *widest_ = nullptr;

@@ -59,6 +59,11 @@ const float* block(std::span<const float> row, std::int64_t b, float fill, std::
 
 std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64_t>(row.size()) + kBlock - 1) / kBlock; }
 
+[[noreturn]] void refuse(std::int64_t id, float logit) {
+  fail(ErrorKind::numeric, "the logit of token ", id, " is ", logit,
+       ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+}
+
 void in_range(const char* what, float value, float low, float high) {
   require(value >= low && value <= high, what, " must be between ", low, " and ", high, ", not ", value);  // false for NaN
 }
@@ -83,11 +88,11 @@ void SamplingParams::validate(std::int32_t vocab) const {
 }
 
 // ---------------------------------------------------------------- counts
-TokenCounts::Entry& TokenCounts::slot(std::int32_t id) {
+std::size_t TokenCounts::place(std::int32_t id) const {
   const std::size_t mask = table_.size() - 1;
   std::size_t at = (static_cast<std::uint32_t>(id) * 2654435769u) & mask;  // Fibonacci hashing
   while (table_[at].id >= 0 && table_[at].id != id) at = (at + 1) & mask;
-  return table_[at];
+  return at;
 }
 
 void TokenCounts::add(std::int32_t id, bool generated) {
@@ -95,12 +100,24 @@ void TokenCounts::add(std::int32_t id, bool generated) {
     std::vector<Entry> old(std::max<std::size_t>(64, 2 * table_.size()));
     old.swap(table_);
     for (const Entry& entry : old)
-      if (entry.id >= 0) slot(entry.id) = entry;
+      if (entry.id >= 0) table_[place(entry.id)] = entry;
   }
-  Entry& entry = slot(id);
+  Entry& entry = table_[place(id)];
   if (entry.id < 0) ++used_;
   entry.id = id;
   entry.generated += generated;
+}
+
+std::optional<std::int32_t> TokenCounts::generated(std::int32_t id) const {
+  if (table_.empty()) return {};
+  const Entry& entry = table_[place(id)];
+  return entry.id < 0 ? std::nullopt : std::optional(entry.generated);
+}
+
+void ChangedIds::add(std::int32_t id) {
+  if (!fit()) return;
+  const auto at = std::lower_bound(ids_.begin(), ids_.end(), id);
+  if (at == ids_.end() || *at != id) ids_.insert(at, id);
 }
 
 // ---------------------------------------------------------------- random numbers
@@ -118,6 +135,15 @@ double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
   return static_cast<double>((std::uint64_t{c[0]} << 32 | c[1]) >> 11) * 0x1p-53;
 }
 
+// ---------------------------------------------------------------- penalties and bias
+float Sampler::penalised(float logit, std::int32_t generated) const {
+  logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+  if (generated > 0) logit -= params_.presence_penalty + static_cast<float>(generated) * params_.frequency_penalty;
+  return logit;
+}
+
+float Sampler::biased(float logit, float bias) { return bias == -kInfinity && std::isfinite(logit) ? kBanned : logit + bias; }
+
 // ---------------------------------------------------------------- passes over the row
 void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
   patched_.clear();
@@ -126,14 +152,9 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
     logits[id] = value;
   };
   if (params_.penalises()) {
-    seen.each([&](std::int32_t id, std::int32_t generated) {
-      float value = logits[id];
-      value = value > 0 ? value / params_.repetition_penalty : value * params_.repetition_penalty;
-      if (generated > 0) value -= params_.presence_penalty + static_cast<float>(generated) * params_.frequency_penalty;
-      set(id, value);
-    });
+    seen.each([&](std::int32_t id, std::int32_t generated) { set(id, penalised(logits[id], generated)); });
   }
-  for (const auto& [id, bias] : params_.logit_bias) set(id, bias == -kInfinity && std::isfinite(logits[id]) ? kBanned : logits[id] + bias);
+  for (const auto& [id, bias] : params_.logit_bias) set(id, biased(logits[id], bias));
 }
 
 // Maxima of all blocks and of the row, and the check that every logit is a number (x - x is 0 for those alone).
@@ -158,8 +179,7 @@ void Sampler::scan(std::span<const float> logits) {
   }
   if (sum(check + check2) != 0.0f) {
     const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
-    fail(ErrorKind::numeric, "the logit of token ", bad - logits.begin(), " is ", *bad,
-         ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+    refuse(bad - logits.begin(), *bad);
   }
   max_ = *std::max_element(block_max_.begin(), block_max_.end());
 }
@@ -198,7 +218,7 @@ void Sampler::collect(std::span<const float> logits, float at_least, float scale
       std::memcpy(&weights[i], &weight, sizeof weight);
     }
     for (std::int64_t i = 0, end = std::min(kBlock, size - b * kBlock); i < end; ++i)
-      if (x[i] >= at_least) candidates_.push_back({x[i], weights[i], static_cast<std::int32_t>(b * kBlock + i)});
+      if (x[i] >= at_least) candidates_.push_back({x[i], weights[i], x[i], static_cast<std::int32_t>(b * kBlock + i)});
   }
 }
 
@@ -211,6 +231,10 @@ void Sampler::collect_top(std::span<const float> logits, std::size_t count, floa
     at_least = order_[count - 1];
   }
   collect(logits, at_least, scale);
+  keep_best(count);
+}
+
+void Sampler::keep_best(std::size_t count) {
   if (candidates_.size() <= count) return;
   ranked_ = candidates_;
   std::nth_element(ranked_.begin(), ranked_.begin() + static_cast<std::ptrdiff_t>(count) - 1, ranked_.end(), better);
@@ -260,6 +284,13 @@ void Sampler::keep_typical(float typical_p, float scale) {
   const double mean = weighted / total;  // entropy = log2(total) - mean, surprise = log2(total) - z: their difference is z - mean
   for (Candidate& c : candidates_) c.rank = -static_cast<float>(std::fabs((c.rank - max_) * scale - mean));
   keep_mass(typical_p * total);
+  for (Candidate& c : candidates_) c.rank = c.logit;
+}
+
+void Sampler::keep_likely(float min_p) {
+  float heaviest = 0;
+  for (const Candidate& c : candidates_) heaviest = std::max(heaviest, c.weight);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < min_p * heaviest; });
 }
 
 double Sampler::mass() const {
@@ -309,11 +340,13 @@ std::int32_t Sampler::draw(double u) const {
   return id;
 }
 
+float Sampler::scale() const { return std::min(kLog2e / params_.temperature, FLT_MAX); }
+
 std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step) {
   scan(logits);
-  require(max_ > kBanned || params_.logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
+  check_left();
   if (params_.greedy() || params_.top_k == 1) return largest(logits);
-  const float scale = std::min(kLog2e / params_.temperature, FLT_MAX);
+  const float scale = this->scale();
   const double u = uniform(seed_, stream, step);
   const bool top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
   const bool typical = params_.typical_p < 1.0f, top_p = params_.top_p < 1.0f;
@@ -336,17 +369,19 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, 
   } else {
     collect(logits, logit_at(std::max(std::log2(params_.min_p) - 1e-3f, kUnderflow)), scale);
   }
-  if (typical) {
-    keep_typical(params_.typical_p, scale);
-    for (Candidate& c : candidates_) c.rank = logits[c.id];
-  }
-  if (top_p && !nucleus_done) keep_mass(params_.top_p * mass());
-  if (params_.min_p > 0.0f) {
-    float heaviest = 0;
-    for (const Candidate& c : candidates_) heaviest = std::max(heaviest, c.weight);
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < params_.min_p * heaviest; });
-  }
+  return filter_and_draw(nucleus_done, u);
+}
+
+// What follows top_k, of candidates in the order of ids.
+std::int32_t Sampler::filter_and_draw(bool nucleus_done, double u) {
+  if (params_.typical_p < 1.0f) keep_typical(params_.typical_p, scale());
+  if (params_.top_p < 1.0f && !nucleus_done) keep_mass(params_.top_p * mass());
+  if (params_.min_p > 0.0f) keep_likely(params_.min_p);
   return draw(u);
+}
+
+void Sampler::check_left() const {
+  require(max_ > kBanned || params_.logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
 }
 
 void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
@@ -363,6 +398,53 @@ void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
     choice.top_ids.push_back(c.id);
     choice.top_logprobs.push_back(log_prob(c.rank));
   }
+}
+
+// ---------------------------------------------------------------- from a device's ranking
+// Candidates are the masked ids, changed as patch() changes them, then the largest of all others; max_ is the row's.
+void Sampler::gather(const TopRow& top, std::span<const std::int32_t> masked, const TokenCounts& seen) {
+  candidates_.clear();
+  const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };
+  for (std::size_t i = 0; i < masked.size(); ++i) {
+    const auto generated = params_.penalises() ? seen.generated(masked[i]) : std::nullopt;
+    const float logit = top.masked(static_cast<std::int32_t>(i));
+    add(generated ? penalised(logit, *generated) : logit, masked[i]);
+  }
+  for (const auto& [id, bias] : params_.logit_bias) {
+    const auto at = std::lower_bound(masked.begin(), masked.end(), id);
+    require(at != masked.end() && *at == id, "the logit of token ", id, " has a bias, and is not among those that were left out");
+    Candidate& c = candidates_[static_cast<std::size_t>(at - masked.begin())];
+    c.rank = c.logit = biased(c.logit, bias);
+  }
+  std::int32_t bad = top.first_not_finite();
+  float value = top.value_not_finite();
+  for (const Candidate& c : candidates_) {
+    if (std::isfinite(c.logit) || (bad >= 0 && c.id > bad)) continue;
+    bad = c.id;
+    value = c.logit;
+    break;
+  }
+  if (bad >= 0) refuse(bad, value);
+  for (std::int32_t i = 0; i < top.count(); ++i) add(top.logit(i), top.id(i));
+  require(!candidates_.empty(), "there are no logits to choose from");
+  max_ = -kInfinity;
+  for (const Candidate& c : candidates_) max_ = std::max(max_, c.logit);
+}
+
+void Sampler::choose(const TopRow& top, std::span<const std::int32_t> masked, std::int32_t vocab, const TokenCounts& seen,
+                     std::uint64_t stream, std::uint64_t step, Choice& choice) {
+  require(params_.needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
+  gather(top, masked, seen);
+  check_left();
+  if (params_.greedy() || params_.top_k == 1) {
+    choice.id = std::min_element(candidates_.begin(), candidates_.end(), better)->id;
+    return;
+  }
+  keep_best(static_cast<std::size_t>(params_.top_k));
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  const float scale = this->scale();
+  for (Candidate& c : candidates_) c.weight = exp2((c.logit - max_) * scale);
+  choice.id = filter_and_draw(false, uniform(seed_, stream, step));
 }
 
 void Sampler::choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice) {

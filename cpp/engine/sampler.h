@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/program.h"
+
 namespace pumice::engine {
 
 struct SamplingParams {
@@ -28,6 +30,8 @@ struct SamplingParams {
   std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
 
   bool greedy() const { return temperature == 0.0f; }
+  // Whether the k largest of all unchanged logits, and all changed ones, say as much as the whole row does.
+  bool needs_only_top(std::int32_t k) const { return logprobs < 0 && (greedy() || (top_k >= 1 && top_k <= k)); }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
   void validate(std::int32_t vocab) const;  // throws invalid_argument
 };
@@ -36,6 +40,7 @@ struct SamplingParams {
 class TokenCounts {
  public:
   void add(std::int32_t id, bool generated);
+  std::optional<std::int32_t> generated(std::int32_t id) const;  // none: never seen
   template <class Visit>
   void each(Visit&& visit) const {
     for (const Entry& entry : table_)
@@ -46,7 +51,7 @@ class TokenCounts {
   struct Entry {
     std::int32_t id = -1, generated = 0;
   };
-  Entry& slot(std::int32_t id);
+  std::size_t place(std::int32_t id) const;
   std::vector<Entry> table_;  // a power of two, at most half full
   std::size_t used_ = 0;
 };
@@ -62,32 +67,58 @@ struct Choice {
 // on which other sequences run, or on a step being done twice.
 double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 
+// Ids whose logits penalties and bias change, ascending: a device leaves them out of its ranking (Top), for it has the raw logits only.
+class ChangedIds {
+ public:
+  explicit ChangedIds(std::size_t most = 0) : most_(most) {}
+  void add(std::int32_t id);
+  bool fit() const { return ids_.size() <= most_; }  // else the list ends somewhere beyond `most`
+  std::span<const std::int32_t> ids() const { return ids_; }
+
+ private:
+  std::size_t most_;
+  std::vector<std::int32_t> ids_;
+};
+
 // One thread's sampler: the parameters and reused scratch. The row is changed while choose() works and left as it was.
 class Sampler {
  public:
   Sampler(const SamplingParams& params, std::uint64_t seed) : params_(params), seed_(seed) {}
   // Throws numeric when the row holds a NaN or an infinity, invalid_argument when logit_bias bans all there is.
   void choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice);
+  // The same choice, to the bit, from what Top gives of a row of `vocab` logits. `masked`: the ids that it left out, with all that `seen`
+  // and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
+  void choose(const TopRow& top, std::span<const std::int32_t> masked, std::int32_t vocab, const TokenCounts& seen, std::uint64_t stream,
+              std::uint64_t step, Choice& choice);
 
  private:
   struct Candidate {
     float rank, weight;  // rank: the logit, or how typical; weight: exp((logit - max) / temperature) = 2^((logit - max) * scale)
+    float logit;
     std::int32_t id;
   };
   static bool better(const Candidate& a, const Candidate& b) { return a.rank > b.rank || (a.rank == b.rank && a.id < b.id); }
 
+  float penalised(float logit, std::int32_t generated) const;
+  static float biased(float logit, float bias);
   void patch(std::span<float> logits, const TokenCounts& seen);
+  void gather(const TopRow& top, std::span<const std::int32_t> masked, const TokenCounts& seen);
   void scan(std::span<const float> logits);
   double weigh(std::span<const float> logits, float scale);
   void collect(std::span<const float> logits, float at_least, float scale);
   void collect_top(std::span<const float> logits, std::size_t count, float scale);
+  void keep_best(std::size_t count);
   void keep_mass(double mass);
   void keep_typical(float typical_p, float scale);
+  void keep_likely(float min_p);
   double mass() const;
   std::int32_t largest(std::span<const float> logits) const;
   std::int32_t draw_all(std::span<const float> logits, float scale, double u);
   std::int32_t draw(double u) const;
+  float scale() const;
+  void check_left() const;
   std::int32_t pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step);
+  std::int32_t filter_and_draw(bool nucleus_done, double u);
   void log_probs(std::span<const float> logits, Choice& choice);
 
   const SamplingParams params_;

@@ -28,7 +28,8 @@ class Builder {
     return std::move(program_);
   }
 
-  Program head(bool log_probs) {
+  enum class Give { logits, log_probs, top };
+  Program head(Give give) {
     x_ = slot(Rows::tokens, c_.hidden_size);
     h_ = slot(Rows::tokens, c_.hidden_size);
     program_.input = x_.slot;
@@ -37,9 +38,14 @@ class Builder {
     linear(h_, logits, {d_.global(Role::head)});
     std::get<Linear>(program_.ops.back()).precise = true;
     program_.output = logits.slot;
-    if (log_probs) {
+    if (give == Give::log_probs) {
       const View out = slot(Rows::tokens, 1);
       program_.ops.push_back(LogProb{.logits = logits, .out = out});
+      program_.output = out.slot;
+    } else if (give == Give::top) {
+      const std::int32_t masked = top_masked(d_.vocab_size);
+      const View out = slot(Rows::tokens, static_cast<std::int32_t>(top_width(kTopLogits, masked)));
+      program_.ops.push_back(Top{.logits = logits, .out = out, .k = kTopLogits, .masked = masked});
       program_.output = out.slot;
     }
     return std::move(program_);
@@ -159,8 +165,9 @@ Program body_program(const Description& d, std::size_t first, std::size_t last, 
   return Builder(d, str("layers ", first, " to ", last)).body(first, last, output, pooling);
 }
 
-Program head_program(const Description& d) { return Builder(d, "head").head(false); }
-Program log_prob_program(const Description& d) { return Builder(d, "log-probabilities").head(true); }
+Program head_program(const Description& d) { return Builder(d, "head").head(Builder::Give::logits); }
+Program log_prob_program(const Description& d) { return Builder(d, "log-probabilities").head(Builder::Give::log_probs); }
+Program top_program(const Description& d) { return Builder(d, "largest logits").head(Builder::Give::top); }
 
 std::vector<bool> used_matrices(const Program& program, std::size_t matrices) {
   std::vector<bool> used(matrices, false);
@@ -178,6 +185,7 @@ std::vector<bool> used_matrices(const Program& program, std::size_t matrices) {
     void operator()(const Select&) const {}
     void operator()(const Pool&) const {}
     void operator()(const LogProb&) const {}
+    void operator()(const Top&) const {}
   };
   for (const Op& op : program.ops) std::visit(Visitor{mark}, op);
   return used;

@@ -1,6 +1,8 @@
 // From a description to programs. One transformer block is written here, for every family.
 #pragma once
 
+#include <algorithm>
+
 #include "core/program.h"
 #include "model/description.h"
 
@@ -14,6 +16,12 @@ enum class Output : std::uint8_t { selected, pooled, tokens, classes };
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling = PoolKind::mean);
 Program head_program(const Description& d);       // hidden rows to logits
 Program log_prob_program(const Description& d);   // hidden rows and targets to log-probabilities
+
+// Hidden rows to what choosing a token needs of their logits: the largest, and those of masked ids. 64 is more than top_k usually is; all
+// of a row of Top together are an eighth of the logits, at most 17 KB.
+inline constexpr std::int32_t kTopLogits = 64;
+constexpr std::int32_t top_masked(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
+Program top_program(const Description& d);
 
 // Which matrices a program reads.
 std::vector<bool> used_matrices(const Program& program, std::size_t matrices);

@@ -145,6 +145,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   limits.groups_y = l.maxComputeWorkGroupCount[1];
   if (const char* text = std::getenv("PUMICE_VULKAN_LIMITS")) lower_limits(limits, text);
   d.subgroup = subgroup.subgroupSize;
+  d.top_used = (d.type != "software" && !disabled("top")) || enabled("top");
 
   const auto missing = [&](bool has, const char* what) {
     if (!has && d.usable) refuse(str("it has no ", what, ", which pumice needs"));

@@ -49,6 +49,7 @@ struct PhysicalDevice {
   std::vector<std::string> features;  // of the optional ones, those that it has
   bool usable = true;
   std::string why_not;
+  bool top_used = false;  // tokens are chosen from Top's rows: on GPUs, or where PUMICE_VULKAN_ENABLE=top asks for it
 };
 
 // The instance of this process: made at first use, never destroyed. After a fork the child is told so (forked_device).

@@ -91,6 +91,7 @@ class Planner {
   void operator()(const Select&) {}
   void operator()(const Pool&) {}
   void operator()(const LogProb&) {}
+  void operator()(const Top&) {}
 
  private:
   template <class T>
@@ -405,6 +406,30 @@ class Lowering {
     }
   }
 
+  // Blocks of the vocabulary, then what they found.
+  void operator()(const Top& op) {
+    static_assert(params::kTopHead == kTopHead);
+    const std::size_t top = top_++;
+    const uint lanes = word(std::min<std::int64_t>(128, static_cast<std::int64_t>(device_.limits().invocations)));
+    const std::int64_t per_row = top_blocks(op), most = top_rows(plan_.program, op, device_.limits().range);
+    for (std::int64_t first = 0; first < counts_.tokens; first += most) {
+      const Block block{first, std::min(most, counts_.tokens - first)};
+      const std::uint64_t found = top_found_bytes(op, block.count);
+      for (const uint stage : {0u, 1u}) {
+        Dispatch d = dispatch("top", "top", {lanes, stage, word(op.k)});
+        d.bind(rows(op.logits, block, false));
+        d.bind(meta());
+        d.bind({buffers_.scratch, areas_.top, found, stage == 0});
+        d.bind(rows(op.out, block, true));
+        d.set_push(params::TopParams{.blocks = word(per_row), .width = word(op.logits.width), .logits_at = word(op.logits.col),
+                                     .logits_stride = stride(op.logits),
+                                     .rows_at = tables_.tops_at[top] + params::kTopRowWords * word(block.first), .found_at = 0});
+        const double values = static_cast<double>(block.count) * (stage == 0 ? op.logits.width : static_cast<double>(per_row) * op.k);
+        push(d, block.count * (stage == 0 ? per_row : 1), values * 64, values * 8);
+      }
+    }
+  }
+
  private:
   // ------------------------------------------------------------ views and buffers
   Rows rows_of(const View& v) const { return plan_.program.slots[static_cast<std::size_t>(v.slot)].rows; }
@@ -519,7 +544,7 @@ class Lowering {
   std::set<PipelineKey>* const keys_;
   const KvFormat format_;
   std::vector<Command> commands_;
-  std::size_t op_ = 0;
+  std::size_t op_ = 0, top_ = 0;
 };
 
 }  // namespace
@@ -575,6 +600,12 @@ Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables
   if (areas.partial_bytes > range) {
     fail(ErrorKind::out_of_device_memory, "attention needs ", areas.partial_bytes, " bytes for parts of its results, one binding holds ", range);
   }
+  std::uint64_t found = 0;
+  for (const Op& op : plan.program.ops) {
+    const auto* top = std::get_if<Top>(&op);
+    if (top != nullptr) found = std::max(found, top_found_bytes(*top, std::min(counts.tokens, top_rows(plan.program, *top, range))));
+  }
+  areas.top = take(found);
   areas.kept = take(areas.kept_bytes);
   areas.partials = take(areas.partial_bytes);
   return areas;

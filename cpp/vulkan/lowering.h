@@ -44,10 +44,9 @@ struct Counts {
 // Where things lie in the scratch buffer of a run; bytes.
 struct Areas {
   std::vector<std::uint64_t> slots;
-  std::uint64_t quantised = 0, partials = 0, kept = 0, total = 0;
+  std::uint64_t quantised = 0, partials = 0, kept = 0, top = 0, total = 0;
   std::uint64_t partial_bytes = 0, kept_bytes = 0;
 };
-constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }  // floats; rows begin at multiples of 256 bytes
 Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
 // Pages of an encoder's scratch store lie in as many ranges as bindings need.

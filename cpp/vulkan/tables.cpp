@@ -58,6 +58,40 @@ void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at
   }
 }
 
+std::uint64_t top_found_bytes(const Top& op, std::int64_t rows) {
+  const auto all = static_cast<std::uint64_t>(rows), blocks = static_cast<std::uint64_t>(top_blocks(op));
+  return 4 * params::top_found_words(all, blocks, static_cast<std::uint32_t>(op.k));
+}
+
+std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range) {
+  const auto row_bytes = [&](const View& view) {
+    return slot_stride(program.slots[static_cast<std::size_t>(view.slot)].width) * 4;
+  };
+  const std::int64_t most = std::max({row_bytes(op.logits), row_bytes(op.out), static_cast<std::int64_t>(top_found_bytes(op, 1))});
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
+}
+
+// Where each row's result goes: words from the first row of its block.
+std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const Batch& batch) {
+  const std::uint32_t at = here();
+  const std::int64_t block = top_rows(request.program, op, request.range);
+  const std::int64_t stride = slot_stride(request.program.slots[static_cast<std::size_t>(op.out.slot)].width);
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    words_.insert(words_.end(), {0u, 0u, static_cast<std::uint32_t>(r % block * stride + op.out.col), 0u});
+  }
+  return at;
+}
+
+// Masked ids come last, like pages: their number changes from run to run.
+void Tables::fill_masked(std::uint32_t top_at, const Batch& batch) {
+  for (std::size_t r = 0; r + 1 < batch.masked_first.size(); ++r) {
+    const auto first = static_cast<std::size_t>(batch.masked_first[r]), count = static_cast<std::size_t>(batch.masked_first[r + 1]) - first;
+    const std::uint32_t list_at = put(batch.masked.subspan(first, count));
+    words_[top_at + params::kTopRowWords * r] = list_at;
+    words_[top_at + params::kTopRowWords * r + 1] = static_cast<std::uint32_t>(count);
+  }
+}
+
 // Tiles never cross segments nor blocks; those with many keys come first, so that the last ones to run are short.
 void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
@@ -141,8 +175,13 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
     const AttendShape& shape = request.attends[a];
     put_tiles(shape, request, batch, request.page_ranges.empty() ? 1 : request.page_ranges[a], attends[a]);
   }
+  tops_at.clear();
+  for (const Op& op : request.program.ops) {
+    if (const auto* top = std::get_if<Top>(&op)) tops_at.push_back(put_top(*top, request, batch));
+  }
   if (request.cached) fill_pages(batch, false, segments_at);
   if (request.kept) fill_pages(batch, true, kept_segments_at);
+  for (const std::uint32_t at : tops_at) fill_masked(at, batch);
   if (words_.empty()) words_.push_back(0);
 }
 

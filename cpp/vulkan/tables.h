@@ -11,6 +11,8 @@
 
 namespace pumice::vulkan {
 
+constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }  // floats; rows begin at multiples of 256 bytes
+
 // What attention's work depends on besides the batch: layers share it.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, head_dim = 0;
@@ -50,6 +52,7 @@ class Tables {
   std::uint32_t cells_at = 0, kept_cells_at = 0;
   std::vector<std::uint32_t> turns_at;
   std::vector<AttendTables> attends;
+  std::vector<std::uint32_t> tops_at;  // row tables, by Top in the program's order
   std::int64_t kept_pages = 0;
 
  private:
@@ -58,10 +61,17 @@ class Tables {
   std::uint32_t put_turns(const Rope& rope, const Batch& batch);
   std::uint32_t put_segments(const Batch& batch);
   void fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at);
+  std::uint32_t put_top(const Top& op, const TableRequest& request, const Batch& batch);
+  void fill_masked(std::uint32_t top_at, const Batch& batch);
   void put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables);
 
   std::vector<std::uint32_t> words_;
 };
+
+// Rows of one block of a Top: their logits, their results and what stage 0 finds of them are in one binding each.
+constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
+std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
+std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);
 
 // Pages of the scratch store in which an encoder's keys and values of a batch lie.
 std::int64_t kept_pages(std::span<const Segment> segments);

@@ -94,6 +94,7 @@ class VulkanBackend final : public Backend {
     return cost;
   }
 
+  bool reads_back_slowly() const override { return device_->physical().top_used; }
   int lanes() const override { return 1; }
   std::int64_t batch_rows() const override { return device_->physical().type == "software" ? 512 : 8192; }
 

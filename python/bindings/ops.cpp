@@ -67,6 +67,7 @@ constexpr const char* op_name(const Attend*) { return "attend"; }
 constexpr const char* op_name(const Select*) { return "select"; }
 constexpr const char* op_name(const Pool*) { return "pool"; }
 constexpr const char* op_name(const LogProb*) { return "log_prob"; }
+constexpr const char* op_name(const Top*) { return "top"; }
 
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"), .tokens = id<MatrixId>(d, "tokens"), .positions = id<MatrixId>(d, "positions"), .types = id<MatrixId>(d, "types"),
@@ -102,6 +103,9 @@ void read(Pool& op, const py::dict& d) {
                                    {"mean_sqrt_len", PoolKind::mean_sqrt_len}, {"weighted_mean", PoolKind::weighted_mean}}, PoolKind::mean)};
 }
 void read(LogProb& op, const py::dict& d) { op = {.logits = view(d, "logits"), .out = view(d, "out")}; }
+void read(Top& op, const py::dict& d) {
+  op = {.logits = view(d, "logits"), .out = view(d, "out"), .k = field<std::int32_t>(d, "k"), .masked = field<std::int32_t>(d, "masked")};
+}
 
 template <std::size_t i = 0>
 Op read_op(const std::string& name, const py::dict& d) {
@@ -158,10 +162,13 @@ class Runner {
   // segments: (first, rows, past, pages).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>>>& segments,
-                         const std::vector<std::int32_t>& selected, const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in) {
+                         const std::vector<std::int32_t>& selected,
+                         const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
+                         const std::vector<std::int32_t>& masked, const std::vector<std::int32_t>& masked_first) {
     std::vector<Segment> parts;
     for (const auto& [first, count, past, pages] : segments) parts.push_back({first, count, past, pages});
-    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected};
+    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
+                      .masked_first = masked_first};
     const std::size_t out_rows = output_.rows == Rows::tokens ? static_cast<std::size_t>(rows) : output_.rows == Rows::segments ? parts.size() : selected.size();
     py::array_t<float> out({static_cast<py::ssize_t>(out_rows), static_cast<py::ssize_t>(output_.width)});
     Io io{.in = {}, .out = {out.mutable_data(), static_cast<std::size_t>(out.size())}};
@@ -222,7 +229,8 @@ void bind_ops(py::module_& module) {
                     const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&>(),
            "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0, "device"_a = "cpu")
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{}, "segments"_a = py::list(),
-           "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none());
+           "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(), "masked"_a = std::vector<std::int32_t>{},
+           "masked_first"_a = std::vector<std::int32_t>{});
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);

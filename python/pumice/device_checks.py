@@ -230,10 +230,22 @@ def _log_prob() -> Trial:
     )
 
 
+def _top() -> Trial:
+    words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, the bits of their ids
+    return Trial(
+        "top",
+        ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "masked": 0}],
+        slots=[("tokens", words), ("tokens", head + 2 * most)],
+        limit=_EXACT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[("logits", head, most), ("ids", head + most, most)],
+    )
+
+
 def trials() -> list[Trial]:
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
-    return [_embed(formats), _norms(), *products, *map(_attend, _KV), _attend_texts(), _select(), _pools(), _log_prob()]
+    return [_embed(formats), _norms(), *products, *map(_attend, _KV), _attend_texts(), _select(), _pools(), _log_prob(), _top()]
 
 
 def _nmse(found: Float32, expected: Float32) -> float:

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ BLOCKS = {
     )
 }
 PAGE_TOKENS = 32
+TOP_HEAD = 8  # words of a row of Top's result before its logits
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -115,6 +117,7 @@ class Case:
     ids: list[int] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
+    masked: list[list[int]] = field(default_factory=list)  # by row
     input: Float32 | None = None
     past: list[Float32] = field(default_factory=list)  # input rows of the past positions, by segment
     kv: str = "f16"
@@ -125,7 +128,18 @@ class Case:
         return self.out[0][0]
 
     def counted(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if self.op == "top":
+            return np.concatenate([self.numbers_of_top(row, len(ids)) for row, ids in zip(out, self.masked, strict=True)])
         return np.concatenate([out[:, col : col + width] for _, col, width in self.out], axis=1)
+
+    def numbers_of_top(self, row: npt.NDArray[Any], masked: int) -> Float64:
+        """A row of Top's result (TopRow in program.h): what is valid of it, integers as such."""
+        k, head, col = self.ops[-1]["k"], TOP_HEAD, self.out[0][1]
+        words = row[col:].astype(np.float32)
+        integers = words.view(np.int32)
+        count = int(integers[3])
+        parts = (integers[[0, 1, 3]], words[head : head + count], integers[head + k : head + 2 * k])
+        return np.concatenate([*parts, words[head + 2 * k : head + 2 * k + masked]]).astype(np.float64)
 
 
 def limits(case: dict[str, Any]) -> dict[str, float]:
@@ -279,6 +293,14 @@ class Builder:
         self.ids(self.j["width"])
         self.case.ops, self.case.out = [op], [op["out"]]
 
+    def top(self) -> None:
+        j, c = self.j, self.case
+        width, k, masked = j["width"], j["k"], j["masked"]
+        op = {"op": "top", "logits": self.input(width), "out": self.output(TOP_HEAD + 2 * k + masked), "k": k, "masked": masked}
+        for count, *ids in splitmix64(self.seed + 3, c.rows * (masked + 1)).reshape(c.rows, masked + 1).tolist():
+            c.masked.append(sorted({bits % width for bits in ids[: count % (masked + 1)]}))
+        c.ops, c.out = [op], [op["out"]]
+
     # ---- data, once the widths of the slots are settled
     def fill_input(self) -> None:
         c = self.case
@@ -290,6 +312,8 @@ class Builder:
             return normals(self.seed + stream, count * width, self.j.get("spread", 1.0), self.j.get("offset", 0.0)).reshape(count, width)
 
         c.input = rows(0, c.rows)
+        if steps := np.float32(self.j.get("steps", 0.0)):
+            c.input = np.rint(c.input * steps) / steps
         if c.op == "attend" and c.caches:
             c.past = [rows(10 + s, segment.past) for s, segment in enumerate(c.segments)]
 
@@ -304,6 +328,7 @@ BUILDERS: dict[str, Callable[[Builder], None]] = {
     "select": Builder.select,
     "pool": Builder.pool,
     "log_prob": Builder.log_prob,
+    "top": Builder.top,
 }
 
 
@@ -440,6 +465,17 @@ class Reference:
         target = logits[np.arange(len(logits)), self.case.ids]
         self.at(op["out"])[:, 0] = target - largest - np.log(np.exp(logits - largest[:, None]).sum(axis=1))
 
+    def top(self, op: dict[str, Any]) -> None:
+        """Of finite logits."""
+        for logits, out, masked in zip(self.at(op["logits"]), self.at(op["out"]), self.case.masked, strict=True):
+            ranked = [i for i in np.argsort(-logits, kind="stable").tolist() if i not in masked][: op["k"]]
+            ids = np.full(op["k"], -1, dtype=np.int32)
+            ids[: len(ranked)] = ranked
+            out[:4] = np.array([0, -1, 0, len(ranked)], dtype=np.int32).view(np.float32)
+            out[TOP_HEAD : TOP_HEAD + len(ranked)] = logits[ranked]
+            out[TOP_HEAD + op["k"] : TOP_HEAD + 2 * op["k"]] = ids.view(np.float32)
+            out[TOP_HEAD + 2 * op["k"] :][: len(masked)] = logits[masked]
+
 
 OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
     "embed": Reference.embed,
@@ -451,6 +487,7 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
     "select": Reference.select,
     "pool": Reference.pool,
     "log_prob": Reference.log_prob,
+    "top": Reference.top,
 }
 
 
@@ -505,7 +542,9 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     if past:
         go(past, sum(count for _, _, count in past), np.concatenate([rows for rows in case.past if len(rows)]))
     segments = [(segment, segment.past, segment.rows) for segment in case.segments]
-    out = go(segments, case.rows, case.input, ids=case.ids, types=case.types, selected=case.selected)
+    lists = {"ids": case.ids, "types": case.types, "selected": case.selected, "masked": [i for ids in case.masked for i in ids]}
+    masked_first = list(accumulate(map(len, case.masked), initial=0)) if case.masked else []
+    out = go(segments, case.rows, case.input, **lists, masked_first=masked_first)
     if case.output_slot == case.input_slot:
         outside = np.ones(out.shape[1], dtype=bool)
         for _, col, width in case.out:

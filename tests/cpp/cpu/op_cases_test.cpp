@@ -133,7 +133,7 @@ TEST_P(OpCaseTest, ThreadsAndCrewsAgree) {
   });
 }
 
-constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob"};
+constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob", "top"};
 static_assert(std::size(kOps) == std::variant_size_v<Op>, "a new operation needs cases");
 INSTANTIATE_TEST_SUITE_P(Ops, OpCaseTest, testing::ValuesIn(kOps), [](const auto& test) { return std::string(test.param); });
 

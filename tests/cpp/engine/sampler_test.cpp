@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -296,6 +297,143 @@ TEST(Sampler, ExtremesStayDefined) {
   p.temperature = 1;
   Sampler(p, 0).choose(logits, {}, 0, 0, choice);
   EXPECT_EQ(choice.id, 17);
+}
+
+// What Top gives of a row, written down plainly.
+std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& masked) {
+  const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };
+  std::vector<float> words(static_cast<std::size_t>(top_width(k, static_cast<std::int64_t>(masked.size()))));
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  words[0] = bits(std::count_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); }));
+  words[1] = bits(bad == logits.end() ? -1 : bad - logits.begin());
+  if (bad != logits.end()) words[2] = *bad;
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::erase_if(ids, [&](std::int32_t id) { return std::binary_search(masked.begin(), masked.end(), id); });
+  if (bad == logits.end()) std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  ids.resize(std::min(ids.size(), static_cast<std::size_t>(k)));
+  words[3] = bits(static_cast<std::int64_t>(ids.size()));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    words[kTopHead + i] = logits[ids[i]];
+    words[kTopHead + static_cast<std::size_t>(k) + i] = bits(ids[i]);
+  }
+  for (std::size_t i = 0; i < masked.size(); ++i) words[kTopHead + 2 * static_cast<std::size_t>(k) + i] = logits[masked[i]];
+  return words;
+}
+std::vector<std::int32_t> changed_ids(const SamplingParams& p, const TokenCounts& seen) {
+  ChangedIds changed(1 << 20);
+  for (const auto& [id, bias] : p.logit_bias) changed.add(id);
+  if (p.penalises()) seen.each([&](std::int32_t id, std::int32_t) { changed.add(id); });
+  return {changed.ids().begin(), changed.ids().end()};
+}
+
+TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
+  constexpr std::int32_t kMost = 64;
+  std::mt19937 random(7);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const auto one_of = [&](std::initializer_list<float> values) { return *(values.begin() + below(static_cast<int>(values.size()))); };
+  int draws = 0, greedy = 0, not_first = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const int size = (round % 10 == 0 ? 2 : 66) + below(round % 3 == 0 ? 40 : 3000);
+    auto logits = row(static_cast<std::size_t>(size), static_cast<unsigned>(round), one_of({0.1f, 1, 3, 10}));
+    if (const float steps = one_of({0, 0, 1, 8}); steps > 0)  // ties
+      for (float& x : logits) x = std::nearbyint(x * steps) / steps;
+    SamplingParams p;
+    p.temperature = one_of({0, 0.05f, 0.7f, 1, 1, 4, 1e6f});
+    p.top_k = 1 + below(std::min(kMost, size - 1));
+    if (p.greedy() && below(2) == 0) p.top_k = below(500);
+    p.typical_p = one_of({1, 1, 0.9f, 0.3f});
+    p.top_p = one_of({1, 1, 0.95f, 0.5f, 0});
+    p.min_p = one_of({0, 0, 0.02f, 0.5f, 1});
+    p.repetition_penalty = one_of({1, 1, 1.2f, 0.8f, 50});
+    p.presence_penalty = one_of({0, 0, 0.7f, -2});
+    p.frequency_penalty = one_of({0, 0, 0.3f});
+    const auto some_id = [&] {  // often one of the likeliest, that it matters
+      int best = below(size);
+      for (int i = below(30); i > 0; --i)
+        if (const int other = below(size); logits[other] > logits[best]) best = other;
+      return best;
+    };
+    TokenCounts seen;
+    for (int i = below(80); i > 0; --i) seen.add(some_id(), below(2) == 0);
+    for (int i = below(4) == 0 ? below(40) : 0; i > 0; --i)
+      p.logit_bias.emplace_back(some_id(), one_of({1, -1, 5, -30, 1e20f, -1e20f, -std::numeric_limits<float>::infinity()}));
+    p.validate(size);
+    auto masked = changed_ids(p, seen);
+    if (below(5) == 0) masked.insert(masked.end(), 1, 0), std::sort(masked.begin(), masked.end());  // more than are changed
+    masked.erase(std::unique(masked.begin(), masked.end()), masked.end());
+    ASSERT_TRUE(p.needs_only_top(kMost));
+    const auto words = top_of(logits, kMost, masked);
+    Sampler from_all(p, static_cast<std::uint64_t>(round)), from_top(p, static_cast<std::uint64_t>(round));
+    const std::int32_t first = words[3] == 0 ? -1 : TopRow{words, kMost}.id(0);
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      Choice expected, found;
+      std::string why, why_not;
+      const auto refused = [&](auto&& choose, std::string& message) {
+        try {
+          choose();
+        } catch (const Error& error) {
+          message = error.what();
+        }
+      };
+      refused([&] { from_all.choose(logits, seen, 5, step, expected); }, why);
+      refused([&] { from_top.choose({words, kMost}, masked, size, seen, 5, step, found); }, why_not);
+      ASSERT_EQ(found.id, expected.id) << "round " << round << ", step " << step << ", size " << size << ", top_k " << p.top_k;
+      ASSERT_EQ(why_not, why) << round;
+      ++(p.greedy() ? greedy : draws);
+      not_first += expected.id != first;
+    }
+  }
+  EXPECT_GT(draws, 1000);
+  EXPECT_GT(greedy, 1000);
+  EXPECT_GT(not_first, 2000);
+}
+
+TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  const auto message = [](auto&& choose) {
+    std::string text = "none";
+    try {
+      choose();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    return text;
+  };
+  const auto same = [&](std::vector<float> logits, SamplingParams p, const TokenCounts& seen, const char* part) {
+    p.temperature = 1, p.top_k = 20;
+    const auto masked = changed_ids(p, seen);
+    const auto words = top_of(logits, 64, masked);
+    Choice choice;
+    const auto expected = message([&] { Sampler(p, 1).choose(logits, seen, 0, 0, choice); });
+    EXPECT_NE(expected.find(part), std::string::npos) << expected;
+    EXPECT_EQ(message([&] { Sampler(p, 1).choose({words, 64}, masked, 300, seen, 0, 0, choice); }), expected);
+  };
+  TokenCounts seen;
+  for (const std::int32_t id : {3, 50, 51, 299}) seen.add(id, true);
+  SamplingParams penalty;
+  penalty.repetition_penalty = 900;
+  for (const float bad : {std::nanf(""), kInfinite, -kInfinite}) {
+    for (const std::size_t at : {0u, 50u, 60u, 299u}) {
+      auto logits = row(300, 3);
+      logits[at] = bad;
+      for (const auto& p : {SamplingParams{}, penalty}) same(logits, p, seen, ("token " + std::to_string(at)).c_str());
+      logits[51] = -3e38f;  // overflows under the penalty
+      same(logits, penalty, seen, at < 51 ? ("token " + std::to_string(at)).c_str() : "token 51");
+    }
+  }
+  SamplingParams nothing;
+  for (std::int32_t id = 0; id < 300; ++id) nothing.logit_bias.emplace_back(id, -kInfinite);
+  same(row(300, 4), nothing, seen, "forbids every token");
+  SamplingParams whole;
+  whole.temperature = 1;
+  for (const auto& [k, logprobs] : {std::pair{0, -1}, {65, -1}, {20, 0}}) {
+    whole.top_k = k, whole.logprobs = logprobs;
+    EXPECT_FALSE(whole.needs_only_top(64));
+    const auto words = top_of(row(300, 1), 64, {});
+    Choice choice;
+    EXPECT_NE(message([&] { Sampler(whole, 1).choose({words, 64}, {}, 300, {}, 0, 0, choice); }), "none");
+  }
 }
 
 TEST(Sampler, UniformIsPhiloxAndDependsOnEverything) {

@@ -257,7 +257,8 @@ struct Model {
       pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), static_cast<std::uint64_t>(pages) * 1000);
     }
     pipeline =
-        std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs));
+        std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs),
+                                   Pipeline::Stage{});
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2);
   }
   // Nothing is held any more: all pages are free or kept.

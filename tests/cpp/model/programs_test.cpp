@@ -18,7 +18,8 @@ struct Loaded {
 };
 
 std::string name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"embed", "norm", "linear", "gated", "rope", "attend", "select", "pool", "logprob"};
+  static constexpr const char* kNames[] = {"embed", "norm", "linear", "gated", "rope", "attend", "select", "pool", "logprob",
+                                           "top"};
   static_assert(std::size(kNames) == std::variant_size_v<Op>);
   return kNames[op.index()];
 }
@@ -71,6 +72,7 @@ TEST(Programs, OperationsOfEachFamily) {
     if (m.d.config.architecture->task == Task::generate) {
       EXPECT_EQ(text(head_program(m.d)), "norm linear");
       EXPECT_EQ(text(log_prob_program(m.d)), "norm linear logprob");
+      EXPECT_EQ(text(top_program(m.d)), "norm linear top");
     }
   }
 }
@@ -112,6 +114,9 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   EXPECT_EQ(width(head, head.output), tiny::kVocab);
   EXPECT_TRUE(all<Linear>(head)[0].precise);
   EXPECT_EQ(width(scores, scores.output), 1);
+  const Program top = top_program(llama.d);
+  EXPECT_EQ(width(top, top.output), top_width(kTopLogits, top_masked(tiny::kVocab)));
+  EXPECT_TRUE(all<Linear>(top)[0].precise);  // the logits are those of the head
 }
 
 TEST(Programs, DetailsOfTheLayers) {
@@ -188,6 +193,7 @@ TEST(Programs, UsedMatricesAreThoseOfTheOperations) {
   const Loaded llama(tiny::make("llama"));
   EXPECT_EQ(used_names(llama.d, head_program(llama.d)), (std::set<std::string>{"lm_head.weight"}));
   EXPECT_EQ(used_names(llama.d, log_prob_program(llama.d)), (std::set<std::string>{"lm_head.weight"}));
+  EXPECT_EQ(used_names(llama.d, top_program(llama.d)), (std::set<std::string>{"lm_head.weight"}));
   std::set<std::string> layer;
   for (const char* part : {"self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"}) {
     layer.insert(std::string("model.layers.1.") + part + "_proj.weight");

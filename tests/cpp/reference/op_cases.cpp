@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <tuple>
 
 #include "cases.h"
@@ -156,7 +157,8 @@ class Builder {
                                              {"attend", &Builder::attend},
                                              {"select", &Builder::select},
                                              {"pool", &Builder::pool},
-                                             {"log_prob", &Builder::log_prob}});
+                                             {"log_prob", &Builder::log_prob},
+                                             {"top", &Builder::top}});
     (this->*build)();
     fill_input();
     c_.program.name = c_.op;
@@ -342,12 +344,34 @@ class Builder {
     answer({op.out});
   }
 
+  void top() {
+    const std::int32_t width = number("width"), k = number("k"), masked = number("masked");
+    const Top op{.logits = input(width), .out = output(static_cast<std::int32_t>(top_width(k, masked))), .k = k, .masked = masked};
+    Random random(seed_ + 3);
+    c_.masked_first.push_back(0);
+    for (std::int32_t r = 0; r < c_.rows; ++r) {
+      std::set<std::int32_t> ids;
+      const auto draws = static_cast<std::int32_t>(random.below(masked + 1));
+      for (std::int32_t i = 0; i < masked; ++i) {
+        const auto id = static_cast<std::int32_t>(random.below(width));
+        if (i < draws) ids.insert(id);
+      }
+      c_.masked.insert(c_.masked.end(), ids.begin(), ids.end());
+      c_.masked_first.push_back(static_cast<std::int32_t>(c_.masked.size()));
+    }
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
   // ---- data: once the widths of the slots are settled
   void fill_input() {
     const float spread = j_.value("spread", 1.0f), offset = j_.value("offset", 0.0f);
     if (c_.program.input >= 0) {
       c_.in_width = c_.program.slots[static_cast<std::size_t>(c_.program.input)].width;
       c_.in = Random(seed_).normals(std::int64_t{c_.rows} * c_.in_width, spread, offset);
+      if (const float steps = j_.value("steps", 0.0f); steps > 0) {
+        for (float& x : c_.in) x = std::nearbyint(x * steps) / steps;
+      }
       if (!c_.store.ops.empty()) {
         c_.store.name = "store";
         c_.store.slots = c_.program.slots;
@@ -431,6 +455,20 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
   }
 }
 
+namespace {
+
+// Ids and counts, below 2^24, become floats.
+void add_numbers(const TopRow& row, std::int32_t masked, std::vector<float>& numbers) {
+  for (const std::int32_t n : {row.not_finite(), row.first_not_finite(), row.count()}) numbers.push_back(static_cast<float>(n));
+  for (std::int32_t i = 0; i < row.k; ++i) {
+    numbers.push_back(i < row.count() ? row.logit(i) : 0);
+    numbers.push_back(static_cast<float>(row.id(i)));
+  }
+  for (std::int32_t i = 0; i < masked; ++i) numbers.push_back(row.masked(i));
+}
+
+}  // namespace
+
 std::vector<float> OpRun::operator()(const Slice& slice) {
   const OpCase& c = case_;
   const auto part = [&](const std::vector<std::int32_t>& all) {
@@ -445,6 +483,10 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   }
   Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};
   if (slice.whole) batch.selected = c.selected;
+  if (!c.masked_first.empty()) {
+    batch.masked = c.masked;
+    batch.masked_first = std::span(c.masked_first).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows) + 1);
+  }
   const std::size_t out_rows = c.out_rows == Rows::tokens     ? static_cast<std::size_t>(slice.rows)
                                : c.out_rows == Rows::segments ? segments.size()
                                                               : batch.selected.size();
@@ -461,6 +503,14 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
     }
   }
   std::vector<float> counted;
+  if (const auto* top = std::get_if<Top>(&c.program.ops.back())) {
+    for (std::size_t r = 0; r < out_rows; ++r) {
+      const std::size_t first = r * static_cast<std::size_t>(c.out_width) + static_cast<std::size_t>(top->out.col);
+      add_numbers({std::span(out).subspan(first, static_cast<std::size_t>(top->out.width)), top->k},
+                  batch.masked_first[r + 1] - batch.masked_first[r], counted);
+    }
+    return counted;
+  }
   for (std::size_t r = 0; r < out_rows; ++r) {
     for (const View& view : c.out) {
       const auto from = out.begin() + static_cast<std::ptrdiff_t>(r * static_cast<std::size_t>(c.out_width)) + view.col;

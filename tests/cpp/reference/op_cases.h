@@ -27,9 +27,9 @@ struct OpCase {
   std::int32_t rows = 0, pages = 0;
   std::vector<float> in;  // of the input slot, if the program has one
   std::int32_t in_width = 0;
-  std::vector<std::int32_t> ids, types, selected;
+  std::vector<std::int32_t> ids, types, selected, masked, masked_first;
   std::vector<Sequence> sequences;
-  std::vector<View> out;  // what counts in the output slot
+  std::vector<View> out;  // what counts in the output slot; of Top's rows, the words that are valid, as numbers
   std::int32_t out_width = 0;
   Rows out_rows = Rows::tokens;
   double nmse_float32 = 0, nmse_automatic = 0, floor = 0;

@@ -1,8 +1,10 @@
 #include "reference/reference_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -272,6 +274,37 @@ class Run {
       for (std::int64_t c = 0; c < op.logits.width; ++c) sum += std::exp(logits[c] - largest);
       require(id(r) >= 0 && id(r) < op.logits.width, "reference: target ", id(r), " of ", op.logits.width, " logits");
       *at(op.out, r) = logits[id(r)] - largest - std::log(sum);
+    }
+  }
+
+  void operator()(const Top& op) {
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      const double* logits = at(op.logits, r);
+      double* out = at(op.out, r);
+      const auto integer = [](std::int64_t word) { return static_cast<double>(std::bit_cast<float>(static_cast<std::int32_t>(word))); };
+      std::vector<std::int64_t> ids(static_cast<std::size_t>(op.logits.width));
+      std::iota(ids.begin(), ids.end(), 0);
+      const std::int64_t bad = std::find_if(logits, logits + op.logits.width, [](double x) { return !std::isfinite(x); }) - logits;
+      const bool finite = bad == op.logits.width;
+      out[0] = integer(std::count_if(logits, logits + op.logits.width, [](double x) { return !std::isfinite(x); }));
+      out[1] = integer(finite ? -1 : bad);
+      out[2] = finite ? 0 : logits[bad];
+      if (!batch_.masked_first.empty()) {
+        double* masked = out + kTopHead + 2 * op.k;
+        for (std::int32_t m = batch_.masked_first[r]; m < batch_.masked_first[r + 1]; ++m) {
+          const std::int32_t id = batch_.masked[static_cast<std::size_t>(m)];
+          *masked++ = logits[id];
+          std::erase(ids, id);
+        }
+      }
+      if (!finite) continue;
+      std::stable_sort(ids.begin(), ids.end(), [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
+      const std::int64_t count = std::min<std::int64_t>(op.k, static_cast<std::int64_t>(ids.size()));
+      out[3] = integer(count);
+      for (std::int64_t i = 0; i < op.k; ++i) {
+        out[kTopHead + i] = i < count ? logits[ids[static_cast<std::size_t>(i)]] : std::numeric_limits<float>::lowest();
+        out[kTopHead + op.k + i] = integer(i < count ? ids[static_cast<std::size_t>(i)] : -1);
+      }
     }
   }
 
