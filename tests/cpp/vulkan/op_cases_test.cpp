@@ -70,7 +70,17 @@ std::vector<Slice> pieces(const OpCase& c) {
   return slices;
 }
 
-class VulkanOpCases : public testing::TestWithParam<const char*> {};
+// With PUMICE_VULKAN_VALIDATION=1 a message of the validation layer is a failure.
+class VulkanOpCases : public testing::TestWithParam<const char*> {
+ protected:
+  void TearDown() override {
+    const std::vector<std::string> messages = vulkan::validation_messages();
+    for (std::size_t i = before_; i < messages.size(); ++i) ADD_FAILURE() << messages[i];
+  }
+
+ private:
+  const std::size_t before_ = vulkan::validation_messages().size();  // tests of faults and of tiny limits have theirs
+};
 
 TEST_P(VulkanOpCases, AnswerToTheReference) {
   reference::ReferenceBackend reference;
@@ -110,15 +120,6 @@ TEST_P(VulkanOpCases, AnswerToTheReference) {
 constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob", "top"};
 static_assert(std::size(kOps) == std::variant_size_v<Op>, "a new operation needs cases");
 INSTANTIATE_TEST_SUITE_P(Ops, VulkanOpCases, testing::ValuesIn(kOps), [](const auto& test) { return std::string(test.param); });
-
-// Runs after all others of this program (tests run in the order of their suites' names in this file): the layer has seen everything.
-class NothingFromTheValidationLayer : public testing::Environment {
- public:
-  void TearDown() override {
-    for (const std::string& message : vulkan::validation_messages()) ADD_FAILURE() << message;
-  }
-};
-const auto* const validation = testing::AddGlobalTestEnvironment(new NothingFromTheValidationLayer);
 
 }  // namespace
 }  // namespace pumice
