@@ -305,7 +305,6 @@ def write_random_gguf(path: Path, vocabulary: int, ffn: int, kv: int, base: floa
     return path
 
 
-@whole
 @pytest.mark.parametrize(
     "shape",
     [dict(vocabulary=32_000, ffn=14336, kv=1024, base=1e4), dict(vocabulary=128_256, ffn=14336, kv=1024, base=5e5)],
