@@ -113,9 +113,10 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   const auto extensions = listed<VkExtensionProperties>("listing a device's extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
     return api.vkEnumerateDeviceExtensionProperties(handle, nullptr, count, all);
   });
-  const bool has_dot = p.apiVersion >= VK_API_VERSION_1_3 || named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
+  // The instance asks for Vulkan 1.2, so what became core in 1.3 is an extension here, on newer drivers too.
+  const bool has_dot = named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   const bool has_matrix = named(extensions, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
-  const bool has_sizes = p.apiVersion >= VK_API_VERSION_1_3 || named(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+  const bool has_sizes = named(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
   VkPhysicalDeviceSubgroupSizeControlProperties subgroup_sizes{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES};
   if (has_sizes) driver.pNext = &subgroup_sizes;
   if (has_dot) (has_sizes ? subgroup_sizes.pNext : driver.pNext) = &dot;
@@ -363,13 +364,13 @@ void Device::create() {
   if (physical_.integer_dot) {
     *chain = &dot;
     chain = &dot.pNext;
-    if (physical_.api_version < VK_API_VERSION_1_3) extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
+    extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   }
   if (physical_.cooperative_matrix) {
     *chain = &sizes;
     sizes.pNext = &matrix;
     core12.shaderFloat16 = core12.vulkanMemoryModel = VK_TRUE;
-    if (physical_.api_version < VK_API_VERSION_1_3) extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     extensions.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
   }
   const VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,

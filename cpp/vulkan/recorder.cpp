@@ -185,8 +185,8 @@ void Recording::record(const Dispatch& dispatch) {
       begin_piece();
       first_piece = true;
     }
-    if (first_piece) {  // cuts of one dispatch need no order among themselves
-      order(reads, written);
+    order(reads, written);  // between cuts too: groups are independent, but the validation layer sees ranges, and cuts are few
+    if (first_piece) {
       const VkCommandBuffer commands = pieces_.back().commands;
       api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
       api.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set, 0, nullptr);
