@@ -301,7 +301,7 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   const double late = std::chrono::duration<double, std::milli>(Clock::now() - asked.load()).count();
   other.join();
   RecordProperty("cancel_ms", static_cast<int>(late));
-  EXPECT_LT(late, 1500);  // of 4 s or more; 20 ms on two idle cores
+  EXPECT_LT(late, 1500);  // promised: 100 ms. 20 ms seen; 652 ms once beside twelve busy processes, for the device is a CPU here
   go(64, Cancel{});       // the workspace serves the next one
   EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
 }

@@ -1,0 +1,50 @@
+"""A device that is lost in the middle of work, and device="auto"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+
+import pumice
+from pumice import encoding
+
+
+class LostEngine:
+    """An engine whose device is lost at the next encode()."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.closed = engine, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def encode(self, *args: Any, **options: Any) -> None:
+        raise pumice.DeviceLostError("vkWaitForFences: device lost")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_lost_device(device: str) -> None:
+    """device="auto": a warning, and the call is done again on the CPU. A named device never falls back."""
+    with pumice.load(samples.minilm(), device=device) as model:
+        wanted = model.encode(["a text"])
+        lost = model._core = LostEngine(model._core)  # type: ignore[assignment]
+        model._encoder = encoding.Encoder(lost, model._tokenizer, model._config, None)  # type: ignore[arg-type]
+        if device == "cpu":
+            with pytest.raises(pumice.DeviceLostError):
+                model.encode(["a text"])
+            model._core = lost.engine
+            return
+        with pytest.warns(pumice.FallbackWarning, match="goes on on the CPU.*device lost"):
+            found = model.encode(["a text"])
+        assert lost.closed and np.array_equal(found, wanted)
+        model._core = lost  # type: ignore[assignment]
+        model._encoder = encoding.Encoder(lost, model._tokenizer, model._config, None)  # type: ignore[arg-type]
+        with pytest.warns(pumice.FallbackWarning), pytest.raises(pumice.DeviceLostError):
+            model.encode(iter(["a text"]))  # was read, and cannot be read again
+        assert model.encode(["a text"]).shape == wanted.shape
