@@ -24,7 +24,7 @@ def start(work, threads=1):
 
 
 def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT / "python"), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": path}
     return subprocess.run([sys.executable, "-c", HEAD + code], env=env, capture_output=True, text=True, timeout=timeout)
 

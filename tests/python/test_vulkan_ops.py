@@ -105,7 +105,7 @@ def test_doctor_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
             kind = self.program["ops"][0]["op"]
             if self.wrong and kind == "linear" and rows > 1:
                 first = list(BLOCKS).index("Q4_K") * device_checks._ROWS
-                out[5, first + 3] += 10
+                out[5, first + 3] += 1000
             if self.wrong and kind == "pool":
                 out[-1, 0] = np.nan
             return out
