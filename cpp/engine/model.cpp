@@ -1,5 +1,8 @@
 #include "engine/model.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <system_error>
 #include <thread>
 
@@ -37,6 +40,7 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
 class Foresight {
  public:
   Foresight(const model::Description& d, const Placement& placement, Compute compute) {
+    if (std::all_of(placement.devices.begin(), placement.devices.end(), [](const PlacedDevice& p) { return p.backend->info().type == "cpu"; })) return;
     try {
       thread_ = std::jthread([this, &d, &placement, compute] {
         try {
@@ -54,12 +58,16 @@ class Foresight {
     } catch (const std::system_error&) {  // no thread to be had: prepare() does it all
     }
   }
-  ~Foresight() { done_.request(); }
+  ~Foresight() {
+    done_.request();
+    if (process_ != ::getpid() && thread_.joinable()) thread_.detach();  // forked inside of a progress function: the thread is the parent's, it never ends here
+  }
 
  private:
   void tell(Backend& backend, const Program& program, const model::Description& d, Compute compute) const {
     backend.foresee(program, d.weights, compute, done_);
   }
+  const pid_t process_ = ::getpid();
   Cancel done_;
   std::jthread thread_;  // ends before done_ does
 };
