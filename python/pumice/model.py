@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import _core, encoding
 from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
-from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, UnsupportedTaskError
+from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
 from .generation import (
     SAMPLING_DEFAULTS,
     ChatResult,
@@ -211,6 +211,8 @@ def _load_engine(
     """The loaded engine, and why it is on the CPU where device="auto" had chosen a GPU that failed."""
     try:
         return _core.load(file, engine_options(file, options, config), progress), None
+    except ForkedDeviceError:  # no GPU has failed: this is a child, without the threads that the load began with
+        raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU stay with it
             raise

@@ -134,7 +134,7 @@ def fork(done, total):
     if not seen:
         seen.append(os.fork())
 try:
-    pumice.load(samples.minilm(), device="cpu", progress=fork).encode("a")
+    pumice.load(samples.minilm(), progress=fork).encode("a")
 except pumice.ForkedDeviceError:
     os._exit(5)
 print(os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) if seen[0] else "the child went on")
