@@ -575,6 +575,8 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         if not self._lock.acquire(blocking=False):
+            if self._closing:  # close() holds the lock, in another thread: there is nothing more to read
+                raise StopIteration
             raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
         try:
             if self._reading:  # a signal handler inside of the same thread's step

@@ -17,56 +17,80 @@ from fake_core import fake, fake_model, write_model  # noqa: F401
 
 
 # ---------------------------------------------------------------- streams
+class SlowReader:
+    """A stream whose first step waits for `go_on`, and a thread that reads it; `errors` has what the thread raised."""
+
+    def __init__(self, model: Any) -> None:
+        self.stream = model.stream("abcdef" * 8)
+        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.chunks: list[str] = []
+        self.errors: list[BaseException] = []
+        self._advance = self.stream._run.advance
+        self.stream._run.advance = self._slow
+        self.thread = threading.Thread(target=self._read)
+        self.thread.start()
+        assert self.inside.wait(10)
+
+    def _slow(self, *args: Any) -> Any:
+        self.inside.set()
+        assert self.go_on.wait(10)
+        return self._advance(*args)
+
+    def _read(self) -> None:
+        try:
+            self.chunks.extend(map(str, self.stream))
+        except BaseException as error:
+            self.errors.append(error)
+
+
 def test_a_stream_read_by_several_threads(model: Any) -> None:
     """Each chunk comes once, in order; whoever asks while another one waits is told."""
     whole = model.generate("abcdef" * 8).text
-    inside, go_on = threading.Event(), threading.Event()
-    stream = model.stream("abcdef" * 8)
-    advance = stream._run.advance
-
-    def slow(*args: Any) -> Any:
-        inside.set()
-        assert go_on.wait(10)
-        return advance(*args)
-
-    stream._run.advance = slow
-    chunks: list[str] = []
-    reader = threading.Thread(target=lambda: chunks.extend(map(str, stream)))
-    reader.start()
-    assert inside.wait(10)
+    reader = SlowReader(model)
     for _ in range(3):
         with pytest.raises(ValueError, match="another thread is reading this stream"):
-            next(stream)
+            next(reader.stream)
+    reader.go_on.set()
+    reader.thread.join()
+    assert not reader.errors
+    assert "".join(reader.chunks) == whole == reader.stream.result.text
+
+
+def test_a_stream_is_asked_for_more_while_another_thread_closes_it(model: Any) -> None:
+    stream = model.stream("abcdef" * 8)
+    ending, end = threading.Event(), stream._end
+
+    def slow_end() -> None:
+        ending.set()
+        assert go_on.wait(10)
+        end()
+
+    go_on = threading.Event()
+    stream._end = slow_end
+    closer = threading.Thread(target=stream.close)
+    closer.start()
+    assert ending.wait(10)
+    assert list(stream) == []  # no error: the reader's loop just ends
     go_on.set()
-    reader.join()
-    assert "".join(chunks) == whole == stream.result.text
+    closer.join(10)
+    assert not closer.is_alive()
+    assert stream.result.finish_reason == "cancelled"
 
 
 def test_a_stream_closed_by_another_thread(model: Any) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-    stream = model.stream("abcdef" * 8)
-    advance = stream._run.advance
-
-    def slow(*args: Any) -> Any:
-        inside.set()
-        assert go_on.wait(10)
-        return advance(*args)
-
-    stream._run.advance = slow
-    chunks: list[str] = []
-    reader = threading.Thread(target=lambda: chunks.extend(map(str, stream)))
-    reader.start()
-    assert inside.wait(10)
+    reader = SlowReader(model)
+    stream = reader.stream
     closer = threading.Thread(target=stream.close)
     closer.start()
     while not stream._closing:
         pass
-    go_on.set()
-    reader.join(10)
+    reader.go_on.set()
+    reader.thread.join(10)
     closer.join(10)
-    assert not reader.is_alive() and not closer.is_alive()
+    assert not reader.errors
+    assert not reader.thread.is_alive() and not closer.is_alive()
     assert stream.result.finish_reason == "cancelled"
-    assert stream.result.text.startswith("".join(chunks))
+    assert stream.result.text.startswith("".join(reader.chunks))
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])

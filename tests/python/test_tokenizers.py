@@ -300,13 +300,19 @@ def test_compiled_and_python_merges_agree_on_gemma(gemma_file: File) -> None:
     assert np.array_equal(pairs, spm_merges_reference(*arguments))
 
 
-def test_gemma_tokenizer_is_built_in_a_second(gemma_file: File) -> None:
-    seconds = []
+def test_gemma_tokenizer_is_built_in_a_second(gemma_file: File, gemma: Tokenizer) -> None:
+    """A second on a free core (0.5 to 0.9 s seen). The same work took 0.9 to 1.6 s within one minute on a shared one, so what is asserted is
+    the promise at five times, as for every latency, and that it takes no longer than the tokenizers package does with a ready tokenizer.json
+    (1.0x seen): what would not notice a busy machine, but would a merge list made in Python."""
+    ready = gemma.backend.to_str().encode()
+    ours, package = [], []
     for _ in range(5):
-        start = time.process_time()  # neighbours on the machine do not count
-        load_tokenizer(gemma_file)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 1.0, seconds
+        for seconds, load in ((ours, lambda: load_tokenizer(gemma_file)), (package, lambda: Backend.from_buffer(ready))):
+            start = time.process_time()  # neighbours on the same core do not count
+            load()
+            seconds.append(time.process_time() - start)
+    assert min(ours) < 5.0, (ours, package)
+    assert min(ours) < 1.5 * min(package), (ours, package)
 
 
 def protobuf(fields: list[tuple[int, Any]]) -> bytes:
