@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -520,10 +520,13 @@ def nmse(found: npt.NDArray[Any], expected: Float64, floor: float) -> float:
 COMPUTE = {"automatic": "auto", "float32": "float32"}
 
 
-def keep_open(device: str) -> object:
-    """As long as this lives the device stays open, and with it the pipelines that are made."""
+def kept_open(device: str) -> Iterator[None]:
+    """The body of a fixture: the device stays open, and with it the pipelines that are made; then the validation layer must have been silent."""
     op = {"op": "select", "in": (0, 0, 1), "out": (1, 0, 1)}
-    return _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
+    runner = _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
+    yield
+    del runner
+    assert _core.ops.vulkan_messages() == []  # where PUMICE_VULKAN_VALIDATION=1 loads the layer
 
 
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:

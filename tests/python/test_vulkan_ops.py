@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_cases import BLOCKS, CASES, ROOT, keep_open, limits, run
+from op_cases import BLOCKS, CASES, ROOT, kept_open, limits, run
 from test_ops import case_and_truth, check, cost, formats_of, name, variant
 
 import pumice
@@ -45,10 +45,7 @@ INDICES = list(range(len(CASES))) if ALL else sample()
 
 @pytest.fixture(scope="module", autouse=True)
 def opened() -> Iterator[None]:
-    runner = keep_open(DEVICE)
-    yield
-    del runner
-    assert _core.ops.vulkan_messages() == []  # of the validation layer, where PUMICE_VULKAN_VALIDATION=1 loads it
+    yield from kept_open(DEVICE)
 
 
 @pytest.mark.parametrize(

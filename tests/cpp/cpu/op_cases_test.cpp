@@ -24,14 +24,9 @@ namespace pumice {
 namespace {
 
 using cases::OpCase;
-using cases::OpCases;
+using cases::op_cases;
 using cases::OpRun;
 using cases::Slice;
-
-const OpCases& op_cases() {
-  static const OpCases all(PUMICE_TESTS_DIR "/op_cases.json");
-  return all;
-}
 
 std::vector<Compute> compute_modes(const OpCase& c) {
   return c.computes_twice ? std::vector{Compute::float32, Compute::automatic} : std::vector{Compute::automatic};

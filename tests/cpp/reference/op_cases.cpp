@@ -413,6 +413,11 @@ OpCases::OpCases(const std::string& path) {
   cases_ = std::move(all.at("cases"));
 }
 
+const OpCases& op_cases() {
+  static const OpCases all(PUMICE_TESTS_DIR "/op_cases.json");
+  return all;
+}
+
 std::string OpCases::variant(std::size_t i) const {
   const json& c = cases_.at(i);
   if (c.contains("parts")) return c.at("parts").at(0).at("format");

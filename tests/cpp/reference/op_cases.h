@@ -48,6 +48,7 @@ class OpCases {
  private:
   nlohmann::json cases_;
 };
+const OpCases& op_cases();  // those of tests/op_cases.json, read once
 
 // A matrix of any format with weights of variance 1 / cols, from a seed alone (stream rules of op_cases.json).
 Matrix random_matrix(std::string name, Format format, std::int64_t rows, std::int64_t cols, std::uint64_t seed);

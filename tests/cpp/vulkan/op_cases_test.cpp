@@ -22,14 +22,9 @@ namespace pumice {
 namespace {
 
 using cases::OpCase;
-using cases::OpCases;
+using cases::op_cases;
 using cases::OpRun;
 using cases::Slice;
-
-const OpCases& op_cases() {
-  static const OpCases all(PUMICE_TESTS_DIR "/op_cases.json");
-  return all;
-}
 
 std::shared_ptr<Backend> device() {
   const char* index = std::getenv("PUMICE_TEST_VULKAN");
