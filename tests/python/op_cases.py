@@ -521,7 +521,7 @@ COMPUTE = {"automatic": "auto", "float32": "float32"}
 
 
 def kept_open(device: str) -> Iterator[None]:
-    """The body of a fixture: the device stays open, and with it the pipelines that are made; then the validation layer must have been silent."""
+    """The body of a fixture: the device stays open, and with it its pipelines; then the validation layer must have been silent."""
     op = {"op": "select", "in": (0, 0, 1), "out": (1, 0, 1)}
     runner = _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
     yield

@@ -302,8 +302,8 @@ def test_compiled_and_python_merges_agree_on_gemma(gemma_file: File) -> None:
 
 def test_gemma_tokenizer_is_built_in_a_second(gemma_file: File, gemma: Tokenizer) -> None:
     """0.5 to 0.9 s on a free core; 0.9 to 1.6 s within one minute on a shared one. So what is asserted is the promise at five times, as for
-    every latency, and that it takes no longer than the tokenizers package does with a ready tokenizer.json (1.0x seen): a busy machine slows
-    both, a merge list made in Python only ours."""
+    every latency, and that it takes no longer than the tokenizers package does with a ready tokenizer.json (1.0x seen): a busy machine
+    slows both, a merge list made in Python only ours."""
     ready = gemma.backend.to_str().encode()
     ours, package = [], []
     for _ in range(5):
