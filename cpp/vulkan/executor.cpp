@@ -114,7 +114,11 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   tables.build({plan_.program, plan_.facts, plan_.ropes, plan_.attends, plan_.positions, plan_.types, plan_.cached, plan_.kept, ranges,
                 range, software},
                batch);
-  
+  if (tables.words().size_bytes() > range) {
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
+         " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
+  }
+
   const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);
   RunBuffers buffers;
   buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
@@ -122,10 +126,6 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
   buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
   buffers.ones = ones_.get();
-  if (tables.words().size_bytes() > range) {
-    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
-         " bytes, one binding holds ", range, ". Give a smaller token_budget");
-  }
 
   GpuWorkspace::Shape shape = {id_, space.buffers, static_cast<std::uint64_t>(counts.tokens), static_cast<std::uint64_t>(counts.segments),
                                static_cast<std::uint64_t>(counts.selected), static_cast<std::uint64_t>(tables.kept_pages), device_->pace_step(),

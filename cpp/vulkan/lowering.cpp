@@ -375,21 +375,21 @@ class Lowering {
   }
 
   void operator()(const Pool& op) {
-    const std::int64_t per_segment = ceil_div(op.in.width, params::kPoolColumns);
-    if (counts_.tokens > rows_per_binding({op.in})) {
-      fail(ErrorKind::out_of_device_memory, device_.physical().name, ": pooling over ", counts_.tokens, " rows of ", op.in.width,
-           " floats at once; one binding holds ", rows_per_binding({op.in}), " rows. Give a smaller token_budget");
-    }
+    const std::int64_t per_segment = ceil_div(op.in.width, params::kPoolColumns), chunk_rows = rows_per_binding({op.in});
     for (const Block block : blocks(Rows::segments, {op.out})) {
-      Dispatch d = dispatch("pool", "pool", {64, static_cast<uint>(op.kind)});
-      d.bind(rows(op.in, {0, counts_.tokens}, false));
-      d.bind(rows(op.out, block, true));
-      d.bind(meta());
-      d.set_push(params::PoolParams{.blocks = word(per_segment), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
-                                    .out_at = word(op.out.col), .out_stride = stride(op.out),
-                                    .segments_at = tables_.segments_at + params::kSegmentWords * word(block.first), .first_row = 0});
-      const double values = static_cast<double>(counts_.tokens) * op.in.width;
-      push(d, block.count * per_segment, values, values * 4);
+      for (std::int64_t first = 0; first < counts_.tokens; first += chunk_rows) {
+        const Block chunk{first, std::min(chunk_rows, counts_.tokens - first)};
+        Dispatch d = dispatch("pool", "pool", {64, static_cast<uint>(op.kind)});
+        d.bind(rows(op.in, chunk, false));
+        d.bind(rows(op.out, block, true));
+        d.bind(meta());
+        d.set_push(params::PoolParams{.blocks = word(per_segment), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
+                                      .out_at = word(op.out.col), .out_stride = stride(op.out),
+                                      .segments_at = tables_.segments_at + params::kSegmentWords * word(block.first),
+                                      .chunk_first = word(chunk.first), .chunk_rows = word(chunk.count)});
+        const double values = static_cast<double>(chunk.count) * op.in.width;
+        push(d, block.count * per_segment, values, values * 4);
+      }
     }
   }
 

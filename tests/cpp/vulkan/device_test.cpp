@@ -194,6 +194,25 @@ Case encoder() {
   return c;
 }
 
+// Six texts whose rows take six bindings of 1 MiB: one goes over three of them, and some end where a binding does.
+Case pooled() {
+  Case c;
+  c.program.name = "pooled";
+  c.program.slots = {{Rows::tokens, kWide}, {Rows::segments, 6 * kTall}};
+  std::int32_t col = 0;
+  for (const PoolKind kind : {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
+    c.program.ops.push_back(Pool{.in = {0, 7, kTall}, .out = {1, col, kTall}, .kind = kind});
+    col += kTall;
+  }
+  c.program.input = 0, c.program.output = 1;
+  c.rows = {300, 1, 211, 256, 2, 600};
+  std::int32_t rows = 0;
+  for (const std::int32_t r : c.rows) rows += r;
+  c.in = cases::Random(9).normals(static_cast<std::size_t>(rows * kWide));
+  c.out = c.rows.size() * 6 * kTall;
+  return c;
+}
+
 struct NamedCase {
   const char* name;
   Case (*make)();
@@ -226,7 +245,8 @@ TEST_P(SmallLimits, ChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Programs, SmallLimits,
                          testing::Values(NamedCase{"products", products, "allocation=1048576"},
                                          NamedCase{"cached", cached, "allocation=3145728"},
-                                         NamedCase{"encoder", encoder, "allocation=5242880"}),
+                                         NamedCase{"encoder", encoder, "allocation=5242880"},
+                                         NamedCase{"pooled", pooled, "allocation=6291456"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 // ---------------------------------------------------------------- memory
@@ -250,6 +270,24 @@ TEST(SmallMemory, IsRefusedWithTheNumbers) {
   EXPECT_EQ(device->allocated(), before);
   EXPECT_EQ(backend->info().memory_free, 2000000 - before);
   EXPECT_TRUE(tiny::right_end(session.decode()));
+}
+
+// What says to the shaders which rows belong together is one binding: more texts than that holds are the caller's to cut.
+TEST(SmallMemory, TablesOfTooManyTextsAreRefused) {
+  const auto device = limited("range=1048576");
+  const auto backend = make_backend(device, 0);
+  Case c;
+  c.program.name = "many";
+  c.program.slots = {{Rows::tokens, 1}, {Rows::segments, 1}};
+  c.program.ops = {Pool{.in = {0, 0, 1}, .out = {1, 0, 1}}};
+  c.program.input = 0, c.program.output = 1;
+  c.rows.assign(70000, 1);
+  c.in.assign(70000, 0.5f);
+  c.out = 70000;
+  const std::string message = message_of(ErrorKind::out_of_device_memory, [&] { run(*backend, c); });
+  EXPECT_NE(message.find("tables of 70000 rows"), std::string::npos) << message;
+  EXPECT_NE(message.find("one binding holds 1048576"), std::string::npos) << message;
+  EXPECT_EQ(device->allocated(), 0u);
 }
 
 // ---------------------------------------------------------------- long work
