@@ -53,6 +53,9 @@ if not os.path.exists(folder + "/minilm.onnx"):
     axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask", "token_type_ids", "hidden")}
     torch.onnx.export(Hidden(), (ids, ids, ids * 0), folder + "/minilm.onnx", input_names=["input_ids", "attention_mask", "token_type_ids"],
                       output_names=["hidden"], dynamic_axes=axes, dynamo=False, opset_version=17)
+if not os.path.exists(folder + "/minilm-int8.onnx"):
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    quantize_dynamic(folder + "/minilm.onnx", folder + "/minilm-int8.onnx", weight_type=QuantType.QInt8)
 if not os.path.exists(folder + "/minilm-ct2"):
     import ctranslate2
     ctranslate2.converters.TransformersConverter(model).convert(folder + "/minilm-ct2")
@@ -99,7 +102,7 @@ def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int) -> d
     return seen
 
 
-def table(title: str, seen: dict[str, dict[str, list[float]]], key: str) -> None:
+def table(title: str, seen: dict[str, dict[str, list[float]]], key: str, quality: str = "") -> None:
     ours = seen["pumice"][key]
     print(f"\n{title}: {key}, median (lowest to highest)")
     for name, values in seen.items():
@@ -108,12 +111,12 @@ def table(title: str, seen: dict[str, dict[str, list[float]]], key: str) -> None
         ratios = [a / b for a, b in zip(ours, values[key])]
         print(
             f"  {name:34s} {statistics.median(values[key]):9.1f}  ({min(values[key]):.1f} to {max(values[key]):.1f})   "
-            f"pumice / this: {statistics.median(ratios):.2f}"
+            f"pumice / this: {statistics.median(ratios):.2f}" + (f"   {quality} {values[quality][0]:.6f}" if quality else "")
         )
 
 
-def best_batch(worker: Worker) -> int:
-    speeds = {size: worker.run(batch=size)["sentences/s"] for size in (8, 16, 32, 64)}
+def best_batch(worker: Worker, **go: Any) -> int:
+    speeds = {size: worker.run(batch=size, **go)["sentences/s"] for size in (8, 16, 32, 64)}
     return max(speeds, key=lambda size: speeds[size])
 
 
@@ -121,13 +124,26 @@ def encode(python: str, peers: str, samples: dict[str, Path], threads: int, roun
     subprocess.run(
         [peers, "-c", EXPORT, str(samples["minilm"]), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    reference = str(WORK / "float32.npy")
     workers = {"pumice": Worker(python, "pumice", "encode", samples["minilm"], threads, texts)}
-    runs: dict[str, tuple[Worker, dict[str, Any]]] = {"pumice": (workers["pumice"], {})}
-    for engine in ("sentence-transformers", "onnxruntime", "ctranslate2"):
-        worker = workers[engine] = Worker(peers, engine, "encode", samples["minilm"], threads, texts)
-        size = best_batch(worker)
-        runs[f"{engine} (batch {size})"] = (worker, {"batch": size})
-    table("MiniLM, float32, 2,000 sentences", in_turn(runs, rounds), "sentences/s")
+    workers |= {
+        engine: Worker(peers, engine, "encode", samples["minilm"], threads, texts)
+        for engine in ("sentence-transformers", "onnxruntime", "ctranslate2")
+    }
+    workers["pumice"].run(compute="float32", save=reference)
+
+    def beside(title: str, engines: dict[str, dict[str, Any]], ours: dict[str, Any], more: dict[str, dict[str, Any]]) -> None:
+        runs = {"pumice": (workers["pumice"], {**ours, "reference": reference})}
+        runs |= {f"pumice, {label}": (workers["pumice"], {**go, "reference": reference}) for label, go in more.items()}
+        for engine, go in engines.items():
+            size = best_batch(workers[engine], **go)
+            runs[f"{engine} (batch {size})"] = (workers[engine], {**go, "batch": size, "reference": reference})
+        table(title, in_turn(runs, rounds), "sentences/s", "worst cosine with float32")
+
+    float32: dict[str, dict[str, Any]] = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
+    beside("MiniLM, float32 weights, 2,000 sentences", float32, {}, {'compute="float32"': {"compute": "float32"}})
+    int8: dict[str, dict[str, Any]] = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
+    beside('MiniLM, quantize="q8_0" and int8, 2,000 sentences', int8, {"quantize": "q8_0"}, {})
     for worker in workers.values():
         worker.close()
 

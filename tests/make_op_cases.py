@@ -323,12 +323,11 @@ def roundeds() -> list[Case]:
     limits = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
     cases = []
     for n, tokens in enumerate((1, 2, 3, 4, 5, 7, 16, 97, 129, 200)):
-        for t, name in enumerate(("F32", "F16", "BF16")):
+        for t, name in enumerate(("F32", "F16", "BF16", "Q8_0")):
             parts = [(name, ROWS[(n + t) % 8], n % 2 == 0), ("Q8_0", 20, True), ("F32", 16, False)][: 1 if n % 4 else 3]
-            cols = [32, 384, 96, 1536][(n + t) % 4] if len(parts) > 1 else [33, 384, 100, 1537][(n + 2 * t) % 4]
+            cols = [32, 384, 96, 1536][(n + t) % 4] if len(parts) > 1 or name == "Q8_0" else [33, 384, 100, 1537][(n + 2 * t) % 4]
             case = linear(parts, cols, tokens, ACTIVATIONS[(n + t) % 6], ["none", "other", "out"][(n + t) % 3], PADS[n % 3])
-            int8 = {"nmse": PRODUCT} if len(parts) > 1 else {}
-            cases.append(case | limits | int8)
+            cases.append(case | limits)
     for tokens in (1, 6, 50):
         gates = {"gate": "F32", "up": "BF16", "rows": 48, "cols": 300, "tokens": tokens, "activation": "silu", "pad": 0}
         cases.append({"op": "gated_linear"} | gates | {"floor": 0.1} | limits)

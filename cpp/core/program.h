@@ -27,8 +27,8 @@ struct Matrix {
   std::int64_t rows = 0, cols = 0;
   // Copies packed rows [first, first + count) to `out` (count * row_bytes(format, cols) bytes). Thread-safe; throws Error.
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
-  // Products with it may round it and what they multiply to 13 bits and more of each block (an encoder's weights: the vectors keep a cosine
-  // of 0.999999). A backend that gains nothing by it need not. Float formats only, Linear and GatedLinear only, compute "auto" only.
+  // Products with it may round it, if it is float, and what they multiply to 13 bits and more of each block (an encoder's weights: the vectors
+  // keep a cosine of 0.999998). A backend that gains nothing by it need not. Linear and GatedLinear only, compute "auto" only.
   bool may_round = false;
 };
 

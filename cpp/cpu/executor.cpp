@@ -419,9 +419,11 @@ class BatchRun final : public Job {
           return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
                                               rows.count, out, out_stride);
         case Codes::two_int8: return product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
-        case Codes::fixed:
-          return kernels_.matrix.fixed.product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantised_row(q, rows.first),
-                                               rows.count, out, out_stride);
+        case Codes::fixed: {
+          const ProductFixed product = matrix.fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
+          return product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantised_row(q, rows.first), rows.count, out,
+                         out_stride);
+        }
       }
     }
     if (matrix.row_major) {

@@ -49,12 +49,14 @@ struct FixedRows {
   std::int64_t rows = 0, cols = 0;  // rows: stride of a block
 };
 
+using ProductFixed = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                              std::int64_t count, float* out, std::int64_t out_stride);  // as ProductInt8
+
 struct FixedKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
   // `rows` <= 16 rows of `cols` floats, one after another, to one group; missing rows become zero weights.
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
-  void (*product)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first, std::int64_t count,
-                  float* out, std::int64_t out_stride);  // as ProductInt8
+  ProductFixed product;
 };
 
 struct FormatKernels {
@@ -65,6 +67,7 @@ struct FormatKernels {
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
   ProductF32 product_f32;    // activations as they are (compute="float32", and float weights)
   ProductInt8 product_int8;  // null for formats that are not quantised (info(format).quantised)
+  ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
 struct MatrixKernels {

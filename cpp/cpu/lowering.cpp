@@ -138,9 +138,10 @@ class Lowering {
     require(!fixed || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
             "', which was packed rounded");
     Part part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
-    if (fixed) {
+    if (compute_ == Compute::float32) return part;
+    if (fixed || (shape.may_round && kernels().matrix[shape.format].product_fixed)) {
       part.quantised = quantised(in, Codes::fixed);
-    } else if (info(shape.format).quantised && compute_ == Compute::automatic) {
+    } else if (info(shape.format).quantised) {
       part.quantised = quantised(in, precise ? Codes::two_int8 : Codes::int8);
     }
     return part;

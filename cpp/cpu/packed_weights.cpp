@@ -93,6 +93,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     packed.kernels = &kernels().matrix[source.format];
     packed.row_major = stays_row_major(source.format);
     packed.fixed = packs_fixed(source.format, source.may_round);
+    packed.may_round = source.may_round;
     const std::int64_t groups = ceil_div(source.rows, kGroupRows);
     const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / (kGroupRows * row_bytes(source.format, source.cols)));
     for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
@@ -157,7 +158,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
-  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.fixed});
+  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.may_round});
   for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
   return shapes;
 }

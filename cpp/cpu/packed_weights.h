@@ -21,6 +21,7 @@ struct PackedMatrix {
   const FormatKernels* kernels = nullptr;
   bool row_major = false;  // float32 rows as in the file, for sgemm
   bool fixed = false;      // floats, rounded to fixed point: no row comes back
+  bool may_round = false;  // as the matrix said
   Buffer data;             // empty: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data.data() + g * group_bytes; }

@@ -171,7 +171,7 @@ class Resolver {
     if (!embedding && role != Role::pooler && role != Role::classifier) {
       quantise(id);
       Matrix& kept = d_.weights.matrices.back();
-      kept.may_round = compute_ == Compute::automatic && d_.config.architecture->task != Task::generate && !info(kept.format).quantised;
+      kept.may_round = compute_ == Compute::automatic && d_.config.architecture->task != Task::generate;
     }
     return id;
   }

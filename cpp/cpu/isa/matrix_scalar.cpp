@@ -169,11 +169,32 @@ void product_fixed_scalar(const std::uint8_t* groups, std::int64_t rows, std::in
   }
 }
 
+void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                               std::int64_t count, float* out, std::int64_t out_stride) {
+  constexpr Format F = Format::Q8_0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);
+    const int lane = static_cast<int>(row % 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float acc = 0.0f;
+      for (std::int64_t b = 0; b < cols / 32; ++b) {
+        const std::uint8_t* block = group + block_at<F>(b);
+        const std::int64_t at = 32 * b / kFixedBlock * x.rows + first + t;
+        const std::int16_t* codes = x.codes + at * kFixedBlock + 32 * b % kFixedBlock;
+        std::int32_t isum = 0;
+        for (int k = 0; k < 32; ++k) isum += stream_value<F>(block, lane, k) * codes[k];
+        acc = std::fma(lane_scales<F>(group, block, lane).d, static_cast<float>(isum) * x.scales[at], acc);
+      }
+      out[t * out_stride + row] = acc;
+    }
+  }
+}
+
 }  // namespace pumice::cpu::matrix
 
 namespace pumice::cpu {
 constinit const MatrixKernels kMatrixScalar = {{
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, Format::name>(),
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
 }, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar}};

@@ -1,5 +1,6 @@
-// Float weights in fixed point (kernels.h). A group is a sequence of blocks of 64 columns of 16 rows. The sum of one output, the same in
-// every path: per block acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of code * x code, xs the activations' scale.
+// Weights in fixed point (kernels.h). A group of float ones is a sequence of blocks of 64 columns of 16 rows; Q8_0 stays as it is. The sum of
+// one output, the same in every path: per block of the weights acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of
+// code * x code, xs the activations' scale.
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -7,10 +8,12 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-struct FixedBlock {
+template <int kColumns>
+struct WordBlock {
   float scale[kGroupRows];
-  std::int16_t codes[kFixedBlock / 2][kGroupRows][2];  // [pair of columns][row][column]: one vpmaddwd takes a pair of 8 rows
+  std::int16_t codes[kColumns / 2][kGroupRows][2];  // [pair of columns][row][column]: one vpmaddwd takes a pair of 8 rows
 };
+using FixedBlock = WordBlock<kFixedBlock>;
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
 constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
@@ -47,6 +50,10 @@ inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_
 
 void product_fixed_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                           std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                               std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
 

@@ -32,7 +32,7 @@ bool optional_tensor(const std::string& name) {
          name.rfind("classifier", 0) == 0 || name.ends_with(".bias");
 }
 
-TEST(Description, AnEncodersFloatLayersMayBeRounded) {
+TEST(Description, AnEncodersLayersMayBeRounded) {
   const auto rounded = [](const std::string& name, Compute compute, std::optional<Format> quantize) {
     tiny::TempFolder folder;
     std::vector<std::string> names;
@@ -45,7 +45,7 @@ TEST(Description, AnEncodersFloatLayersMayBeRounded) {
   EXPECT_EQ(names.size(), 12u);  // two layers of q, k, v, attention output, up and down
   for (const std::string& name : names) EXPECT_NE(name.find("encoder.layer."), std::string::npos) << name;
   EXPECT_TRUE(rounded("bert", Compute::float32, {}).empty());
-  EXPECT_TRUE(rounded("bert", Compute::automatic, Format::Q8_0).empty());
+  EXPECT_EQ(rounded("bert", Compute::automatic, Format::Q8_0), names);
   EXPECT_TRUE(rounded("llama", Compute::automatic, {}).empty());
 }
 
