@@ -17,7 +17,7 @@ namespace {
 // ---------------------------------------------------------------- how work is cut
 // None of these changes a bit of the result (kernels.h).
 constexpr std::int64_t kNarrowRows = 8;               // up to here a product is bound by reading weights
-constexpr std::int64_t kBlockRows = 96;               // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
+constexpr std::int64_t kBlockRows = 96;              // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
 constexpr std::int64_t kBlockGroups = 4;              // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
 constexpr std::int64_t kTaskBytes = 24 * 1024;        // of weights: 1 to 2 us
 constexpr std::int64_t kMostTaskBytes = 256 * 1024;   // about 15 us: what a thread can lag behind at the end of a step

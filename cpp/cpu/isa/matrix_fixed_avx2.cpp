@@ -26,7 +26,6 @@ struct TileX {
 // One panel of so many columns times four tokens, onto `sums` [token][16]. kFirst: nobody has read the panel yet.
 template <bool kFirst, int kColumns>
 void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const TileX& x, float (*sums)[16]) {
-  constexpr int kSteps = kColumns / 2 / 4;  // of four pairs
   for (std::int64_t k = 0; k < columns; k += kColumns, ++panel) {
     const std::int64_t b = k / kFixedBlock;
     const auto* w = reinterpret_cast<const std::uint8_t*>(panel->codes);
@@ -36,9 +35,7 @@ void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const 
         _mm_prefetch(reinterpret_cast<const char*>(panel) + kAhead + at, _MM_HINT_T0);
     }
     TileSums a;
-    four_wide_pairs_first(w, xk, a);
-#pragma GCC unroll 8
-    for (int step = 1; step < kSteps; ++step) four_wide_pairs(w + 256 * step, xk + 16 * step, a);
+    wide_pairs(w, xk, kColumns / 2 / 4, a);
     const float* scales = x.scales + b * x.scales_stride;
     for (int half = 0; half < 2; ++half) {
       const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);

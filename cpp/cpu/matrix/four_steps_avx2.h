@@ -57,11 +57,20 @@ inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileS
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-inline void four_wide_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {  // the same, 64 columns a token
-  PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddwd", "vpaddd", 128)
-}
-inline void four_wide_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
-  PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 128)
+// `fours` times four steps of words, 64 columns a token: one loop, for unrolled it no longer fits the cache of decoded instructions (21 products
+// a cycle in place of 22.5).
+inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
+  __m256i w0, w1, xn, t0, t1;
+  for (auto& token : a) token[0] = token[1] = _mm256_setzero_si256();
+  asm(".p2align 6\n"
+      "1:\n\t" PUMICE_FOUR_STEPS(PUMICE_TOKEN, "vpmaddwd", "vpaddd", 128)
+      "add $256, %[w]\n\t"
+      "add $16, %[x]\n\t"
+      "dec %[fours]\n\t"
+      "jnz 1b\n"
+      : PUMICE_ACCUMULATORS("+&x"), [w] "+&r"(w), [x] "+&r"(x), [fours] "+&r"(fours)
+      :
+      : "memory", "cc");
 }
 #undef PUMICE_FOUR
 #undef PUMICE_ACCUMULATORS
