@@ -125,7 +125,7 @@ class Lowering {
  public:
   // `keys`: only the pipelines are asked for, no buffer is looked at.
   Lowering(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
-           const RunBuffers& buffers, const GpuCaches* caches, std::set<PipelineKey>* keys, KvFormat format)
+           const RunBuffers& buffers, const GpuCaches::Slabs* caches, std::set<PipelineKey>* keys, KvFormat format)
       : plan_(plan), weights_(weights), device_(device), counts_(counts), tables_(tables), areas_(areas), buffers_(buffers), caches_(caches),
         keys_(keys), format_(format) {}
 
@@ -474,7 +474,7 @@ class Lowering {
     if (keys_ != nullptr) return {PageRange{}};
     std::vector<PageRange> ranges;
     const auto c = static_cast<std::size_t>(id);
-    for (const GpuCaches::Slab& slab : caches_->slabs()) ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
+    for (const GpuCaches::Slab& slab : caches_->all) ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
     return ranges;
   }
   std::vector<PageRange> kept_ranges(std::uint64_t page_words) const {
@@ -495,7 +495,7 @@ class Lowering {
   }
   std::int64_t most_keys(const AttendShape& shape) const {
     if (!shape.cached) return counts_.segments > 0 ? ceil_div(counts_.tokens, counts_.segments) : 0;
-    return caches_ != nullptr ? std::min<std::int64_t>(std::int64_t{caches_->pages()} * kPageTokens, 4096) : 0;
+    return caches_ != nullptr ? std::min<std::int64_t>(std::int64_t{caches_->pages} * kPageTokens, 4096) : 0;
   }
 
   // ------------------------------------------------------------ dispatches
@@ -540,7 +540,7 @@ class Lowering {
   const Tables& tables_;
   const Areas& areas_;
   const RunBuffers& buffers_;
-  const GpuCaches* caches_;
+  const GpuCaches::Slabs* caches_;
   std::set<PipelineKey>* const keys_;
   const KvFormat format_;
   std::vector<Command> commands_;
@@ -617,8 +617,8 @@ std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std
 }
 
 std::vector<Command> lower(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
-                           const RunBuffers& buffers, const GpuCaches* caches) {
-  return Lowering(plan, weights, device, counts, tables, areas, buffers, caches, nullptr, caches != nullptr ? caches->format() : KvFormat::f32).commands();
+                           const RunBuffers& buffers, const GpuCaches::Slabs* caches, KvFormat format) {
+  return Lowering(plan, weights, device, counts, tables, areas, buffers, caches, nullptr, format).commands();
 }
 
 std::vector<PipelineKey> pipelines_of(const Plan& plan, const GpuWeights& weights, Device& device, KvFormat format) {
