@@ -219,14 +219,16 @@ struct SelectParams {
 PUMICE_CONSTANT(kSelectPerLane, 4);
 
 // ---------------------------------------------------------------- Pool: pool.comp
-// out[s] = pooled rows of segment s of the table at segments_at (row 0 of out is the table's first segment).
+// out[s] = pooled rows of segment s of the table at segments_at (row 0 of out is the table's first segment). Bound are rows
+// [chunk_first, chunk_first + chunk_rows) of `in`: a segment that has rows in several chunks is begun in out by the first one and ended by
+// the last one, so chunks go in order, with a barrier between; one that has none in this chunk is left alone.
 // groups = segments * blocks, blocks = ceil(width / kPoolColumns). Bindings: 0 in, 1 out, 2 meta.
 struct PoolParams {
   uint first_group, groups;
   uint blocks, width;
   uint in_at, in_stride, out_at, out_stride;
   uint segments_at;
-  uint first_row;  // row of the batch that `in` is bound at
+  uint chunk_first, chunk_rows;
 };
 PUMICE_CONSTANT(kPoolKind, 1);  // PoolKind
 PUMICE_CONSTANT(kPoolColumns, 16);

@@ -11,7 +11,7 @@ const uint MEAN = 0, CLS = 1, LAST = 2, MAX = 3, MEAN_SQRT_LEN = 4, WEIGHTED_MEA
 const uint SLICES = LANES / kPoolColumns;
 
 layout(set = 0, binding = 0) readonly buffer In { float x[]; };
-layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
+layout(set = 0, binding = 1) buffer Out { float y[]; };
 layout(set = 0, binding = 2) readonly buffer Meta { uint meta[]; };
 
 shared float partial[LANES];
@@ -19,39 +19,34 @@ shared float partial[LANES];
 // max() may drop a NaN.
 float larger(float a, float b) { return not_a_number(a) || not_a_number(b) ? NOT_A_NUMBER : max(a, b); }
 
+float both(float a, float b) { return KIND == MAX ? larger(a, b) : a + b; }
+
 void main() {
   if (group() >= p.groups) return;
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
-  const uint first = meta[p.segments_at + segment * kSegmentWords] - p.first_row, rows = meta[p.segments_at + segment * kSegmentWords + 1];
-  const uint in_at = p.in_at + first * p.in_stride + min(col, p.width - 1);
+  const uint first = meta[p.segments_at + segment * kSegmentWords], rows = meta[p.segments_at + segment * kSegmentWords + 1];
+  // Rows of the segment that are bound; CLS and LAST look at one of all.
+  const uint wanted_first = KIND == LAST ? first + rows - 1 : first, wanted_rows = KIND == CLS || KIND == LAST ? 1 : rows;
+  const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
+  if (begin >= end) return;  // the whole group
 
   float value = KIND == MAX ? LOWEST : 0;
-  if (KIND == CLS) {
-    value = x[in_at];
-  } else if (KIND == LAST) {
-    value = x[in_at + (rows - 1) * p.in_stride];
-  } else {
-    for (uint i = slice; i < rows; i += SLICES) {
-      const float v = x[in_at + i * p.in_stride];
-      if (KIND == MAX) {
-        value = larger(value, v);
-      } else {
-        value += KIND == WEIGHTED_MEAN ? float(i + 1) * v : v;
-      }
-    }
-    partial[LANE] = value;
-    barrier();
-    if (slice == 0) {
-      for (uint i = 1; i < SLICES; ++i) {
-        const float other = partial[i * kPoolColumns + LANE];
-        value = KIND == MAX ? larger(value, other) : value + other;
-      }
-    }
+  for (uint i = begin + slice; i < end; i += SLICES) {
+    const float v = x[p.in_at + (i - p.chunk_first) * p.in_stride + min(col, p.width - 1)];
+    value = both(value, KIND == WEIGHTED_MEAN ? float(i - first + 1) * v : v);
   }
-  const float n = float(rows);
-  if (KIND == MEAN) value /= n;
-  if (KIND == MEAN_SQRT_LEN) value /= sqrt(n);
-  if (KIND == WEIGHTED_MEAN) value /= n * (n + 1) / 2;
-  if (slice == 0 && col < p.width) y[p.out_at + segment * p.out_stride + col] = value;
+  partial[LANE] = value;
+  barrier();
+  if (slice > 0 || col >= p.width) return;
+  for (uint i = 1; i < SLICES; ++i) value = both(value, partial[i * kPoolColumns + LANE]);
+  const uint out_at = p.out_at + segment * p.out_stride + col;
+  if (begin > wanted_first) value = both(y[out_at], value);
+  if (end == wanted_first + wanted_rows) {
+    const float n = float(rows);
+    if (KIND == MEAN) value /= n;
+    if (KIND == MEAN_SQRT_LEN) value /= sqrt(n);
+    if (KIND == WEIGHTED_MEAN) value /= n * (n + 1) / 2;
+  }
+  y[out_at] = value;
 }

@@ -43,6 +43,23 @@ void check(const Runtime& runtime, const Texts& texts) {
 struct Plan {
   std::vector<std::int64_t> order, first;
   std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
+  std::span<const std::int64_t> members(std::int64_t b) const { return std::span(order).subspan(first[b], first[b + 1] - first[b]); }
+
+  // Cuts batch b and all that follow it anew.
+  void cut(const Texts& texts, std::int64_t b, std::int64_t token_budget) {
+    const auto begin = b < static_cast<std::int64_t>(first.size()) ? static_cast<std::size_t>(first[b]) : 0;
+    first.resize(static_cast<std::size_t>(b));
+    std::int64_t tokens = 0;
+    for (std::size_t i = begin; i < order.size(); ++i) {
+      const std::int64_t more = length(texts, order[i]);
+      if (i == begin || tokens + more > token_budget) {
+        first.push_back(static_cast<std::int64_t>(i));
+        tokens = 0;
+      }
+      tokens += more;
+    }
+    first.push_back(static_cast<std::int64_t>(order.size()));
+  }
 };
 
 Plan pack(const Texts& texts, std::int64_t token_budget) {
@@ -51,16 +68,7 @@ Plan pack(const Texts& texts, std::int64_t token_budget) {
   std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(),
                    [&](std::int64_t a, std::int64_t b) { return length(texts, a) > length(texts, b); });
-  std::int64_t tokens = 0;
-  for (std::size_t i = 0; i < plan.order.size(); ++i) {
-    const std::int64_t more = length(texts, plan.order[i]);
-    if (i == 0 || tokens + more > token_budget) {
-      plan.first.push_back(static_cast<std::int64_t>(i));
-      tokens = 0;
-    }
-    tokens += more;
-  }
-  plan.first.push_back(static_cast<std::int64_t>(plan.order.size()));
+  plan.cut(texts, 0, token_budget);
   return plan;
 }
 
@@ -107,15 +115,13 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
 }
 
 // All micro-batches: a few of them as a team, many side by side, each on a worker of its own (where there are several). The bits are the
-// same.
-void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
+// same. What a GPU holds is known when it is tried (its free memory is others' too, and what it binds depends on the texts' lengths): a
+// batch that is too large for it is cut in halves, and those that follow are as small.
+void run_all(Runtime& runtime, const Texts& texts, Plan plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
              const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
   const std::int64_t lanes = std::max(1, device.lanes());
   std::vector<Scratch> scratch(static_cast<std::size_t>(lanes));
-  const auto members = [&](std::int64_t b) {
-    return std::span<const std::int64_t>(plan.order).subspan(plan.first[b], plan.first[b + 1] - plan.first[b]);
-  };
   std::int64_t next = 0;
   double seconds_per_batch = 0;
   while (next < plan.batches()) {
@@ -124,7 +130,13 @@ void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, 
     std::int64_t round = 1;
     if (lanes == 1 || plan.batches() - next < lanes) {
       const auto lease = runtime.lanes.take(Crew::team, cancel);
-      run_batch(runtime, texts, members(next), unit, lease[0], scratch[0], deliver, cancel);
+      try {
+        run_batch(runtime, texts, plan.members(next), unit, lease[0], scratch[0], deliver, cancel);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::out_of_device_memory || plan.members(next).size() == 1) throw;
+        plan.cut(texts, next, static_cast<std::int64_t>(scratch[0].ids.size()) / 2);
+        continue;
+      }
     } else {
       const double fit = seconds_per_batch > 0 ? kRoundSeconds / seconds_per_batch * static_cast<double>(lanes) : 0;
       round = std::clamp(static_cast<std::int64_t>(std::min(fit, 65536.0)) / lanes * lanes, lanes, plan.batches() - next);
@@ -132,7 +144,7 @@ void run_all(Runtime& runtime, const Texts& texts, const Plan& plan, Rows unit, 
       device.parallel(
           round,
           [&](std::int64_t job, int lane) {
-            run_batch(runtime, texts, members(next + job), unit, lease[lane], scratch[lane], deliver, cancel);
+            run_batch(runtime, texts, plan.members(next + job), unit, lease[lane], scratch[lane], deliver, cancel);
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/checked.h"
+#include "engine/runtime.h"
 #include "model/programs.h"
 
 namespace pumice::engine {
@@ -135,8 +136,17 @@ class Planner {
       parts.classifier.page = 0;
     }
     parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
-    if (generates_) parts.head = cost(model::head_program(d_), kPlannedHeadRows);
+    if (generates_) parts.head = head_cost(*backend);
     return parts;
+  }
+
+  // The head's programs share their weights, and a workspace: the one that takes the most.
+  Cost head_cost(const Backend& backend) const {
+    const auto cost = [&](const Program& program) { return backend.cost(program, d_.weights, options_.kv_format, head_rows(d_.vocab_size)); };
+    Cost head = cost(model::head_program(d_));
+    head.scratch = std::max(head.scratch, cost(model::log_prob_program(d_)).scratch);
+    if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(model::top_program(d_)).scratch);
+    return head;
   }
 
   // A head that is the embedding costs nothing on the device that has that.

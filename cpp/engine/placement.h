@@ -53,7 +53,6 @@ struct Placement {
 
 // Rows of a forward pass that scratch is planned for: the generator's prefill chunk.
 inline constexpr std::int64_t kPlannedRows = 512;
-inline constexpr std::int64_t kPlannedHeadRows = 16;  // sequences that get logits at once
 // Positions of one sequence whose keys and values have their place on a GPU before layers have, unless n_ctx or kv_budget say otherwise.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 

@@ -82,6 +82,6 @@ void Runtime::check_ids(std::span<const std::int32_t> ids, const char* what, std
   }
 }
 
-std::int32_t Runtime::head_rows() const { return std::clamp((std::int32_t{16} << 20) / 4 / std::max(1, pipeline.vocab_size()), 1, 128); }
+std::int32_t head_rows(std::int32_t vocab) { return std::clamp((std::int32_t{16} << 20) / 4 / std::max(1, vocab), 1, 128); }
 
 }  // namespace pumice::engine

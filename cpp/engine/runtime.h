@@ -70,6 +70,9 @@ class Pace {
   std::atomic<float> seconds_per_row_{0};
 };
 
+// Rows of logits that are worked on at once: about 16 MiB.
+std::int32_t head_rows(std::int32_t vocab);
+
 struct Runtime {
   Runtime(const Pipeline& pipeline, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types)
       : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), lanes(pipeline) {}
@@ -84,8 +87,7 @@ struct Runtime {
 
   // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
-  // Rows of logits that are worked on at once: about 16 MiB.
-  std::int32_t head_rows() const;
+  std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
 };
 
 }  // namespace pumice::engine

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <iterator>
 
 #include "core/checked.h"
@@ -79,61 +80,81 @@ std::vector<GpuCaches::Slab> GpuCaches::layout(std::int32_t first, std::int32_t 
   return slabs;
 }
 
-// Few slabs make few dispatches, so the last one is made anew at its larger size where memory allows, else another is put beside it.
+// Of each slab of `from` the pages that one of `to` has too.
+void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to) const {
+  std::vector<Command> commands;
+  for (const Slab& source : from) {
+    for (const Slab& target : to) {
+      const std::int32_t first = std::max(source.first, target.first), end = std::min(source.first + source.pages, target.first + target.pages);
+      if (first >= end) continue;
+      Copy copy{source.buffer.get(), target.buffer.get(), {}};
+      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
+        const std::uint64_t half = half_page_bytes_[c], bytes = half * static_cast<std::uint64_t>(end - first);
+        const std::uint64_t source_at = half * static_cast<std::uint64_t>(first - source.first), target_at = half * static_cast<std::uint64_t>(first - target.first);
+        copy.regions.push_back({.srcOffset = source.keys[c] + source_at, .dstOffset = target.keys[c] + target_at, .size = bytes});
+        copy.regions.push_back({.srcOffset = source.values[c] + source_at, .dstOffset = target.values[c] + target_at, .size = bytes});
+      }
+      commands.emplace_back(std::move(copy));
+    }
+  }
+  Recording(device_, std::move(commands)).run(Cancel{});
+}
+
+// Few slabs make few dispatches, so those at the end that are not full are made anew as one. That takes memory for both, and that no run uses
+// them: where memory is short, or a run takes longer than a moment, another one is put beside them, and the next growth finds more to make one.
 void GpuCaches::reserve(std::int32_t pages) {
+  constexpr auto kPatience = std::chrono::milliseconds(50);  // a decode step, not a prefill: the page pool is held meanwhile
   if (half_page_bytes_.empty()) return;
   device_->check_alive();
-  const std::lock_guard turn(device_->turn());
-  if (pages <= pages_) return;
+  const std::shared_ptr<const Slabs> now = slabs();
+  if (pages <= now->pages) return;
+  std::size_t kept = now->all.size();
+  while (kept > 0 && now->all[kept - 1].pages < slab_pages_) --kept;
   std::vector<Slab> grown;
-  const bool widens = !slabs_.empty() && slabs_.back().pages < slab_pages_;
-  if (widens) {
+  std::unique_lock turn(device_->turn(), std::defer_lock);
+  if (kept < now->all.size() && turn.try_lock_for(kPatience)) {
+    const std::int32_t first = now->all[kept].first;
     try {
-      grown = layout(slabs_.back().first, pages - slabs_.back().first);
+      grown = layout(first, pages - first);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::out_of_device_memory) throw;
     }
   }
-  slabs_.reserve(slabs_.size() + static_cast<std::size_t>(pages - pages_) / static_cast<std::size_t>(slab_pages_) + 2);  // nothing fails halfway
   if (!grown.empty()) {
-    const Slab &from = slabs_.back(), &to = grown.front();
-    Copy copy{from.buffer.get(), to.buffer.get(), {}};
-    for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
-      const std::uint64_t bytes = half_page_bytes_[c] * static_cast<std::uint64_t>(from.pages);
-      copy.regions.push_back({.srcOffset = from.keys[c], .dstOffset = to.keys[c], .size = bytes});
-      copy.regions.push_back({.srcOffset = from.values[c], .dstOffset = to.values[c], .size = bytes});
-    }
-    const Command command = std::move(copy);
-    Recording(device_, {&command, 1}).run(Cancel{});
-    slabs_.pop_back();
+    copy_pages(std::span(now->all).subspan(kept), grown);
   } else {
-    grown = layout(pages_, pages - pages_);
+    kept = now->all.size();
+    grown = layout(now->pages, pages - now->pages);
   }
-  slabs_.insert(slabs_.end(), std::make_move_iterator(grown.begin()), std::make_move_iterator(grown.end()));
-  pages_ = pages;
-  ++version_;
+  auto next = std::make_shared<Slabs>();
+  next->all.assign(now->all.begin(), now->all.begin() + static_cast<std::ptrdiff_t>(kept));
+  next->all.insert(next->all.end(), std::make_move_iterator(grown.begin()), std::make_move_iterator(grown.end()));
+  next->pages = pages;
+  next->version = now->version + 1;
+  const std::lock_guard lock(mutex_);
+  slabs_ = std::move(next);
 }
 
+// Both pages are the caller's: no run reads or writes them now, and slabs do not move, for the caller does not grow them meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_page_bytes_.empty()) return;
   device_->check_alive();
-  const std::lock_guard turn(device_->turn());
-  const auto slab_of = [&](std::int32_t page) -> const Slab& {
-    for (const Slab& slab : slabs_) {
-      if (page >= slab.first && page < slab.first + slab.pages) return slab;
+  const std::shared_ptr<const Slabs> now = slabs();
+  const auto page_of = [&](std::int32_t page) {
+    for (const Slab& slab : now->all) {
+      if (page < slab.first || page >= slab.first + slab.pages) continue;
+      Slab one = slab;
+      one.first = 0, one.pages = 1;
+      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
+        one.keys[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
+        one.values[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
+      }
+      return one;
     }
-    fail(ErrorKind::invalid_argument, "page ", page, " of ", pages_);
+    fail(ErrorKind::invalid_argument, "page ", page, " of ", now->pages);
   };
-  const Slab &source = slab_of(from), &target = slab_of(to);
-  Copy copy{source.buffer.get(), target.buffer.get(), {}};
-  for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
-    const std::uint64_t half = half_page_bytes_[c];
-    const std::uint64_t source_at = half * static_cast<std::uint64_t>(from - source.first), target_at = half * static_cast<std::uint64_t>(to - target.first);
-    copy.regions.push_back({.srcOffset = source.keys[c] + source_at, .dstOffset = target.keys[c] + target_at, .size = half});
-    copy.regions.push_back({.srcOffset = source.values[c] + source_at, .dstOffset = target.values[c] + target_at, .size = half});
-  }
-  const Command command = std::move(copy);
-  Recording(device_, {&command, 1}).run(Cancel{});
+  const Slab source = page_of(from), target = page_of(to);
+  copy_pages({&source, 1}, {&target, 1});
 }
 
 }  // namespace pumice::vulkan

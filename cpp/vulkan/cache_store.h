@@ -27,15 +27,23 @@ class GpuCaches final : public CacheStore {
 
   GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format);
 
+  // Not beside each other: the page pool sees to that. Beside runs, for whose end neither of them waits: callers hold the pool meanwhile,
+  // and have no Cancel.
   void reserve(std::int32_t pages) override;
   void copy_page(std::int32_t from, std::int32_t to) override;
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
-  // Under the device's turn only: reserve() moves slabs, and takes the turn for it.
-  const std::vector<Slab>& slabs() const { return slabs_; }
-  std::uint64_t id() const { return id_; }            // of this store, never used again
-  std::uint32_t version() const { return version_; }  // changes with the slabs
-  std::int32_t pages() const { return pages_; }
+  // The slabs of one moment. Under the device's turn they stay where they are; others may come to them.
+  struct Slabs {
+    std::vector<Slab> all;
+    std::int32_t pages = 0;
+    std::uint32_t version = 0;  // changes with them
+  };
+  std::shared_ptr<const Slabs> slabs() const {
+    const std::lock_guard lock(mutex_);
+    return slabs_;
+  }
+  std::uint64_t id() const { return id_; }  // of this store, never used again
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
   std::uint64_t half_page_bytes(std::size_t cache) const { return half_page_bytes_[cache]; }
@@ -43,6 +51,7 @@ class GpuCaches final : public CacheStore {
  private:
   Slab slab(std::int32_t first, std::int32_t pages) const;
   std::vector<Slab> layout(std::int32_t first, std::int32_t pages) const;
+  void copy_pages(std::span<const Slab> from, std::span<const Slab> to) const;
 
   const std::shared_ptr<Device> device_;
   const std::vector<CacheShape> shapes_;
@@ -50,9 +59,8 @@ class GpuCaches final : public CacheStore {
   std::vector<std::uint64_t> half_page_bytes_;  // by cache
   std::uint64_t page_bytes_ = 0;
   std::int32_t slab_pages_ = 0;  // most pages of a slab
-  std::vector<Slab> slabs_;
-  std::int32_t pages_ = 0;
-  std::uint32_t version_ = 0;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Slabs> slabs_ = std::make_shared<Slabs>();
   const std::uint64_t id_;
 };
 

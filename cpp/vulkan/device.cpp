@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -439,28 +440,39 @@ void Device::fail_call(VkResult result, const std::string& what) const {
   vulkan::fail_call(result, what);
 }
 
+std::unique_lock<std::timed_mutex> Device::take_turn(const Cancel& cancel) {
+  std::unique_lock turn(turn_, std::defer_lock);
+  while (!turn.try_lock_for(std::chrono::milliseconds(20))) cancel.check();
+  return turn;
+}
+
+VkResult Device::wait_idle() {
+  const std::lock_guard lock(queue_mutex_);  // Vulkan wants no submission beside it
+  return api_.vkDeviceWaitIdle(handle_);
+}
+
 void Device::submit(VkCommandBuffer commands, VkFence fence) {
   const VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &commands};
   const std::lock_guard lock(queue_mutex_);
   check(api_.vkQueueSubmit(queue_, 1, &info, fence), "vkQueueSubmit");
 }
 
-// A first guess by kind of device; what is measured corrects it.
-double Device::seconds(double flops, double bytes) const {
+double Device::work(double flops, double bytes) const {
   const bool software = physical_.type == "software", discrete = physical_.type == "discrete";
   const double flop_rate = software ? 0.7e9 * std::max(1u, std::thread::hardware_concurrency()) : discrete ? 2e12 : 2e11, byte_rate = software ? 2e9 : discrete ? 1e11 : 2e10;
-  return (flops / flop_rate + bytes / byte_rate + 2e-6) * pace_.load(std::memory_order_relaxed);
+  return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-void Device::measured(double estimate, double seconds) {
-  // Short ones tell about the driver's overhead, not about the device.
-  if (estimate < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
-  const double ratio = std::clamp(seconds / estimate, 0.25, 4.0);
+// Up at once, for a submission that takes too long is worse than a short one; down by degrees.
+void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
-  pace_.store(std::clamp(pace * (ratio > 1 ? ratio : 0.75 + 0.25 * ratio), 1e-3, 1e3), std::memory_order_relaxed);
+  // Short ones tell about the driver's overhead, not about the device.
+  if (work * pace < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
+  const double found = std::clamp(seconds / work, pace / 4, pace * 4);
+  pace_.store(std::clamp(found > pace ? found : 0.75 * pace + 0.25 * found, 1e-3, 1e3), std::memory_order_relaxed);
 }
 
-std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std::lround(std::log2(pace_.load(std::memory_order_relaxed))) + 64); }
+std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std::lround(std::log2(pace())) + 64); }
 
 // ---------------------------------------------------------------- buffer
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)

@@ -24,7 +24,7 @@ struct Limits {
   std::uint64_t shared = 16384;          // bytes of one workgroup
   std::uint64_t groups_x = 65535, groups_y = 65535;
   std::uint64_t memory = UINT64_MAX;     // bytes that may be allocated in all
-  std::uint64_t submit_ms = 40;          // of estimated work in one submission
+  std::uint64_t submit_ms = 10;          // of estimated work in one submission
 };
 
 // Lowers `limits` as such a text says. Throws invalid_argument naming what it does not understand.
@@ -127,9 +127,12 @@ class Device : public std::enable_shared_from_this<Device> {
   std::uint64_t allocated() const { return allocated_.load(); }
   std::uint64_t free_memory() const;  // what may still be allocated here
 
-  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway.
-  std::mutex& turn() { return turn_; }
+  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway. A run may take seconds, so whoever waits
+  // for his turn looks at his Cancel meanwhile. Copies of pages do not wait for it: the queue puts them between two submissions of a run.
+  std::timed_mutex& turn() { return turn_; }
+  std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
   void submit(VkCommandBuffer commands, VkFence fence);
+  VkResult wait_idle();
   // Throws what a failed call of this device means. A lost device is remembered.
   void check(VkResult result, const char* what) const {
     if (result < 0) fail_call(result, what);
@@ -140,10 +143,11 @@ class Device : public std::enable_shared_from_this<Device> {
   void mark_lost() const noexcept { lost_.store(true); }
   bool lost() const noexcept { return lost_.load(); }
 
-  // Seconds that a submission took, and what was estimated: estimates of later ones follow.
-  double seconds(double flops, double bytes) const;
-  void measured(double estimate, double seconds);
-  std::uint64_t pace_step() const;  // changes when estimates have changed by about half: older recordings are cut wrongly then
+  // Seconds that work takes on the kind of device that this is, and how many times longer it takes on this one: what was measured last.
+  double work(double flops, double bytes) const;
+  double pace() const { return pace_.load(std::memory_order_relaxed); }
+  void measured(double work, double seconds);
+  std::uint64_t pace_step() const;  // changes when the pace has changed by about half: older recordings are cut wrongly then
 
  private:
   friend class Buffer;
@@ -159,10 +163,11 @@ class Device : public std::enable_shared_from_this<Device> {
   bool unified_ = false;
   std::unique_ptr<Pipelines> pipelines_;
   std::unique_ptr<VariantTests> variant_tests_;
-  std::mutex turn_, queue_mutex_;
+  std::timed_mutex turn_;
+  std::mutex queue_mutex_;
   std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};
-  std::atomic<double> pace_{1.0};  // measured over estimated
+  std::atomic<double> pace_{1.0};
 };
 
 }  // namespace pumice::vulkan

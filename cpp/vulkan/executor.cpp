@@ -96,25 +96,30 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   const Busy busy(space);
   check_batch(plan_.program, plan_.facts, shapes_, batch, io);
   if (batch.rows == 0) return;
-  const std::lock_guard turn(device_->turn());
+  const auto turn = device_->take_turn(cancel);
   device_->check_alive();  // while this thread waited
+  const std::shared_ptr<const GpuCaches::Slabs> slabs = store != nullptr ? store->slabs() : nullptr;
   if (!plan_.program.caches.empty()) {
     require(store != nullptr, "program '", plan_.program.name, "': needs caches");
-    check_pages(plan_.program, store->shapes(), store->pages(), batch);
+    check_pages(plan_.program, store->shapes(), slabs->pages, batch);
   }
 
   const std::uint64_t range = device_->limits().range;
   const bool software = device_->physical().type == "software";
   std::vector<std::uint32_t> ranges;
   for (const AttendShape& shape : plan_.attends) {
-    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(store->slabs().size()) : kept_ranges(shape, kept_pages(batch.segments), range));
+    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(slabs->all.size()) : kept_ranges(shape, kept_pages(batch.segments), range));
   }
   const Counts counts = counts_of(batch);
   Tables& tables = space.tables;
   tables.build({plan_.program, plan_.facts, plan_.ropes, plan_.attends, plan_.positions, plan_.types, plan_.cached, plan_.kept, ranges,
                 range, software},
                batch);
-  
+  if (tables.words().size_bytes() > range) {
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
+         " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
+  }
+
   const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);
   RunBuffers buffers;
   buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
@@ -122,27 +127,26 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
   buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
   buffers.ones = ones_.get();
-  if (tables.words().size_bytes() > range) {
-    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
-         " bytes, one binding holds ", range, ". Give a smaller token_budget");
-  }
 
   GpuWorkspace::Shape shape = {id_, space.buffers, static_cast<std::uint64_t>(counts.tokens), static_cast<std::uint64_t>(counts.segments),
                                static_cast<std::uint64_t>(counts.selected), static_cast<std::uint64_t>(tables.kept_pages), device_->pace_step(),
-                               store != nullptr ? store->id() : 0, store != nullptr ? store->version() : 0};
+                               store != nullptr ? store->id() : 0, slabs != nullptr ? slabs->version : 0};
   for (const AttendTables& attend : tables.attends) {
     shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
     for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
   }
+  const auto commands = [&] {
+    return lower(plan_, *weights_, *device_, counts, tables, areas, buffers, slabs.get(), store != nullptr ? store->format() : KvFormat::f32);
+  };
   Recording* recording = nullptr;
   std::unique_ptr<Recording> timed;
   if (timings != nullptr) {
-    timed = std::make_unique<Recording>(device_, lower(plan_, *weights_, *device_, counts, tables, areas, buffers, store), true);
+    timed = std::make_unique<Recording>(device_, commands(), true);
     recording = timed.get();
   } else {
     auto known = std::find_if(space.recorded.begin(), space.recorded.end(), [&](const auto& r) { return r.shape == shape; });
     if (known == space.recorded.end()) {
-      auto made = std::make_unique<Recording>(device_, lower(plan_, *weights_, *device_, counts, tables, areas, buffers, store));
+      auto made = std::make_unique<Recording>(device_, commands());
       space.recorded.push_front({std::move(shape), std::move(made)});
       if (space.recorded.size() > kMostRecordings) space.recorded.pop_back();
     } else {
@@ -155,7 +159,12 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   each_row(plan_.program, plan_.program.input, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
     std::memcpy(reinterpret_cast<float*>(space.in->mapped()) + spaced, io.in.data() + tight, floats * sizeof(float));
   });
-  recording->run(cancel);
+  try {
+    recording->run(cancel);
+  } catch (...) {
+    if (timed == nullptr) space.recorded.pop_front();
+    throw;
+  }
   each_row(plan_.program, plan_.program.output, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
     std::memcpy(io.out.data() + tight, reinterpret_cast<const float*>(space.out->mapped()) + spaced, floats * sizeof(float));
   });

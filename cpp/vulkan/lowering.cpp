@@ -125,7 +125,7 @@ class Lowering {
  public:
   // `keys`: only the pipelines are asked for, no buffer is looked at.
   Lowering(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
-           const RunBuffers& buffers, const GpuCaches* caches, std::set<PipelineKey>* keys, KvFormat format)
+           const RunBuffers& buffers, const GpuCaches::Slabs* caches, std::set<PipelineKey>* keys, KvFormat format)
       : plan_(plan), weights_(weights), device_(device), counts_(counts), tables_(tables), areas_(areas), buffers_(buffers), caches_(caches),
         keys_(keys), format_(format) {}
 
@@ -375,21 +375,21 @@ class Lowering {
   }
 
   void operator()(const Pool& op) {
-    const std::int64_t per_segment = ceil_div(op.in.width, params::kPoolColumns);
-    if (counts_.tokens > rows_per_binding({op.in})) {
-      fail(ErrorKind::out_of_device_memory, device_.physical().name, ": pooling over ", counts_.tokens, " rows of ", op.in.width,
-           " floats at once; one binding holds ", rows_per_binding({op.in}), " rows. Give a smaller token_budget");
-    }
+    const std::int64_t per_segment = ceil_div(op.in.width, params::kPoolColumns), chunk_rows = rows_per_binding({op.in});
     for (const Block block : blocks(Rows::segments, {op.out})) {
-      Dispatch d = dispatch("pool", "pool", {64, static_cast<uint>(op.kind)});
-      d.bind(rows(op.in, {0, counts_.tokens}, false));
-      d.bind(rows(op.out, block, true));
-      d.bind(meta());
-      d.set_push(params::PoolParams{.blocks = word(per_segment), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
-                                    .out_at = word(op.out.col), .out_stride = stride(op.out),
-                                    .segments_at = tables_.segments_at + params::kSegmentWords * word(block.first), .first_row = 0});
-      const double values = static_cast<double>(counts_.tokens) * op.in.width;
-      push(d, block.count * per_segment, values, values * 4);
+      for (std::int64_t first = 0; first < counts_.tokens; first += chunk_rows) {
+        const Block chunk{first, std::min(chunk_rows, counts_.tokens - first)};
+        Dispatch d = dispatch("pool", "pool", {64, static_cast<uint>(op.kind)});
+        d.bind(rows(op.in, chunk, false));
+        d.bind(rows(op.out, block, true));
+        d.bind(meta());
+        d.set_push(params::PoolParams{.blocks = word(per_segment), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
+                                      .out_at = word(op.out.col), .out_stride = stride(op.out),
+                                      .segments_at = tables_.segments_at + params::kSegmentWords * word(block.first),
+                                      .chunk_first = word(chunk.first), .chunk_rows = word(chunk.count)});
+        const double values = static_cast<double>(chunk.count) * op.in.width;
+        push(d, block.count * per_segment, values, values * 4);
+      }
     }
   }
 
@@ -474,7 +474,7 @@ class Lowering {
     if (keys_ != nullptr) return {PageRange{}};
     std::vector<PageRange> ranges;
     const auto c = static_cast<std::size_t>(id);
-    for (const GpuCaches::Slab& slab : caches_->slabs()) ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
+    for (const GpuCaches::Slab& slab : caches_->all) ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
     return ranges;
   }
   std::vector<PageRange> kept_ranges(std::uint64_t page_words) const {
@@ -495,7 +495,7 @@ class Lowering {
   }
   std::int64_t most_keys(const AttendShape& shape) const {
     if (!shape.cached) return counts_.segments > 0 ? ceil_div(counts_.tokens, counts_.segments) : 0;
-    return caches_ != nullptr ? std::min<std::int64_t>(std::int64_t{caches_->pages()} * kPageTokens, 4096) : 0;
+    return caches_ != nullptr ? std::min<std::int64_t>(std::int64_t{caches_->pages} * kPageTokens, 4096) : 0;
   }
 
   // ------------------------------------------------------------ dispatches
@@ -540,7 +540,7 @@ class Lowering {
   const Tables& tables_;
   const Areas& areas_;
   const RunBuffers& buffers_;
-  const GpuCaches* caches_;
+  const GpuCaches::Slabs* caches_;
   std::set<PipelineKey>* const keys_;
   const KvFormat format_;
   std::vector<Command> commands_;
@@ -617,8 +617,8 @@ std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std
 }
 
 std::vector<Command> lower(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
-                           const RunBuffers& buffers, const GpuCaches* caches) {
-  return Lowering(plan, weights, device, counts, tables, areas, buffers, caches, nullptr, caches != nullptr ? caches->format() : KvFormat::f32).commands();
+                           const RunBuffers& buffers, const GpuCaches::Slabs* caches, KvFormat format) {
+  return Lowering(plan, weights, device, counts, tables, areas, buffers, caches, nullptr, format).commands();
 }
 
 std::vector<PipelineKey> pipelines_of(const Plan& plan, const GpuWeights& weights, Device& device, KvFormat format) {

@@ -56,9 +56,9 @@ struct RunBuffers {
   const Buffer *scratch = nullptr, *meta = nullptr, *in = nullptr, *out = nullptr, *ones = nullptr;
 };
 
-// The commands of one run.
+// The commands of one run. `format`: of the caches; without them (null) nothing depends on it.
 std::vector<Command> lower(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables,
-                           const Areas& areas, const RunBuffers& buffers, const GpuCaches* caches);
+                           const Areas& areas, const RunBuffers& buffers, const GpuCaches::Slabs* caches, KvFormat format);
 
 // The pipelines that a program needs for few rows and for many.
 std::vector<PipelineKey> pipelines_of(const Plan& plan, const GpuWeights& weights, Device& device, KvFormat format);

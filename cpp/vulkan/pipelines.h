@@ -1,6 +1,7 @@
 // Compute pipelines of one device: a shader with its specialisation constants, made when first asked for and kept.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -32,10 +33,13 @@ class Pipeline {
   VkPipelineLayout layout() const { return layout_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   std::uint32_t bindings() const { return bindings_; }
+  // True once: some drivers (lavapipe) compile when a pipeline first runs, and how long that takes says nothing about the next time.
+  bool runs_first() const { return !ran_.exchange(true, std::memory_order_relaxed); }
 
  private:
   void release() noexcept;
   const Device& device_;
+  mutable std::atomic<bool> ran_{false};
   VkDescriptorSetLayout set_layout_ = VK_NULL_HANDLE;
   VkPipelineLayout layout_ = VK_NULL_HANDLE;
   VkPipeline pipeline_ = VK_NULL_HANDLE;

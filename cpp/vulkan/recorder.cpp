@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "core/checked.h"
 
@@ -24,11 +25,11 @@ bool Recording::Range::overlaps(const Range& other, bool columns) const {
   return !apart;
 }
 
-Recording::Recording(std::shared_ptr<Device> device, std::span<const Command> commands, bool timed) : device_(std::move(device)), timed_(timed) {
+Recording::Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed)
+    : device_(std::move(device)), timed_(timed), left_(std::move(commands)) {
   device_->check_alive();
   try {
-    make_pools(commands);
-    record(commands);
+    make_pools();
   } catch (...) {
     release();
     throw;
@@ -48,10 +49,10 @@ void Recording::release() noexcept {
   if (commands_ != VK_NULL_HANDLE) api.vkDestroyCommandPool(device_->handle(), commands_, nullptr);
 }
 
-void Recording::make_pools(std::span<const Command> commands) {
+void Recording::make_pools() {
   const DeviceApi& api = device_->api();
   std::uint32_t sets = 0, buffers = 0;
-  for (const Command& command : commands) {
+  for (const Command& command : left_) {
     if (const auto* dispatch = std::get_if<Dispatch>(&command)) {
       ++sets;
       buffers += dispatch->pipeline->bindings();
@@ -68,16 +69,18 @@ void Recording::make_pools(std::span<const Command> commands) {
     device_->check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
   }
   if (timed_) {
-    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, commands.size()))};
+    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, left_.size()))};
     device_->check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
   }
 }
 
 // ---------------------------------------------------------------- recording
-void Recording::record(std::span<const Command> commands) {
+void Recording::record_piece() {
   begin_piece();
-  for (const Command& command : commands) std::visit([&](const auto& c) { record(c); }, command);
-  end_piece(true);
+  while (next_ < left_.size() && std::visit([&](const auto& command) { return record(command); }, left_[next_])) ++next_;
+  complete_ = next_ == left_.size();
+  end_piece(complete_);
+  if (complete_) left_.clear();
 }
 
 void Recording::begin_piece() {
@@ -119,8 +122,8 @@ void Recording::order(std::span<const Range> reads, std::span<const Range> write
   written_.insert(written_.end(), writes.begin(), writes.end());
 }
 
-void Recording::record(const Copy& copy) {
-  if (copy.regions.empty()) return;
+bool Recording::record(const Copy& copy) {
+  if (copy.regions.empty()) return true;
   std::vector<Range> reads, writes;
   double bytes = 0;
   // One range around all regions: they lie close together.
@@ -137,22 +140,22 @@ void Recording::record(const Copy& copy) {
   device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(), static_cast<std::uint32_t>(copy.regions.size()),
                                  copy.regions.data());
   end_time(timed_, {"copy", 0, bytes, 0});
-  pieces_.back().estimate += device_->seconds(0, bytes);
+  pieces_.back().work += device_->work(0, bytes);
+  return true;
 }
 
-void Recording::record(const Dispatch& dispatch) {
-  if (dispatch.groups == 0) return;
+void Recording::describe(const Dispatch& dispatch) {
   const DeviceApi& api = device_->api();
   const Pipeline& pipeline = *dispatch.pipeline;
   require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ", dispatch.what,
           " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
-  VkDescriptorSet set = VK_NULL_HANDLE;
   const VkDescriptorSetLayout layout = pipeline.set_layout();
   const VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
-  device_->check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set), "vkAllocateDescriptorSets");
+  device_->check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set_), "vkAllocateDescriptorSets");
   VkDescriptorBufferInfo buffers[8];
   VkWriteDescriptorSet writes[8];
-  std::vector<Range> reads, written;
+  reads_.clear();
+  writes_.clear();
   for (std::uint32_t b = 0; b < pipeline.bindings(); ++b) {
     // What a variant of a shader does not use is bound to its first buffer.
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
@@ -162,39 +165,43 @@ void Recording::record(const Dispatch& dispatch) {
            " does not fit the device's range of ", device_->limits().range);
     }
     buffers[b] = {.buffer = binding.buffer->handle(), .offset = binding.offset, .range = binding.bytes};
-    writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, .dstSet = set, .dstBinding = b, .descriptorCount = 1,
+    writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, .dstSet = set_, .dstBinding = b, .descriptorCount = 1,
                  .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .pBufferInfo = &buffers[b]};
     if (given) {
-      (binding.written ? written : reads).push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
+      (binding.written ? writes_ : reads_).push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
     }
   }
   api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
+}
 
-  // One long operation is cut along its groups, and a submission ends where the budget does.
-  const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3;
-  const double estimate = device_->seconds(dispatch.flops, dispatch.bytes);
-  const auto cuts = static_cast<std::uint64_t>(std::clamp(std::ceil(estimate / budget), 1.0, static_cast<double>(dispatch.groups)));
+// One long operation is cut along its groups, and a submission ends where the budget does.
+bool Recording::record(const Dispatch& dispatch) {
+  if (dispatch.groups == 0) return true;
+  const Pipeline& pipeline = *dispatch.pipeline;
+  if (set_ == VK_NULL_HANDLE) describe(dispatch);
+  Piece& piece = pieces_.back();
+  const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3, pace = device_->pace();
+  const double work = device_->work(dispatch.flops, dispatch.bytes);
+  const auto cuts = static_cast<std::uint64_t>(std::clamp(std::ceil(work * pace / budget), 1.0, static_cast<double>(dispatch.groups)));
   const std::uint64_t grid = device_->limits().groups_x * device_->limits().groups_y;
   const std::uint64_t step = std::min((dispatch.groups + cuts - 1) / cuts, grid);
-  bool first_piece = true;
-  for (std::uint64_t first = 0; first < dispatch.groups; first += step) {
-    const std::uint64_t count = std::min(step, dispatch.groups - first);
-    const double part = estimate * static_cast<double>(count) / static_cast<double>(dispatch.groups);
-    if (pieces_.back().estimate > 0 && pieces_.back().estimate + part > budget) {
-      end_piece(false);
-      begin_piece();
-      first_piece = true;
+  for (bool bound = false; group_ < dispatch.groups; bound = true) {
+    const std::uint64_t count = std::min(step, dispatch.groups - group_);
+    const double part = work * static_cast<double>(count) / static_cast<double>(dispatch.groups);
+    if (piece.work > 0 && (piece.work + part) * pace > budget) return false;
+    order(reads_, writes_);  // between cuts too: groups are independent, but the validation layer sees ranges, and cuts are few
+    if (!bound) {
+      device_->api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+      device_->api().vkCmdBindDescriptorSets(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set_, 0, nullptr);
+      piece.compiles |= pipeline.runs_first();
     }
-    order(reads, written);  // between cuts too: groups are independent, but the validation layer sees ranges, and cuts are few
-    if (first_piece) {
-      const VkCommandBuffer commands = pieces_.back().commands;
-      api.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
-      api.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set, 0, nullptr);
-      first_piece = false;
-    }
-    groups(dispatch, first, count);
-    pieces_.back().estimate += part;
+    groups(dispatch, group_, count);
+    piece.work += part;
+    group_ += count;
   }
+  group_ = 0;
+  set_ = VK_NULL_HANDLE;
+  return true;
 }
 
 void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count) {
@@ -227,27 +234,41 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// Two submissions are in flight: the device has its next one when it ends one.
+// What is in flight cannot be called back: it is as much as keeps the device busy, a few submissions of 10 ms. Where they take longer than
+// was estimated (a busy machine, a device that nothing was measured of yet) they are fewer, down to one.
 void Recording::run(const Cancel& cancel) {
   device_->check_alive();
   cancel.check();
   const DeviceApi& api = device_->api();
+  const double most = static_cast<double>(device_->limits().submit_ms) * 1e-3 * static_cast<double>(kMostInFlight);
   std::size_t submitted = 0, finished = 0;
-  Clock::time_point begin = Clock::now();
+  double in_flight = 0;  // work
+  Clock::time_point begun[kMostInFlight], last_end = Clock::now();
   const auto finish_one = [&] {
     wait(finished);
-    const Clock::time_point now = Clock::now();
-    device_->measured(pieces_[finished].estimate, std::chrono::duration<double>(now - begin).count());
-    begin = now;
+    Piece& piece = pieces_[finished];
+    const Clock::time_point now = Clock::now(), begin = std::max(begun[finished % kMostInFlight], last_end);
+    if (!std::exchange(piece.compiles, false)) device_->measured(piece.work, std::chrono::duration<double>(now - begin).count());
+    in_flight -= piece.work;
+    last_end = now;
     ++finished;
   };
+  const auto fits = [&] {
+    return submitted == finished || (submitted < finished + kMostInFlight && (in_flight + pieces_[submitted].work) * device_->pace() <= most);
+  };
   try {
-    while (finished < pieces_.size()) {
-      if (submitted < pieces_.size() && submitted < finished + 2 && !cancel.requested()) {
-        device_->check(api.vkResetFences(device_->handle(), 1, &fences_[submitted % 2]), "vkResetFences");
-        device_->submit(pieces_[submitted].commands, fences_[submitted % 2]);
-        ++submitted;
-        continue;
+    while (finished < pieces_.size() || !complete_) {
+      if (!cancel.requested()) {
+        if (submitted == pieces_.size() && !complete_) record_piece();
+        if (submitted < pieces_.size() && fits()) {
+          VkFence& fence = fences_[submitted % kMostInFlight];
+          device_->check(api.vkResetFences(device_->handle(), 1, &fence), "vkResetFences");
+          begun[submitted % kMostInFlight] = Clock::now();
+          device_->submit(pieces_[submitted].commands, fence);
+          in_flight += pieces_[submitted].work;
+          ++submitted;
+          continue;
+        }
       }
       if (finished == submitted) break;  // cancelled, and nothing is in flight
       finish_one();
@@ -262,7 +283,7 @@ void Recording::run(const Cancel& cancel) {
 void Recording::wait(std::size_t piece) {
   constexpr std::uint64_t kSecond = 1'000'000'000;
   for (;;) {
-    const VkResult result = device_->api().vkWaitForFences(device_->handle(), 1, &fences_[piece % 2], VK_TRUE, kSecond);
+    const VkResult result = device_->api().vkWaitForFences(device_->handle(), 1, &fences_[piece % kMostInFlight], VK_TRUE, kSecond);
     device_->check(result, "vkWaitForFences");
     if (result == VK_SUCCESS) return;
   }
@@ -270,7 +291,7 @@ void Recording::wait(std::size_t piece) {
 
 void Recording::wait_idle() noexcept {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    const VkResult result = device_->api().vkDeviceWaitIdle(device_->handle());
+    const VkResult result = device_->wait_idle();
     if (result == VK_SUCCESS) return;
     if (result == VK_ERROR_DEVICE_LOST) break;  // nothing is at work there any more
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

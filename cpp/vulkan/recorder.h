@@ -1,5 +1,5 @@
 // From a list of dispatches to command buffers: barriers where they are needed, groups folded into the device's grid, submissions of
-// about 40 ms, so that no driver's watchdog bites and Ctrl-C is seen between them.
+// about 10 ms, so that no driver's watchdog bites and Ctrl-C is seen between them.
 #pragma once
 
 #include <array>
@@ -61,12 +61,13 @@ struct Timing {
 class Recording {
  public:
   // `timed`: measures each command with GPU timestamps (bench).
-  Recording(std::shared_ptr<Device> device, std::span<const Command> commands, bool timed = false);
+  Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed = false);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits and waits. The caller has the device's turn. Cancelled between submissions.
+  // Submits and waits. Cancelled between submissions. The first run records them, each while the device works on those before it: so they are
+  // cut by what those have told, and a Cancel is seen meanwhile. After an error (cancelled among them) it is not to be run again.
   void run(const Cancel& cancel);
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
@@ -74,9 +75,11 @@ class Recording {
   std::vector<Timing> timings() const;  // of the last run
 
  private:
+  static constexpr std::size_t kMostInFlight = 4;
   struct Piece {
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double estimate = 0;  // seconds
+    double work = 0;       // Device::work of it
+    bool compiles = false; // a pipeline runs for the first time
   };
   struct Range {
     const Buffer* buffer;
@@ -85,10 +88,11 @@ class Recording {
     bool overlaps(const Range& other, bool columns) const;  // columns: those that are apart do not meet
   };
 
-  void make_pools(std::span<const Command> commands);
-  void record(std::span<const Command> commands);
-  void record(const Dispatch& dispatch);
-  void record(const Copy& copy);
+  void make_pools();
+  void record_piece();
+  bool record(const Dispatch& dispatch);  // false: it goes on in the next piece
+  bool record(const Copy& copy);
+  void describe(const Dispatch& dispatch);
   void begin_piece();
   void end_piece(bool last);
   void order(std::span<const Range> reads, std::span<const Range> writes);
@@ -102,10 +106,17 @@ class Recording {
 
   const std::shared_ptr<Device> device_;
   const bool timed_;
+  // What is not recorded yet: commands from next_ on, of that one (a dispatch, bound as set_ says) groups from group_ on.
+  std::vector<Command> left_;
+  std::size_t next_ = 0;
+  std::uint64_t group_ = 0;
+  VkDescriptorSet set_ = VK_NULL_HANDLE;
+  std::vector<Range> reads_, writes_;  // of that dispatch
+  bool complete_ = false;
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkDescriptorPool sets_ = VK_NULL_HANDLE;
   VkQueryPool queries_ = VK_NULL_HANDLE;
-  VkFence fences_[2] = {};
+  VkFence fences_[kMostInFlight] = {};
   std::vector<Piece> pieces_;
   std::vector<Timing> timings_;
   std::vector<Range> read_, written_;  // since the last barrier

@@ -193,7 +193,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
       }
       if (copying.valid()) copying.get();
       const auto copy = [this, stage, copies = std::move(copies), &cancel] {
-        const std::lock_guard turn(device_->turn());
+        const auto my_turn = device_->take_turn(cancel);
         Recording(device_, copies).run(cancel);
       };
       try {

@@ -74,6 +74,39 @@ TEST(Embedder, PacksWithinTheBudget) {
   EXPECT_EQ(one.seen->solo, 0);
 }
 
+TEST(Embedder, CutsBatchesThatADeviceDoesNotHold) {
+  for (const auto kind : {toy::Toy::Kind::pooled, toy::Toy::Kind::tokens}) {
+    toy::Model m(0, 512, kind, 1);
+    m.seen->held = 70;
+    const Input in = some(500);
+    std::vector<std::int64_t> done;
+    const auto progress = [&](std::int64_t n) { done.push_back(n); };
+    std::vector<float> out((kind == toy::Toy::Kind::pooled ? in.size() : in.ids.size()) * 2);
+    if (kind == toy::Toy::Kind::pooled) {
+      encode(*m.runtime, in.texts(), out, 2, false, 1 << 20, progress, m.cancel);
+    } else {
+      encode_tokens(*m.runtime, in.texts(), out, progress, m.cancel);
+    }
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const std::size_t row = kind == toy::Toy::Kind::pooled ? i : static_cast<std::size_t>(in.offsets[i + 1] - 1);
+      ASSERT_EQ(out[2 * row], plain(in, i)[0]);
+      ASSERT_EQ(out[2 * row + 1], plain(in, i)[1]);
+    }
+    EXPECT_LE(m.seen->most_rows, 70);
+    EXPECT_GT(m.seen->most_rows, 35);
+    EXPECT_GE(m.seen->refused, 1);
+    EXPECT_LE(m.seen->refused, 10);  // halves: it is not tried again with every batch
+    EXPECT_TRUE(std::is_sorted(done.begin(), done.end()) && done.back() == 500);
+  }
+  toy::Model m(0, 512, toy::Toy::Kind::pooled, 1);
+  m.seen->held = 59;
+  Input in = some(20);
+  in.add(toy::text(99, 60));  // alone, nothing is left to be cut
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { encode_all(m, in); }, &message), ErrorKind::out_of_device_memory);
+  EXPECT_NE(message.find("60 rows are too many"), std::string::npos) << message;
+}
+
 TEST(Embedder, CutsAndNormalises) {
   toy::Model m = encoder();
   const Input in = some(50);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "cpu/cpu_backend.h"
@@ -14,6 +15,7 @@
 #include "engine/model.h"
 #include "engine/scorer.h"
 #include "engine/toy.h"
+#include "model/programs.h"
 #include "model/tiny.h"
 #include "reference/reference_backend.h"
 
@@ -294,6 +296,50 @@ TEST(Placement, PagesFitOnEveryDevice) {
   problem_of(tight, {"vulkan:0"});
   EXPECT_EQ(problem_of(place(seventy(), devices(41 * kGiB, 256 * kGiB), {.gpu_layers = 1, .n_ctx = 131072}), {"on cpu", "n_ctx=131072"}),
             ErrorKind::out_of_memory);
+}
+
+// Everything that a decoder's head may run is in the bytes that are planned: all logits, log-probabilities, and on devices whose results
+// come back slowly the largest logits, which takes memory of its own.
+class Ranking final : public reference::ReferenceBackend {
+ public:
+  Ranking(bool slow, std::map<std::string, std::uint64_t> scratch) : ReferenceBackend("vulkan:0"), slow_(slow), scratch_(std::move(scratch)) {}
+  DeviceInfo info() const override {
+    DeviceInfo info = ReferenceBackend::info();
+    info.type = "discrete";
+    info.memory_total = info.memory_free = kGiB;
+    return info;
+  }
+  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+    Cost cost = real_cpu()->cost(program, weights, format, rows);
+    const auto known = scratch_.find(program.name);
+    cost.scratch = known != scratch_.end() ? known->second * static_cast<std::uint64_t>(rows) : 1000;
+    return cost;
+  }
+  bool reads_back_slowly() const override { return slow_; }
+
+ private:
+  const bool slow_;
+  const std::map<std::string, std::uint64_t> scratch_;
+};
+
+TEST(Placement, ScratchIsThatOfTheHeadsLargestProgram) {
+  const model::Description d = described("llama", 3);
+  const std::string head = model::head_program(d).name, log_probs = model::log_prob_program(d).name, top = model::top_program(d).name;
+  const auto scratch = [&](bool slow, std::uint64_t of_head, std::uint64_t of_log_probs, std::uint64_t of_top) {
+    const Devices devices{.cpu = std::make_shared<Fake>("cpu", "cpu", kGiB),
+                          .gpu = std::make_shared<Ranking>(
+                              slow, std::map<std::string, std::uint64_t>{{head, of_head}, {log_probs, of_log_probs}, {top, of_top}})};
+    const Placement p = place(d, devices, {.gpu_layers = kAllLayers});
+    EXPECT_FALSE(p.problem);
+    return p.devices.at(0).scratch;
+  };
+  const auto rows = static_cast<std::uint64_t>(head_rows(tiny::kVocab));
+  EXPECT_EQ(rows, 128u);
+  EXPECT_EQ(scratch(true, 3000, 20, 10), 3000 * rows);
+  EXPECT_EQ(scratch(true, 3000, 4000, 10), 4000 * rows);
+  EXPECT_EQ(scratch(true, 3000, 4000, 5000), 5000 * rows);
+  EXPECT_EQ(scratch(false, 3000, 4000, 5000), 4000 * rows);
+  EXPECT_EQ(head_rows(128256), 32);
 }
 
 TEST(Placement, ATiedHeadIsThereTwiceOnlyWhenItIsSplitFromTheEmbedding) {

@@ -86,6 +86,7 @@ struct Space final : Workspace {
 
 struct Seen {  // what a test looks at, and where it steps in
   std::atomic<std::int64_t> runs{0}, rows{0}, most_rows{0}, head_rows{0}, most_head_rows{0}, solo{0}, team{0}, parallel{0};
+  std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // rows of an encoder's batch that the device has memory for
   std::function<void()> in_run;  // in the middle of a body, half of its rows written
 };
 
@@ -177,6 +178,10 @@ class Toy final : public Executable {
   }
 
   void encode(const Batch& batch, const Io& io, const Cancel& cancel) const {
+    if (batch.rows > seen_->held) {
+      ++seen_->refused;
+      fail(ErrorKind::out_of_device_memory, "toy: ", batch.rows, " rows are too many");
+    }
     raise(seen_->most_rows, batch.rows);
     if (seen_->in_run) seen_->in_run();
     cancel.check();
@@ -198,7 +203,7 @@ class Toy final : public Executable {
 
 class Device final : public Backend {
  public:
-  explicit Device(std::shared_ptr<Seen> seen) : seen_(std::move(seen)) {}
+  explicit Device(std::shared_ptr<Seen> seen, int lanes = 2) : seen_(std::move(seen)), lanes_(lanes) {}
   DeviceInfo info() const override { return {.id = "toy"}; }
   std::shared_ptr<const DeviceWeights> weights(const Weights&, const std::vector<bool>&, const Progress&, const Cancel&) override {
     return nullptr;
@@ -207,7 +212,7 @@ class Device final : public Backend {
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute) override { return nullptr; }
   std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<Space>(crew); }
   Cost cost(const Program&, const Weights&, KvFormat, std::int64_t) const override { return {}; }
-  int lanes() const override { return 2; }
+  int lanes() const override { return lanes_; }
   std::int64_t batch_rows() const override { return 144; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) override {
     const std::lock_guard turn(turn_);
@@ -235,13 +240,14 @@ class Device final : public Backend {
 
  private:
   const std::shared_ptr<Seen> seen_;
+  const int lanes_;
   std::mutex turn_;
 };
 
 // A decoder with a page budget, or an encoder without.
 struct Model {
-  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body) {
-    auto device = std::make_shared<Device>(seen);
+  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int lanes = 2) {
+    auto device = std::make_shared<Device>(seen, lanes);
     const auto stage = [&](Toy::Kind k, std::int32_t in, std::int32_t out) {
       return Pipeline::Stage{device.get(), 0, std::make_shared<Toy>(k, seen), in, out};
     };

@@ -26,12 +26,6 @@ using cases::op_cases;
 using cases::OpRun;
 using cases::Slice;
 
-std::shared_ptr<Backend> device() {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  static const auto backend = vulkan::make_backend(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
-  return backend;
-}
-
 // Of an operation the first case of each format or kind, and every seventh: no step of the patterns in which the file goes through sizes.
 std::vector<std::size_t> chosen(const std::string& op) {
   const char* all = std::getenv("PUMICE_TEST_ALL");
@@ -65,16 +59,16 @@ std::vector<Slice> pieces(const OpCase& c) {
   return slices;
 }
 
-// With PUMICE_VULKAN_VALIDATION=1 a message of the validation layer is a failure.
 class VulkanOpCases : public testing::TestWithParam<const char*> {
  protected:
-  void TearDown() override {
-    const std::vector<std::string> messages = vulkan::validation_messages();
-    for (std::size_t i = before_; i < messages.size(); ++i) ADD_FAILURE() << messages[i];
+  // One device for all of them, whose pipelines are made once. Closed here, and not as the process ends: the validation layer
+  // (validation_test.cpp) says then what is left over.
+  static void SetUpTestSuite() {
+    const char* index = std::getenv("PUMICE_TEST_VULKAN");
+    device = vulkan::make_backend(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
   }
-
- private:
-  const std::size_t before_ = vulkan::validation_messages().size();  // tests of faults and of tiny limits have theirs
+  static void TearDownTestSuite() { device.reset(); }
+  static inline std::shared_ptr<Backend> device;
 };
 
 TEST_P(VulkanOpCases, AnswerToTheReference) {
@@ -88,7 +82,7 @@ TEST_P(VulkanOpCases, AnswerToTheReference) {
       for (const Compute compute : {Compute::float32, Compute::automatic}) {
         if (compute == Compute::automatic && !c.computes_twice) continue;
         const double limit = compute == Compute::float32 ? c.nmse_float32 : c.nmse_automatic;
-        OpRun run(c, *device(), compute);
+        OpRun run(c, *device, compute);
         const double error = cases::nmse(run(cases::all_rows(c)), truth, c.floor);
         EXPECT_LE(error, limit) << (compute == Compute::float32 ? "float32: " : "automatic: ") << c.name;
         double& largest = worst[str(compute == Compute::float32 ? "float32" : "automatic", "_limit_", limit)];
