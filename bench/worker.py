@@ -2,7 +2,8 @@
 
     python bench/worker.py ENGINE WORK MODEL THREADS [FILE]
 
-ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp. WORK: encode (FILE: one text per line) or generate.
+ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp. WORK: encode (FILE: one text per line) or generate (FILE: the
+tokenizer for a model of random weights).
 """
 
 from __future__ import annotations
@@ -134,14 +135,20 @@ def prompt_ids(vocabulary: int, count: int) -> list[int]:
 def generate_pumice(model: str, threads: int, _: list[str]) -> Measure:
     import pumice
 
-    loaded = pumice.load(model, device="cpu", threads=threads)
-    vocabulary = loaded.info["vocab_size"]
+    random_weights = Path(model).name.startswith("random-")  # such a file has no tokenizer; MiniLM's ids are among its ids
+    tokenizer = {"tokenizer": str(Path(sys.argv[5]))} if random_weights else {}
+
+    @functools.cache
+    def load(n_ctx: int, kv_dtype: str) -> Any:
+        return pumice.load(model, device="cpu", threads=threads, n_ctx=n_ctx, kv_dtype=kv_dtype, progress=False, **tokenizer)
+
     calls = 0
 
     def work(go: dict[str, Any]) -> dict[str, float]:
         nonlocal calls
         calls += 1
-        ids = prompt_ids(vocabulary, go["prompt"])
+        loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"))
+        ids = prompt_ids(loaded.info["vocab_size"], go["prompt"])
         ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
         run = loaded._core.generator(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
@@ -160,9 +167,16 @@ def generate_pumice(model: str, threads: int, _: list[str]) -> Measure:
 def generate_llama_cpp(model: str, threads: int, _: list[str]) -> Measure:
     import llama_cpp
 
-    loaded = llama_cpp.Llama(model, n_ctx=2048, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    @functools.cache
+    def load(n_ctx: int, kv: str, flash: bool) -> Any:
+        kinds = {"f16": 1, "q8_0": 8}  # GGML_TYPE_F16, GGML_TYPE_Q8_0
+        return llama_cpp.Llama(
+            model, n_ctx=n_ctx, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False,
+            type_k=kinds[kv], type_v=kinds[kv], flash_attn=flash,
+        )  # fmt: skip
 
     def work(go: dict[str, Any]) -> dict[str, float]:
+        loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"), go.get("flash", False))
         ids = prompt_ids(loaded.n_vocab(), go["prompt"])
         loaded.reset()
         begin = time.perf_counter()
