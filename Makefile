@@ -25,18 +25,20 @@ test-cpp: build/tests/.built
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python
 
-# Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, under
-# the validation layer; then whole models. An hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
+# Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, and a
+# sample of them with limits that cut nearly every dispatch and buffer, under the validation layer; then whole models. An hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
 test-vulkan-all: export PUMICE_TEST_ALL = 1
 test-vulkan-all: export PUMICE_VULKAN_VALIDATION = 1
 test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	build/tests/tests/cpp/test_vulkan
 	PUMICE_VULKAN_LIMITS=$(LEAST_LIMITS) build/tests/tests/cpp/test_vulkan
+	PUMICE_TEST_ALL=0 PUMICE_VULKAN_LIMITS=$(TINY_LIMITS) build/tests/tests/cpp/test_vulkan
 	PUMICE_VULKAN_ENABLE=integer_dot,cooperative_matrix build/tests/tests/cpp/test_vulkan
 	$(BIN)/python -m pytest tests/python/test_vulkan_ops.py
 	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/test_vulkan_models.py -s
 
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
+TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples

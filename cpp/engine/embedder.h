@@ -20,8 +20,9 @@ struct Texts {
 using TextsDone = std::function<void(std::int64_t)>;  // called on the calling thread
 
 // Runs texts longest first in micro-batches of at most token_budget tokens (0: automatic; a longer text alone), so that memory depends on
-// the budget and not on the number of texts; fewer tokens where a GPU does not hold so many. The runtime's pipeline gives one row per text (pooled, or a classifier's logits): the first
-// `d` values of it go to row i of `out` (n x d), scaled to length 1 when `normalize` (a zero vector stays zero).
+// the budget and not on the number of texts; fewer tokens where a GPU does not hold so many. The runtime's pipeline gives one row per text
+// (pooled, or a classifier's logits): the first `d` values of it go to row i of `out` (n x d), scaled to length 1 when `normalize` (a zero
+// vector stays zero).
 void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel);
 

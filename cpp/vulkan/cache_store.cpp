@@ -90,7 +90,8 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
       Copy copy{source.buffer.get(), target.buffer.get(), {}};
       for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
         const std::uint64_t half = half_page_bytes_[c], bytes = half * static_cast<std::uint64_t>(end - first);
-        const std::uint64_t source_at = half * static_cast<std::uint64_t>(first - source.first), target_at = half * static_cast<std::uint64_t>(first - target.first);
+        const std::uint64_t source_at = half * static_cast<std::uint64_t>(first - source.first);
+        const std::uint64_t target_at = half * static_cast<std::uint64_t>(first - target.first);
         copy.regions.push_back({.srcOffset = source.keys[c] + source_at, .dstOffset = target.keys[c] + target_at, .size = bytes});
         copy.regions.push_back({.srcOffset = source.values[c] + source_at, .dstOffset = target.values[c] + target_at, .size = bytes});
       }
@@ -135,7 +136,7 @@ void GpuCaches::reserve(std::int32_t pages) {
   slabs_ = std::move(next);
 }
 
-// Both pages are the caller's: no run reads or writes them now, and slabs do not move, for the caller does not grow them meanwhile.
+// No run writes either page now, and slabs do not move, for the caller does not grow them meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_page_bytes_.empty()) return;
   device_->check_alive();

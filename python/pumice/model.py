@@ -338,7 +338,7 @@ class Model:
             their vectors and one window of 4096 texts.
         prompt, prompt_name: text put before each text, or the name of one of the model's prompts.
         batch_size: texts of the greatest length that a micro-batch may hold; token_budget: the same in tokens. They change speed and
-            memory, never the result.
+            memory, never the result (on a GPU its last bits may differ).
         normalize: to length 1; None: as the model's files say.  truncate_dim: the first columns only (cut, then normalised).
         precision: "float32", "int8", "uint8" (255 steps of each column's range over this call), "binary", "ubinary" (signs, packed).
         output: "sentence", or "tokens": the last hidden state of every token, a list of (tokens, d).
