@@ -139,10 +139,10 @@ class Lowering {
             "', which was packed rounded");
     Part part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
     if (compute_ == Compute::float32) return part;
-    if (fixed || (shape.may_round && kernels().matrix[shape.format].product_fixed)) {
-      part.quantised = quantised(in, Codes::fixed);
-    } else if (info(shape.format).quantised) {
+    if (takes_int8(shape.format, shape.may_round)) {
       part.quantised = quantised(in, precise ? Codes::two_int8 : Codes::int8);
+    } else if (fixed || info(shape.format).quantised) {
+      part.quantised = quantised(in, Codes::fixed);
     }
     return part;
   }
