@@ -1,6 +1,9 @@
 """Speed of pumice beside its peers, in one run on the same threads: pair by pair in turn, medians and ratios.
 
-    make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only encode|smollm2|gemma3])
+    make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT])
+
+WHAT: encode, smollm2, gemma3; and, only when asked for, since their files have gigabytes: 1b and 7b (Llama 3.2 1B's and Mistral 7B's shapes
+with random weights, Q4_K_M) and long (the 1B shape after 8,192 tokens).
 
 `--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
 sentence-transformers, llama-cpp-python: about 2 GB and some minutes, for llama.cpp is built from source).
@@ -53,6 +56,9 @@ if not os.path.exists(folder + "/minilm.onnx"):
     axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask", "token_type_ids", "hidden")}
     torch.onnx.export(Hidden(), (ids, ids, ids * 0), folder + "/minilm.onnx", input_names=["input_ids", "attention_mask", "token_type_ids"],
                       output_names=["hidden"], dynamic_axes=axes, dynamo=False, opset_version=17)
+if not os.path.exists(folder + "/minilm-int8.onnx"):
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    quantize_dynamic(folder + "/minilm.onnx", folder + "/minilm-int8.onnx", weight_type=QuantType.QInt8)
 if not os.path.exists(folder + "/minilm-ct2"):
     import ctranslate2
     ctranslate2.converters.TransformersConverter(model).convert(folder + "/minilm-ct2")
@@ -87,11 +93,11 @@ class Worker:
         self._process.wait()
 
 
-def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int) -> dict[str, dict[str, list[float]]]:
+def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int, warm: bool = True) -> dict[str, dict[str, list[float]]]:
     """Every worker once per round, so that a slow minute of the machine falls on all of them."""
     seen: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
-    for worker, go in workers.values():
-        worker.run(**go)  # warm up
+    for worker, go in workers.values() if warm else ():
+        worker.run(**go)
     for _ in range(rounds):
         for name, (worker, go) in workers.items():
             for key, value in worker.run(**go).items():
@@ -99,7 +105,7 @@ def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int) -> d
     return seen
 
 
-def table(title: str, seen: dict[str, dict[str, list[float]]], key: str) -> None:
+def table(title: str, seen: dict[str, dict[str, list[float]]], key: str, quality: str = "") -> None:
     ours = seen["pumice"][key]
     print(f"\n{title}: {key}, median (lowest to highest)")
     for name, values in seen.items():
@@ -108,12 +114,12 @@ def table(title: str, seen: dict[str, dict[str, list[float]]], key: str) -> None
         ratios = [a / b for a, b in zip(ours, values[key])]
         print(
             f"  {name:34s} {statistics.median(values[key]):9.1f}  ({min(values[key]):.1f} to {max(values[key]):.1f})   "
-            f"pumice / this: {statistics.median(ratios):.2f}"
+            f"pumice / this: {statistics.median(ratios):.2f}" + (f"   {quality} {values[quality][0]:.6f}" if quality else "")
         )
 
 
-def best_batch(worker: Worker) -> int:
-    speeds = {size: worker.run(batch=size)["sentences/s"] for size in (8, 16, 32, 64)}
+def best_batch(worker: Worker, **go: Any) -> int:
+    speeds = {size: worker.run(batch=size, **go)["sentences/s"] for size in (8, 16, 32, 64)}
     return max(speeds, key=lambda size: speeds[size])
 
 
@@ -121,29 +127,62 @@ def encode(python: str, peers: str, samples: dict[str, Path], threads: int, roun
     subprocess.run(
         [peers, "-c", EXPORT, str(samples["minilm"]), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    reference = str(WORK / "float32.npy")
     workers = {"pumice": Worker(python, "pumice", "encode", samples["minilm"], threads, texts)}
-    runs: dict[str, tuple[Worker, dict[str, Any]]] = {"pumice": (workers["pumice"], {})}
-    for engine in ("sentence-transformers", "onnxruntime", "ctranslate2"):
-        worker = workers[engine] = Worker(peers, engine, "encode", samples["minilm"], threads, texts)
-        size = best_batch(worker)
-        runs[f"{engine} (batch {size})"] = (worker, {"batch": size})
-    table("MiniLM, float32, 2,000 sentences", in_turn(runs, rounds), "sentences/s")
+    workers |= {
+        engine: Worker(peers, engine, "encode", samples["minilm"], threads, texts)
+        for engine in ("sentence-transformers", "onnxruntime", "ctranslate2")
+    }
+    workers["pumice"].run(compute="float32", save=reference)
+
+    def beside(title: str, engines: dict[str, dict[str, Any]], ours: dict[str, Any], more: dict[str, dict[str, Any]]) -> None:
+        runs = {"pumice": (workers["pumice"], {**ours, "reference": reference})}
+        runs |= {f"pumice, {label}": (workers["pumice"], {**go, "reference": reference}) for label, go in more.items()}
+        for engine, go in engines.items():
+            size = best_batch(workers[engine], **go)
+            runs[f"{engine} (batch {size})"] = (workers[engine], {**go, "batch": size, "reference": reference})
+        table(title, in_turn(runs, rounds), "sentences/s", "worst cosine with float32")
+
+    float32: dict[str, dict[str, Any]] = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
+    beside("MiniLM, float32 weights, 2,000 sentences", float32, {}, {'compute="float32"': {"compute": "float32"}})
+    int8: dict[str, dict[str, Any]] = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
+    beside('MiniLM, quantize="q8_0" and int8, 2,000 sentences', int8, {"quantize": "q8_0"}, {})
     for worker in workers.values():
         worker.close()
 
 
-def generate(name: str, model: Path, python: str, peers: str, threads: int, rounds: int, texts: Path) -> None:
-    ours = Worker(python, "pumice", "generate", model, threads, texts)
-    theirs = Worker(peers, "llama.cpp", "generate", model, threads, texts)
-    go = {"prompt": 512, "new": 128}
+def generate(
+    name: str, model: Path, python: str, peers: str, threads: int, rounds: int, tokenizer: Path, prompt: int = 512, new: int = 128
+) -> None:
+    ours = Worker(python, "pumice", "generate", model, threads, tokenizer)
+    theirs = Worker(peers, "llama.cpp", "generate", model, threads, tokenizer)
+    go = {"prompt": prompt, "new": new}
     seen = in_turn({"pumice": (ours, go), "llama.cpp": (theirs, go)}, rounds)
-    table(f"{name}, prompt of 512", seen, "prefill tokens/s")
-    table(f"{name}, 128 tokens after it", seen, "decode tokens/s")
+    table(f"{name}, prompt of {prompt}", seen, "prefill tokens/s")
+    table(f"{name}, {new} tokens after it", seen, "decode tokens/s")
     small = {"prompt": 16, "new": 64}
     seen = in_turn({"pumice": (ours, {**small, "batch": 8}), "pumice, one prompt": (ours, small)}, rounds)
     table(f"{name}, batch of 8 prompts", seen, "decode tokens/s")
     ours.close()
     theirs.close()
+
+
+def long_context(model: Path, python: str, peers: str, threads: int, rounds: int, tokenizer: Path) -> None:
+    """Decode after 8,192 tokens, by the type of keys and values; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
+    for kv in ("f16", "q8_0"):
+        go = {"prompt": 8192, "new": 32, "n_ctx": 8192 + 64, "kv": kv}
+        ours = Worker(python, "pumice", "generate", model, threads, tokenizer)
+        theirs = {
+            flash: Worker(peers, "llama.cpp", "generate", model, threads, tokenizer)
+            for flash in ((False, True) if kv == "f16" else (True,))
+        }
+        runs: dict[str, tuple[Worker, dict[str, Any]]] = {"pumice": (ours, go)}
+        runs |= {f"llama.cpp, flash attention {'on' if flash else 'off'}": (w, {**go, "flash": flash}) for flash, w in theirs.items()}
+        seen = in_turn(runs, rounds, warm=False)
+        table(f"Llama 3.2 1B shape, {kv} keys and values, prompt of 8,192", seen, "prefill tokens/s")
+        table(f"Llama 3.2 1B shape, {kv} keys and values, 32 tokens after it", seen, "decode tokens/s")
+        for worker in (ours, *theirs.values()):
+            worker.close()
 
 
 def main() -> None:
@@ -152,7 +191,7 @@ def main() -> None:
     parser.add_argument("--peers", help="a Python that has the peers already")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["encode", "smollm2", "gemma3"])
+    parser.add_argument("--only", choices=["encode", "smollm2", "gemma3", "1b", "7b", "long"])
     arguments = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     peers = peer_environment(arguments.peers)
@@ -184,7 +223,17 @@ def main() -> None:
         encode(*common, samples, arguments.threads, arguments.rounds, WORK / "texts.txt")
     for name, title in (("smollm2", "SmolLM2-135M Q4_1"), ("gemma3", "Gemma 3 270M Q4_K_M")):
         if arguments.only in (None, name):
-            generate(title, samples[name], *common, arguments.threads, arguments.rounds, WORK / "texts.txt")
+            generate(title, samples[name], *common, arguments.threads, arguments.rounds, samples["minilm"])
+    random = "import sys, pathlib, random_gguf; print(random_gguf.made(pathlib.Path(sys.argv[1]), sys.argv[2]))"
+    for name, title, prompt, new in (("1b", "Llama 3.2 1B shape Q4_K_M", 256, 64), ("7b", "Mistral 7B shape Q4_K_M", 64, 24)):
+        if arguments.only not in (name, "long" if name == "1b" else name):
+            continue  # gigabytes, and minutes: only when asked for
+        command = [arguments.python, "-c", random, str(WORK), name]
+        model = Path(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT / "bench").stdout.strip())
+        if arguments.only == "long":
+            long_context(model, *common, arguments.threads, arguments.rounds, samples["minilm"])
+        else:
+            generate(title, model, *common, arguments.threads, arguments.rounds, samples["minilm"], prompt, new)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ top: with 'steps', input values x become nearest(x * steps) / steps, ties to eve
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
 segments: [past, rows]. Pages are numbered from the last page of the last segment backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)).
+may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
 """.strip().splitlines()
 
@@ -59,6 +60,7 @@ PADS = [0, 8, 3]
 PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
 EXACT = 1e-10  # float32 arithmetic
 PRECISE = 1e-8  # activations of 15 bits
+ROUNDED = 2e-7  # weights of 13 bits and activations of 14, by blocks of 64: 6e-8 for normal ones
 ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # f32: angles of rope are float32 numbers
 
 
@@ -317,8 +319,35 @@ def tops() -> list[Case]:
     return [case | {"pad": PADS[n % 3], "nmse": 0.0} for n, case in enumerate(cases)]
 
 
+def roundeds() -> list[Case]:
+    limits = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
+    cases = []
+    for n, tokens in enumerate((1, 2, 3, 4, 5, 7, 16, 97, 129, 200)):
+        for t, name in enumerate(("F32", "F16", "BF16", "Q8_0")):
+            parts = [(name, ROWS[(n + t) % 8], n % 2 == 0), ("Q8_0", 20, True), ("F32", 16, False)][: 1 if n % 4 else 3]
+            cols = [32, 384, 96, 1536][(n + t) % 4] if len(parts) > 1 or name == "Q8_0" else [33, 384, 100, 1537][(n + 2 * t) % 4]
+            case = linear(parts, cols, tokens, ACTIVATIONS[(n + t) % 6], ["none", "other", "out"][(n + t) % 3], PADS[n % 3])
+            cases.append(case | limits)
+    for tokens in (1, 6, 50):
+        gates = {"gate": "F32", "up": "BF16", "rows": 48, "cols": 300, "tokens": tokens, "activation": "silu", "pad": 0}
+        cases.append({"op": "gated_linear"} | gates | {"floor": 0.1} | limits)
+    return cases
+
+
 def main() -> None:
-    cases = linears() + gated_linears() + embeds() + norms() + attends() + rope_stores() + selects() + pools() + log_probs() + tops()
+    cases = (
+        linears()
+        + gated_linears()
+        + embeds()
+        + norms()
+        + attends()
+        + rope_stores()
+        + selects()
+        + pools()
+        + log_probs()
+        + tops()
+        + roundeds()
+    )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'
     json.loads(text)

@@ -323,7 +323,7 @@ void check_masked(const std::string& in, const Top& op, const Batch& batch) {
 
 WeightShapes shapes_of(const Weights& weights) {
   WeightShapes shapes;
-  for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true});
+  for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true, m.may_round});
   for (const Vector& v : weights.vectors) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
   return shapes;
 }

@@ -22,6 +22,7 @@ struct MatrixShape {
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0;
   bool present = true;  // false: not among the used matrices of these weights
+  bool may_round = false;
 };
 struct VectorShape {
   std::string_view name;

@@ -17,7 +17,7 @@ namespace {
 // ---------------------------------------------------------------- how work is cut
 // None of these changes a bit of the result (kernels.h).
 constexpr std::int64_t kNarrowRows = 8;               // up to here a product is bound by reading weights
-constexpr std::int64_t kBlockRows = 96;               // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
+constexpr std::int64_t kBlockRows = 96;              // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
 constexpr std::int64_t kBlockGroups = 4;              // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
 constexpr std::int64_t kTaskBytes = 24 * 1024;        // of weights: 1 to 2 us
 constexpr std::int64_t kMostTaskBytes = 256 * 1024;   // about 15 us: what a thread can lag behind at the end of a step
@@ -240,12 +240,25 @@ class BatchRun final : public Job {
     return reinterpret_cast<float*>(area(place.area)) + (r - first_row(place.area)) * place.stride + view.col;
   }
 
-  QuantRows quantised(std::int32_t q) const {
-    const QuantisedPlace& place = plan_.quantised[static_cast<std::size_t>(q)];
+  const QuantisedPlace& place_of(std::int32_t q) const { return plan_.quantised[static_cast<std::size_t>(q)]; }
+  std::int64_t rows_at(const QuantisedPlace& place) const {
     const std::int64_t all = layout_.rows[static_cast<int>(place.rows)];
+    return place.terms() * (plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
+  }
+  FixedRows fixed(std::int32_t q) const {
+    const QuantisedPlace& place = place_of(q);
+    FixedRows rows;
+    rows.cols = place.cols;
+    rows.rows = rows_at(place);
+    rows.codes = reinterpret_cast<std::int16_t*>(area(place.area));
+    rows.scales = reinterpret_cast<float*>(rows.codes + rows.rows * ceil_div(rows.cols, kFixedBlock) * kFixedBlock);
+    return rows;
+  }
+  QuantRows quantised(std::int32_t q) const {
+    const QuantisedPlace& place = place_of(q);
     QuantRows rows;
     rows.cols = place.cols;
-    rows.rows = place.terms * (plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
+    rows.rows = rows_at(place);
     std::uint8_t* at = area(place.area);
     rows.codes = reinterpret_cast<std::int8_t*>(at);
     at += round_up(rows.rows * rows.cols, kLine);
@@ -254,17 +267,16 @@ class BatchRun final : public Job {
     rows.sums = reinterpret_cast<std::int32_t*>(at);
     return rows;
   }
-  int terms(std::int32_t q) const { return plan_.quantised[static_cast<std::size_t>(q)].terms; }
-  std::int64_t quantised_row(std::int32_t q, std::int64_t r) const {
-    return terms(q) * (r - first_row(plan_.quantised[static_cast<std::size_t>(q)].area));
-  }
+  std::int64_t quantised_row(std::int32_t q, std::int64_t r) const { return place_of(q).terms() * (r - first_row(place_of(q).area)); }
   void quantise(const float* in, std::int64_t in_stride, std::int32_t q, std::int64_t first, std::int64_t count) const {
-    const QuantRows out = quantised(q);
-    if (terms(q) == 1) {
-      kernels_.rows.quantize(in, in_stride, count, quantised_row(q, first), out);
-      return;
+    switch (place_of(q).codes) {
+      case Codes::int8: return kernels_.rows.quantize(in, in_stride, count, quantised_row(q, first), quantised(q));
+      case Codes::fixed: return kernels_.rows.quantize_fixed(in, in_stride, count, quantised_row(q, first), fixed(q));
+      case Codes::two_int8: {
+        const QuantRows out = quantised(q);
+        for (std::int64_t r = 0; r < count; ++r) quantise_twice(in + r * in_stride, quantised_row(q, first + r), out);
+      }
     }
-    for (std::int64_t r = 0; r < count; ++r) quantise_twice(in + r * in_stride, quantised_row(q, first + r), out);
   }
   // x ~ s c + s' c': the second term is what rounding took from the first, at most s / 2, so that s' <= s / 254.
   void quantise_twice(const float* in, std::int64_t row, const QuantRows& out) const {
@@ -397,15 +409,24 @@ class BatchRun final : public Job {
   }
 
   // out = in * W^T for outputs [first, first + count) of a part.
-  void product(const Part& part, const View& in, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows, float* out,
+  void product(const Part& part, const View& in, std::int64_t first, std::int64_t count, const Range& rows, float* out,
                std::int64_t out_stride) const {
     const PackedMatrix& matrix = weights_.matrix(part.weight);
-    if (part.int8 && terms(q) == 2) {
-      product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
-    } else if (part.int8) {
-      matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
-                                   rows.count, out, out_stride);
-    } else if (matrix.row_major) {
+    const std::int32_t q = part.quantised;
+    if (q >= 0) {
+      switch (place_of(q).codes) {
+        case Codes::int8:
+          return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
+                                              rows.count, out, out_stride);
+        case Codes::two_int8: return product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
+        case Codes::fixed: {
+          const ProductFixed product = matrix.fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
+          return product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantised_row(q, rows.first), rows.count, out,
+                         out_stride);
+        }
+      }
+    }
+    if (matrix.row_major) {
       blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
                        reinterpret_cast<const float*>(matrix.data.data()) + first * matrix.cols, matrix.cols, out, out_stride);
     } else {
@@ -455,7 +476,7 @@ class BatchRun final : public Job {
     const std::int64_t count = std::min(groups_per_task_ * kGroupRows, part->rows - first);
     float* out = row(s.out, rows.first) + part->col + first;
     if (!s.residual || !(s.residual == s.out)) {
-      product(*part, s.in, s.quantised, first, count, rows, out, stride(s.out));
+      product(*part, s.in, first, count, rows, out, stride(s.out));
       finish(s, *part, first, count, rows, out, s.residual ? row(s.residual, rows.first) + part->col + first : nullptr);
       return;
     }
@@ -473,7 +494,7 @@ class BatchRun final : public Job {
     const std::int64_t width = std::min<std::int64_t>(count, kTileFloats / rows.count / kGroupRows * kGroupRows);
     for (std::int64_t c = 0; c < count; c += width) {
       const std::int64_t cols = std::min(width, count - c);
-      product(part, s.in, s.quantised, first + c, cols, rows, tile, width);
+      product(part, s.in, first + c, cols, rows, tile, width);
       kernels_.rows.epilogue(tile, width, rows.count, cols,
                              part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first + c, s.activation, out + c,
                              stride(s.out));
@@ -499,8 +520,8 @@ class BatchRun final : public Job {
     for (std::int64_t c = first; c < end; c += width) {
       const std::int64_t count = std::min(width, end - c);
       float* out = row(s.out, rows.first) + c;
-      product(s.gate, s.in, s.quantised, c, count, rows, out, stride(s.out));
-      product(s.up, s.in, s.quantised, c, count, rows, up, width);
+      product(s.gate, s.in, c, count, rows, out, stride(s.out));
+      product(s.up, s.in, c, count, rows, up, width);
       for (std::int64_t r = 0; r < rows.count; ++r) kernels_.rows.gate(out + r * stride(s.out), up + r * width, s.activation, count);
     }
   }

@@ -4,6 +4,8 @@
 #include <cstdlib>
 
 #include "core/checked.h"
+#include "cpu/kernels.h"
+#include "cpu/packed_weights.h"
 
 namespace pumice::cpu {
 namespace {
@@ -29,6 +31,11 @@ class Lowering {
   }
 
   void operator()(const Embed& op) {
+    for (const MatrixId id : {op.tokens, op.positions, op.types}) {
+      if (id == MatrixId::none) continue;
+      const MatrixShape& table = weights_.matrices[static_cast<std::size_t>(id)];
+      require(!packs_fixed(table.format, table.may_round), "program '", program_.name, "': embeds rows of '", table.name, "', which may be rounded");
+    }
     plan_.widest_embedding = std::max<std::int64_t>(plan_.widest_embedding, op.out.width);
     plan_.steps.push_back(EmbedStep{op});
     written(op.out);
@@ -43,20 +50,16 @@ class Lowering {
   void operator()(const Linear& op) {
     LinearStep step{op.in, op.out, op.residual, op.activation, {}};
     std::int64_t col = 0;
-    bool int8 = false;
     for (const LinearPart& part : op.parts) {
-      step.parts.push_back(this->part(part.weight, part.bias, col));
-      int8 |= step.parts.back().int8;
+      step.parts.push_back(this->part(part.weight, part.bias, op.in, col, op.precise));
       col += step.parts.back().rows;
     }
-    if (int8) step.quantised = quantised(op.in, op.precise ? 2 : 1);
     plan_.steps.push_back(std::move(step));
     written(op.out);
   }
 
   void operator()(const GatedLinear& op) {
-    GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, 0), part(op.up, VectorId::none, 0)};
-    if (step.gate.int8 || step.up.int8) step.quantised = quantised(op.in, 1);
+    GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, op.in, 0, false), part(op.up, VectorId::none, op.in, 0, false)};
     plan_.gated = true;
     plan_.steps.push_back(std::move(step));
     written(op.out);
@@ -129,23 +132,32 @@ class Lowering {
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
   }
 
-  Part part(MatrixId weight, VectorId bias, std::int64_t col) const {
+  Part part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
     const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
-    const bool int8 = compute_ == Compute::automatic && info(shape.format).quantised;
-    return {weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), shape.format, int8};
+    const bool fixed = packs_fixed(shape.format, shape.may_round);
+    require(!fixed || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
+            "', which was packed rounded");
+    Part part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
+    if (compute_ == Compute::float32) return part;
+    if (takes_int8(shape.format, shape.may_round)) {
+      part.quantised = quantised(in, precise ? Codes::two_int8 : Codes::int8);
+    } else if (fixed || info(shape.format).quantised) {
+      part.quantised = quantised(in, Codes::fixed);
+    }
+    return part;
   }
 
   // ---------------------------------------------------------------- what is made once
-  std::int32_t quantised(const View& in, int terms) {
+  std::int32_t quantised(const View& in, Codes codes) {
     const auto now = static_cast<std::int64_t>(op_);
     for (const Quantised& known : quantised_now_) {
-      if (known.view == in && plan_.quantised[static_cast<std::size_t>(known.id)].terms == terms) {
+      if (known.view == in && plan_.quantised[static_cast<std::size_t>(known.id)].codes == codes) {
         quantised_lives_[static_cast<std::size_t>(known.id)].at(now);
         return known.id;
       }
     }
     const auto id = static_cast<std::int32_t>(plan_.quantised.size());
-    plan_.quantised.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, terms});
+    plan_.quantised.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes});
     quantised_lives_.emplace_back();
     quantised_lives_.back().at(now);
     quantised_now_.push_back({in, id});
@@ -188,7 +200,7 @@ class Lowering {
     }
     for (std::size_t q = 0; q < plan_.quantised.size(); ++q) {
       QuantisedPlace& place = plan_.quantised[q];
-      tenants.push_back({quantised_lives_[q], place.rows, place.terms * quantised_row_bytes(place.cols), &place.area});
+      tenants.push_back({quantised_lives_[q], place.rows, place.row_bytes(), &place.area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // per area
@@ -229,6 +241,12 @@ class Lowering {
 };
 
 }  // namespace
+
+std::int64_t QuantisedPlace::row_bytes() const {
+  constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t);
+  if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * static_cast<std::int64_t>(sizeof(std::int16_t)) + kScale);
+  return terms() * (cols + cols / kQuantBlock * (kScale + 2 * kSum));
+}
 
 Plan lower(const Program& program, const WeightShapes& weights, Compute compute) { return Lowering(program, weights, compute).lower(); }
 

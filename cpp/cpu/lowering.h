@@ -14,18 +14,17 @@ namespace pumice::cpu {
 // ---------------------------------------------------------------- steps
 struct InputStep { std::int32_t slot; };
 struct EmbedStep { Embed op; };
-struct NormStep { Norm op; std::int32_t quantised = -1; };  // quantised: also leaves `out` as int8 there
+struct NormStep { Norm op; std::int32_t quantised = -1; };  // quantised: also leaves `out` as codes there
 struct QuantizeStep { View in; std::int32_t quantised; };
 struct Part {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
-  std::int32_t col;  // of `out`
-  Format format;
-  bool int8;
+  std::int32_t col;        // of `out`
+  std::int32_t quantised;  // what it multiplies; -1: the floats themselves
 };
-struct LinearStep { View in, out, residual; Activation activation; std::vector<Part> parts; std::int32_t quantised = -1; };
-struct GatedStep { View in, out; Activation activation; Part gate, up; std::int32_t quantised = -1; };
+struct LinearStep { View in, out, residual; Activation activation; std::vector<Part> parts; };
+struct GatedStep { View in, out; Activation activation; Part gate, up; };
 struct TurnsStep { std::int32_t turns; };  // cos and sin of every row
 struct RopeStoreStep { View q, k, v; CacheId cache; std::int32_t head_dim; std::int32_t turns; };
 struct KeepStep { Attend op; std::int32_t shape; };   // an encoder's k and v to scratch pages
@@ -51,13 +50,16 @@ struct SlotPlace {
   std::int64_t stride = 0;  // floats from row to row
   std::int32_t area = -1;   // -1: the output slot, which lies at the caller's, or a slot that nothing uses
 };
+// How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its own.
+enum class Codes : std::uint8_t { int8, two_int8, fixed };
 struct QuantisedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
-  int terms = 1;  // 2: each row is followed by what rounding took from it, as a row of its own
+  Codes codes = Codes::int8;
+  std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
+  std::int64_t row_bytes() const;
 };
-constexpr std::int64_t quantised_row_bytes(std::int64_t cols) { return cols + cols / 32 * 12; }  // codes, a scale, two sums a block
 
 // What attention's work depends on besides the batch: layers share it.
 struct AttendShape {

@@ -25,6 +25,7 @@ std::int64_t checked_group_bytes(const Matrix& matrix) {
     fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
   }
+  if (packs_fixed(matrix.format, matrix.may_round)) return kernels().matrix.fixed.group_bytes(matrix.cols);
   return kernels().matrix[matrix.format].group_bytes(matrix.cols);
 }
 
@@ -43,6 +44,8 @@ bool sgemm_by_openblas() {
 }
 
 bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
+
+bool packs_fixed(Format format, bool may_round) { return may_round && !info(format).quantised && !stays_row_major(format); }
 
 std::uint64_t packed_bytes(const Matrix& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);
@@ -89,6 +92,8 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     packed.group_bytes = checked_group_bytes(source);
     packed.kernels = &kernels().matrix[source.format];
     packed.row_major = stays_row_major(source.format);
+    packed.fixed = packs_fixed(source.format, source.may_round);
+    packed.may_round = source.may_round;
     const std::int64_t groups = ceil_div(source.rows, kGroupRows);
     const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / (kGroupRows * row_bytes(source.format, source.cols)));
     for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
@@ -99,7 +104,11 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
   }
   bytes_ += needed;
 
-  std::vector<std::vector<std::uint8_t>> sources(static_cast<std::size_t>(team.threads()));
+  struct Source {
+    std::vector<std::uint8_t> rows;
+    std::vector<float> floats;  // of one group
+  };
+  std::vector<Source> sources(static_cast<std::size_t>(team.threads()));
   std::mutex progress_lock;
   std::uint64_t done = 0;
   const auto pack_panel = [&](const Panel& panel, int thread) {
@@ -108,7 +117,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     const std::int64_t stride = row_bytes(source.format, source.cols);
     const std::int64_t first = panel.first_group * kGroupRows;
     const std::int64_t rows = std::min(panel.groups * kGroupRows, source.rows - first);
-    std::vector<std::uint8_t>& rows_read = sources[static_cast<std::size_t>(thread)];
+    auto& [rows_read, floats] = sources[static_cast<std::size_t>(thread)];
     std::uint8_t* from;
     if (packed.row_major) {
       from = packed.data.data() + first * stride;
@@ -119,8 +128,16 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     source.read(first, rows, from);
     check_finite(source, first, rows, from);
     for (std::int64_t g = 0; !packed.row_major && g < panel.groups; ++g) {
-      packed.kernels->pack_group(from + g * kGroupRows * stride, stride, std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows),
-                                 source.cols, packed.data.data() + (panel.first_group + g) * packed.group_bytes);
+      const std::uint8_t* first_row = from + g * kGroupRows * stride;
+      const std::int64_t of_group = std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows);
+      std::uint8_t* group = packed.data.data() + (panel.first_group + g) * packed.group_bytes;
+      if (packed.fixed) {
+        floats.resize(static_cast<std::size_t>(of_group * source.cols));
+        unpack(source.format, first_row, of_group * source.cols, floats.data());
+        kernels().matrix.fixed.pack_group(floats.data(), of_group, source.cols, group);
+      } else {
+        packed.kernels->pack_group(first_row, stride, of_group, source.cols, group);
+      }
     }
     const std::lock_guard lock(progress_lock);
     done += static_cast<std::uint64_t>(rows * stride);
@@ -141,7 +158,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
-  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0});
+  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.may_round});
   for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
   return shapes;
 }

@@ -20,6 +20,8 @@ struct PackedMatrix {
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
   bool row_major = false;  // float32 rows as in the file, for sgemm
+  bool fixed = false;      // floats, rounded to fixed point: no row comes back
+  bool may_round = false;  // as the matrix said
   Buffer data;             // empty: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data.data() + g * group_bytes; }
@@ -29,6 +31,8 @@ struct PackedMatrix {
 // PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
 bool sgemm_by_openblas();
 bool stays_row_major(Format format);
+// Float weights that may be rounded become fixed point.
+bool packs_fixed(Format format, bool may_round);
 
 // Bytes of a matrix as packed here; fails (unsupported_model) on a shape that no file should have brought this far.
 std::uint64_t packed_bytes(const Matrix& matrix);

@@ -68,6 +68,7 @@ class SelfTest {
  public:
   std::vector<Check> run() {
     for (const FormatInfo& format : kFormats) products(format);
+    fixed_point();
     norms();
     activations();
     attention();
@@ -112,6 +113,22 @@ class SelfTest {
       const QuantRows quantised{codes.data(), scales.data(), sums.data(), kTokens, kCols};
       k.rows.quantize(x.data(), kCols, kTokens, 0, quantised);
       k.matrix[format.format].product_int8(groups.data(), kRows, kCols, quantised, 0, kTokens, out, kRows);
+    });
+  }
+
+  void fixed_point() {
+    Aligned<float> w = floats(kRows * kCols, random_), x = floats(kTokens * kCols, random_);
+    check("linear in fixed point", kRows * kTokens, [&](const Kernels& k, float* out) {
+      const FixedKernels& f = k.matrix.fixed;
+      const std::int64_t count = (kRows + kGroupRows - 1) / kGroupRows, bytes = f.group_bytes(kCols);
+      Aligned<std::uint8_t> groups(static_cast<std::size_t>(count * bytes));
+      for (std::int64_t g = 0; g < count; ++g)
+        f.pack_group(w.data() + g * kGroupRows * kCols, std::min<std::int64_t>(kGroupRows, kRows - g * kGroupRows), kCols, groups.data() + g * bytes);
+      Aligned<std::int16_t> codes(kTokens * kCols);
+      Aligned<float> scales(kTokens * kCols / kFixedBlock);
+      const FixedRows rows{codes.data(), scales.data(), kTokens, kCols};
+      k.rows.quantize_fixed(x.data(), kCols, kTokens, 0, rows);
+      f.product(groups.data(), kRows, kCols, rows, 0, kTokens, out, kRows);
     });
   }
 

@@ -81,14 +81,14 @@ std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file,
 
 std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                       const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize)));
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute)));
   m->load(place(m->description_, devices, options), options, progress, cancel);
   return m;
 }
 
 std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                       const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize)));
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute)));
   m->load(place_evenly(m->description_, backends, options), options, progress, cancel);
   return m;
 }
@@ -181,7 +181,7 @@ Runtime& Model::classes() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(model::describe(std::move(file), options.quantize), open_devices(options), options);
+  return place(model::describe(std::move(file), options.quantize, options.compute), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

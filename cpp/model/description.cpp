@@ -40,8 +40,8 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 class Resolver {
  public:
-  Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize)
-      : file_(std::move(file)), quantize_(quantize) {
+  Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute)
+      : file_(std::move(file)), quantize_(quantize), compute_(compute) {
     d_.config = read_config(*file_);
   }
 
@@ -168,7 +168,11 @@ class Resolver {
     const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
-    if (!embedding && role != Role::pooler && role != Role::classifier) quantise(id);
+    if (!embedding && role != Role::pooler && role != Role::classifier) {
+      quantise(id);
+      Matrix& kept = d_.weights.matrices.back();
+      kept.may_round = compute_ == Compute::automatic && d_.config.architecture->task != Task::generate;
+    }
     return id;
   }
 
@@ -258,15 +262,16 @@ class Resolver {
 
   std::shared_ptr<const files::ModelFile> file_;
   std::optional<Format> quantize_;
+  Compute compute_;
   std::string prefix_;
   Description d_;
 };
 
 }  // namespace
 
-Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize) {
+Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute) {
   if (quantize && !can_pack(*quantize)) fail(ErrorKind::invalid_argument, "quantize: ", name(*quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
-  return Resolver(std::move(file), quantize).run();
+  return Resolver(std::move(file), quantize, compute).run();
 }
 
 }  // namespace pumice::model

@@ -103,7 +103,8 @@ class Planner {
   }
   void product(MatrixId id, std::int32_t cols) {
     plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
-    if (!allowed_.integer_dot || !info(weights_.matrices[static_cast<std::size_t>(id)].format).quantised) return;
+    const MatrixShape& m = weights_.matrices[static_cast<std::size_t>(id)];
+    if (!allowed_.integer_dot || !takes_int8(m.format, m.may_round)) return;
     plan_.variants.integer_dot = true;
     plan_.quantised_words = std::max(plan_.quantised_words, params::quantised_row_words(cols));
   }
@@ -182,7 +183,7 @@ class Lowering {
     bool quantised = false;
     for (const LinearPart& part : op.parts) {
       const GpuMatrix& m = weights_[part.weight];
-      const Form form = form_of(op.in, info(m.format).quantised, op.precise);
+      const Form form = form_of(op.in, takes_int8(m.format, m.may_round), op.precise);
       if (form == Form::int8 && !quantised) quantise(op.in), quantised = true;
       for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, form == Form::int8)) {
         for (const Piece& piece : m.pieces) {
@@ -199,7 +200,7 @@ class Lowering {
   // Rows of gate and up meet where both lie in one piece.
   void operator()(const GatedLinear& op) {
     const GpuMatrix &gate = weights_[op.gate], &up = weights_[op.up];
-    const Form form = form_of(op.in, info(gate.format).quantised && info(up.format).quantised, false);
+    const Form form = form_of(op.in, takes_int8(gate.format, gate.may_round) && takes_int8(up.format, up.may_round), false);
     if (form == Form::int8) quantise(op.in);
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out}, form == Form::int8)) {
       for (const Piece& g : gate.pieces) {
@@ -254,10 +255,10 @@ class Lowering {
          static_cast<double>(weight_words) * 4 + tokens * (static_cast<double>(cols) + rows) * 4);
   }
 
-  Form form_of(const View& in, bool quantised, bool precise) const {
+  Form form_of(const View& in, bool int8, bool precise) const {
     if (precise) return Form::floats;
     if (plan_.variants.cooperative_matrix && counts_.of(rows_of(in)) > kFewRows) return Form::cooperative;
-    return plan_.variants.integer_dot && quantised ? Form::int8 : Form::floats;
+    return plan_.variants.integer_dot && int8 ? Form::int8 : Form::floats;
   }
 
   void quantise(const View& in) {

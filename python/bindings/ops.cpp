@@ -124,7 +124,7 @@ class Runner {
  public:
   Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
          const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype, std::int32_t pages,
-         const std::string& device) {
+         const std::string& device, bool may_round) {
     Program p{.name = "test"};
     for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
     for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
@@ -148,7 +148,8 @@ class Runner {
       weights.matrices.push_back({.name = str("matrix ", weights.matrices.size()), .format = *known, .rows = rows, .cols = cols,
                                   .read = [data, row](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                     std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row));
-                                  }});
+                                  },
+                                  .may_round = may_round && compute_mode(compute) == Compute::automatic});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
@@ -226,8 +227,9 @@ void bind_ops(py::module_& module) {
   auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
   py::class_<Runner>(ops, "Runner")
       .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
-                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&>(),
-           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0, "device"_a = "cpu")
+                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&, bool>(),
+           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0, "device"_a = "cpu",
+           "may_round"_a = false)
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{}, "segments"_a = py::list(),
            "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(), "masked"_a = std::vector<std::int32_t>{},
            "masked_first"_a = std::vector<std::int32_t>{});

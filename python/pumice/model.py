@@ -160,7 +160,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
     n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
     kv_dtype: "f16" | "f32" | "q8_0".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
-    compute: "auto" | "float32" (activations are never quantised).  threads: None: as many as the machine grants this process.
+    compute: "auto" | "float32" (nothing is rounded in products).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
     pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# A shell that puts a job in the background has it ignore Ctrl-C, which these tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT / "examples"), str(Path(__file__).parent)]

@@ -113,6 +113,7 @@ class Case:
     input_slot: int = -1
     out: list[View] = field(default_factory=list)  # the result: columns of one slot
     matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    may_round: bool = False
     vectors: list[Float32] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
@@ -152,6 +153,7 @@ class Builder:
         self.j, self.seed = j, 1000 * index
         segments = [Segment(past, rows) for past, rows in j.get("segments", [])]
         self.case = Case(j["op"], sum(s.rows for s in segments) if segments else j["tokens"], segments)
+        self.case.may_round = j.get("may_round", False)
         self.pad: int = j.get("pad", 0)
 
     def build(self) -> Case:
@@ -532,7 +534,7 @@ def kept_open(device: str) -> Iterator[None]:
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:
     program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "input": case.input_slot, "output": case.output_slot}
     vectors = [vector.tolist() for vector in case.vectors]
-    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages, device)
+    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages, device, case.may_round)
 
     def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0

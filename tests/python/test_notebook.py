@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
 BAR = re.compile(r"100%\|█+\| (\S+)/(\S+) \[")
 ABSOLUTE_PATH = re.compile(r"(?<![\w./:<…])(?:/[A-Za-z][\w.-]*/|[A-Z]:\\)[\w.-]+")
 
@@ -104,9 +105,11 @@ def portable(notebook: nbformat.NotebookNode, widgets: dict[str, Any]) -> nbform
 
 # ---------------------------------------------------------------- comparison
 def shown(cell: Any) -> list[tuple[str, str]]:
-    """(stream name or media type, text) of everything below a cell."""
+    """(stream name or media type, text) of everything below a cell, but for bars that nobody asked for: a slow load brings one."""
     result: list[tuple[str, str]] = []
     for output in cell.outputs:
+        if "progress=True" not in cell.source and LOAD_BAR.match(output.get("data", {}).get("text/plain", "")):
+            continue
         result += [(output.name, output.text)] if output.output_type == "stream" else sorted(output.data.items())
     return result
 
@@ -173,9 +176,9 @@ def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> N
 
 def test_bars_end_full(run: Any) -> None:
     bars = [state for state in run[1].values() if state.get("_model_name") == "FloatProgressModel"]
-    assert len(bars) == 2  # bytes loaded, texts encoded
+    assert len(bars) >= 2  # bytes loaded, texts encoded; a load of over a second has one too
     assert all(bar["value"] == bar["max"] and bar["bar_style"] == "success" for bar in bars)
-    assert bars[1]["max"] == 2000
+    assert [bar["max"] for bar in bars].count(2000) == 1
 
 
 @pytest.mark.parametrize("which", ["run", "stored"])

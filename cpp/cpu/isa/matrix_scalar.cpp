@@ -1,6 +1,7 @@
 // The matrix kernels as plain loops, for machines without a vector unit that we know. Bits as everywhere (matrix/layout.h).
 #include <cmath>
 
+#include "cpu/matrix/fixed.h"
 #include "cpu/matrix/plain.h"
 
 namespace pumice::cpu::matrix {
@@ -150,12 +151,51 @@ void Scalar<F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std:
   }
 }
 
+void product_fixed_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                          std::int64_t count, float* out, std::int64_t out_stride) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto* blocks = reinterpret_cast<const FixedBlock*>(groups + row / 16 * fixed_group_bytes(cols));
+    const int lane = static_cast<int>(row % 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float acc = 0.0f;
+      for (std::int64_t b = 0; b < fixed_blocks(cols); ++b) {
+        const std::int64_t at = b * x.rows + first + t;
+        std::int32_t isum = 0;
+        for (int k = 0; k < kFixedBlock; ++k) isum += blocks[b].codes[k / 2][lane][k % 2] * x.codes[at * kFixedBlock + k];
+        acc = std::fma(blocks[b].scale[lane], static_cast<float>(isum) * x.scales[at], acc);
+      }
+      out[t * out_stride + row] = acc;
+    }
+  }
+}
+
+void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                               std::int64_t count, float* out, std::int64_t out_stride) {
+  constexpr Format F = Format::Q8_0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);
+    const int lane = static_cast<int>(row % 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float acc = 0.0f;
+      for (std::int64_t b = 0; b < cols / 32; ++b) {
+        const std::uint8_t* block = group + block_at<F>(b);
+        const std::int64_t at = 32 * b / kFixedBlock * x.rows + first + t;
+        const std::int16_t* codes = x.codes + at * kFixedBlock + 32 * b % kFixedBlock;
+        std::int32_t isum = 0;
+        for (int k = 0; k < 32; ++k) isum += stream_value<F>(block, lane, k) * codes[k];
+        acc = std::fma(lane_scales<F>(group, block, lane).d, static_cast<float>(isum) * x.scales[at], acc);
+      }
+      out[t * out_stride + row] = acc;
+    }
+  }
+}
+
 }  // namespace pumice::cpu::matrix
 
 namespace pumice::cpu {
 constinit const MatrixKernels kMatrixScalar = {{
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, Format::name>(),
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}};
+}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar}};
 }  // namespace pumice::cpu

@@ -240,14 +240,14 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// Table entry of a format: its int8 kernel only if the format has one.
+// Table entry of a format: its integer kernels only if the format has them.
 template <template <Format> class Isa, Format F>
-constexpr FormatKernels entry() {
+constexpr FormatKernels entry(ProductFixed q8_0) {
   using K = Isa<F>;
   if constexpr (info(F).quantised)
-    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, K::product_int8};
+    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, K::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
   else
-    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, nullptr};
+    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, nullptr, nullptr};
 }
 
 }  // namespace pumice::cpu::matrix

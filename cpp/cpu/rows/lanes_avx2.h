@@ -44,7 +44,11 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-// The same for 32 integers, with the sums of the first and the second sixteen.
+PUMICE_INLINE void store(std::int16_t* p, Bits x) {  // within [-32768, 32767]
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8));
+}
+
+// 32 integers within [-128, 127], with the sums of the first and the second sixteen.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
   // In each half of `words` and `bytes` lie the elements [0, 4), [8, 12) and so on: the permutation puts the dwords in order.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));

@@ -40,6 +40,9 @@ PUMICE_INLINE void store(std::uint16_t* p, const Lanes& x) {
 PUMICE_INLINE void store(std::int8_t* p, const Bits& x) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int8_t>(x.v[i]);
 }
+PUMICE_INLINE void store(std::int16_t* p, const Bits& x) {
+  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int16_t>(x.v[i]);
+}
 PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std::int32_t* sums) {
   store(p, a);
   store(p + kLanes, b);

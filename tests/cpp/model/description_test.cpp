@@ -32,6 +32,23 @@ bool optional_tensor(const std::string& name) {
          name.rfind("classifier", 0) == 0 || name.ends_with(".bias");
 }
 
+TEST(Description, AnEncodersLayersMayBeRounded) {
+  const auto rounded = [](const std::string& name, Compute compute, std::optional<Format> quantize) {
+    tiny::TempFolder folder;
+    std::vector<std::string> names;
+    for (const Matrix& m : describe(tiny::open(tiny::make(name), folder), quantize, compute).weights.matrices) {
+      if (m.may_round) names.push_back(m.name);
+    }
+    return names;
+  };
+  const auto names = rounded("bert", Compute::automatic, {});
+  EXPECT_EQ(names.size(), 12u);  // two layers of q, k, v, attention output, up and down
+  for (const std::string& name : names) EXPECT_NE(name.find("encoder.layer."), std::string::npos) << name;
+  EXPECT_TRUE(rounded("bert", Compute::float32, {}).empty());
+  EXPECT_EQ(rounded("bert", Compute::automatic, Format::Q8_0), names);
+  EXPECT_TRUE(rounded("llama", Compute::automatic, {}).empty());
+}
+
 TEST(Description, EveryTensorIsTakenForWhatItIs) {
   for (const std::string& name : tiny::every()) {
     SCOPED_TRACE(name);

@@ -50,7 +50,9 @@ std::optional<ErrorKind> with_fault(std::int64_t call, std::int64_t count, VkRes
   faults().arm(call, count, code);
   const auto kind = kind_of(work);
   faults().disarm();
-  if (kind) EXPECT_EQ(*kind, kKinds.at(code)) << "call " << call << " ends as " << name(code);
+  if (kind) {
+    EXPECT_EQ(*kind, kKinds.at(code)) << "call " << call << " ends as " << name(code);
+  }
   return kind;
 }
 

@@ -1,0 +1,60 @@
+// Weights in fixed point (kernels.h). A group of float ones is a sequence of blocks of 64 columns of 16 rows; Q8_0 stays as it is. The sum of
+// one output, the same in every path: per block of the weights acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of
+// code * x code, xs the activations' scale.
+#pragma once
+
+#include "cpu/matrix/layout.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+template <int kColumns>
+struct WordBlock {
+  float scale[kGroupRows];
+  std::int16_t codes[kColumns / 2][kGroupRows][2];  // [pair of columns][row][column]: one vpmaddwd takes a pair of 8 rows
+};
+using FixedBlock = WordBlock<kFixedBlock>;
+static_assert(sizeof(FixedBlock) % 64 == 0);
+
+constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
+inline std::int64_t fixed_group_bytes(std::int64_t cols) { return fixed_blocks(cols) * static_cast<std::int64_t>(sizeof(FixedBlock)); }
+
+inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  auto* blocks = reinterpret_cast<FixedBlock*>(group);
+  for (std::int64_t b = 0; b < fixed_blocks(cols); ++b) {
+    FixedBlock& block = blocks[b];
+    const std::int64_t columns = cols - b * kFixedBlock < kFixedBlock ? cols - b * kFixedBlock : kFixedBlock;
+    for (int row = 0; row < kGroupRows; ++row) {
+      float values[kFixedBlock] = {};
+      if (row < rows) __builtin_memcpy(values, source + row * cols + b * kFixedBlock, static_cast<std::size_t>(columns) * sizeof(float));
+      std::uint32_t largest_bits = 0;  // as integers magnitudes keep their order
+      for (const float value : values) {
+        const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu;
+        largest_bits = bits > largest_bits ? bits : largest_bits;
+      }
+      const float largest = __builtin_bit_cast(float, largest_bits), most = kFixedWeight;
+      const bool zero = largest < 1e-30f;
+      const float inverse = zero ? 0.0f : most / largest;
+      block.scale[row] = zero ? 0.0f : largest / most;
+      for (int k = 0; k < kFixedBlock; ++k) {
+        constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
+        const auto code = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, values[k] * inverse + kMagic) -
+                                                    __builtin_bit_cast(std::uint32_t, kMagic));
+        block.codes[k / 2][row][k % 2] = static_cast<std::int16_t>(code);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void product_fixed_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                          std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                               std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                        std::int64_t count, float* out, std::int64_t out_stride);
+
+}  // namespace pumice::cpu::matrix
