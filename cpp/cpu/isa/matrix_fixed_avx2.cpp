@@ -1,6 +1,7 @@
 // AVX2: products in fixed point, of float weights packed so and of Q8_0.
 #include <immintrin.h>
 
+#include "cpu/matrix/ahead.h"
 #include "cpu/matrix/fixed.h"
 #include "cpu/matrix/four_steps_avx2.h"
 #include "cpu/matrix/plain.h"
@@ -11,7 +12,6 @@ namespace {
 constexpr int kPanelBlocks = 4;              // of activations: 256 columns; 8.3 KiB of a group in L1
 constexpr int kTiles = 24, kTokens = 96;     // tokens ...
 constexpr int kGroups = 4;                   // ... by groups of a local tile of sums: 25 KiB
-constexpr std::int64_t kAhead = 2048;        // bytes of prefetch
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
@@ -23,17 +23,14 @@ struct TileX {
   std::int64_t codes_stride, scales_stride;
 };
 
-// One panel of so many columns times four tokens, onto `sums` [token][16]. kFirst: nobody has read the panel yet.
-template <bool kFirst, int kColumns>
-void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const TileX& x, float (*sums)[16]) {
+// One panel of so many columns times four tokens, onto `sums` [token][16].
+template <int kColumns>
+void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const TileX& x, float (*sums)[16], Ahead& ahead) {
   for (std::int64_t k = 0; k < columns; k += kColumns, ++panel) {
     const std::int64_t b = k / kFixedBlock;
     const auto* w = reinterpret_cast<const std::uint8_t*>(panel->codes);
     const auto* xk = reinterpret_cast<const std::uint8_t*>(x.codes + b * x.codes_stride + k % kFixedBlock);
-    if constexpr (kFirst) {
-      for (std::int64_t at = 0; at < static_cast<std::int64_t>(sizeof(*panel)); at += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(panel) + kAhead + at, _MM_HINT_T0);
-    }
+    ahead.some();
     TileSums a;
     wide_pairs(w, xk, kColumns / 2 / 4, a);
     const float* scales = x.scales + b * x.scales_stride;
@@ -48,11 +45,12 @@ void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const 
   }
 }
 
-// Where weights come from: panel() gives columns [first, first + count) of a group, first a multiple of 256.
+// Where weights come from: panel() gives columns [first, first + count) of a group, first a multiple of 256; they lie as bytes(count) bytes
+// from bytes(first) on.
 struct PackedFloats {
   static constexpr int kColumns = kFixedBlock;
-  static constexpr bool kInPlace = true;
   static std::int64_t group_bytes(std::int64_t cols) { return fixed_group_bytes(cols); }
+  static std::int64_t bytes(std::int64_t columns) { return fixed_group_bytes(columns); }
   const FixedBlock* panel(const std::uint8_t* group, std::int64_t first, std::int64_t) {
     return reinterpret_cast<const FixedBlock*>(group) + first / kFixedBlock;
   }
@@ -60,16 +58,15 @@ struct PackedFloats {
 
 struct Q8_0 {
   static constexpr int kColumns = 32;
-  static constexpr bool kInPlace = false;
   static constexpr int kBlocks = kPanelBlocks * kFixedBlock / kColumns;
   static std::int64_t group_bytes(std::int64_t cols) { return group_bytes_of<Format::Q8_0>(cols); }
+  static std::int64_t bytes(std::int64_t columns) { return columns / kColumns * Traits<Format::Q8_0>::layout.block_bytes(); }
   alignas(64) WordBlock<kColumns> blocks[kBlocks];
 
   const WordBlock<kColumns>* panel(const std::uint8_t* group, std::int64_t first, std::int64_t count) {
     constexpr Layout l = Traits<Format::Q8_0>::layout;
     const std::uint8_t* stream = group + first / kColumns * l.block_bytes();
     for (std::int64_t b = 0; b < count / kColumns; ++b, stream += l.block_bytes()) {
-      for (int at = 0; at < l.block_bytes(); at += 64) _mm_prefetch(reinterpret_cast<const char*>(stream + kAhead + at), _MM_HINT_T0);
       WordBlock<kColumns>& block = blocks[b];
       for (int half = 0; half < 2; ++half) {
         _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
@@ -111,17 +108,20 @@ void many_tokens(const std::uint8_t* groups, std::int64_t rows, std::int64_t col
           for (std::int64_t n = 0; n < kTileTokens; ++n) last_scales[b][n] = n < left ? x.scales[from + n] : 0.0f;
         }
       }
+      const std::int64_t first_column = b0 * kFixedBlock, tiles = full + (left > 0 ? 1 : 0);
+      const std::int64_t columns = least(blocks * kFixedBlock, round_up(cols, Source::kColumns) - first_column);
       for (std::int64_t g = 0; g < gs; ++g) {
-        const std::int64_t first_column = b0 * kFixedBlock;
-        const std::int64_t columns = least(blocks * kFixedBlock, round_up(cols, Source::kColumns) - first_column);
-        const auto* panel = source.panel(groups + (g0 + g) * group_bytes, first_column, columns);
+        const std::uint8_t* group = groups + (g0 + g) * group_bytes;
+        const auto* panel = source.panel(group, first_column, columns);
+        const std::uint8_t* next = g + 1 < gs                         ? group + group_bytes + Source::bytes(first_column)
+                                   : b0 + kPanelBlocks < all_blocks ? groups + g0 * group_bytes + Source::bytes(first_column + columns)
+                                                                    : group + group_bytes;
+        Ahead ahead(next, Source::bytes(columns), tiles * (columns / Source::kColumns));
         const TileX last{last_codes[0][0], last_scales[0], kTileTokens * kFixedBlock, kTileTokens};
-        for (std::int64_t i = 0; i < full + (left > 0 ? 1 : 0); ++i) {
+        for (std::int64_t i = 0; i < tiles; ++i) {
           const std::int64_t token = at + i * kTileTokens;
           const TileX tile = i < full ? TileX{x.codes + token * kFixedBlock, x.scales + token, x.rows * kFixedBlock, x.rows} : last;
-          constexpr int kColumns = Source::kColumns;
-          (Source::kInPlace && i == 0 ? tile_product<true, kColumns> : tile_product<false, kColumns>)(panel, columns, tile,
-                                                                                                      sums[g] + kTileTokens * i);
+          tile_product<Source::kColumns>(panel, columns, tile, sums[g] + kTileTokens * i, ahead);
         }
       }
     }

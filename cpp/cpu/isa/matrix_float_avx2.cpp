@@ -1,6 +1,7 @@
 // AVX2: float32 products of every format, and the formats that are floats themselves.
 #include <immintrin.h>
 
+#include "cpu/matrix/ahead.h"
 #include "cpu/matrix/panel_f32_avx2.h"
 #include "cpu/matrix/plain.h"
 
@@ -212,8 +213,13 @@ void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::ui
           xk_stride = kCopyStride;
         }
         for (std::int64_t g = 0; g < gs; ++g) {
-          const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(groups + (g0 + g) * group_bytes, k, ks, buffer));
+          const std::uint8_t* group = groups + (g0 + g) * group_bytes;
+          const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
+          const auto at = [&](std::int64_t column) { return column * group_bytes / cols; };  // to a few lines, where there are heads of blocks
+          const std::uint8_t* next = g + 1 < gs ? group + group_bytes + at(k) : k + ks < cols ? groups + g0 * group_bytes + at(k + ks) : group + group_bytes;
+          Ahead ahead(next, at(ks), (tokens + kTile - 1) / kTile);
           for (std::int64_t t = 0; t < tokens;) {
+            ahead.some();
             const std::int64_t left = tokens - t;  // the last two tiles share evenly: one token takes as long as four
             const std::int64_t n = left >= 2 * kTile || left == kTile ? kTile : left < kTile ? left : (left + 1) / 2;
             kTiles[n](&weights, ks, xk + t * xk_stride, xk_stride, sums[g][t], 0);
