@@ -1,7 +1,8 @@
-// A flag that stops work: set by whoever waits (Ctrl-C, a closed stream), read by workers at every piece of work.
+// What stops work: a flag, set by whoever waits (Ctrl-C, a closed stream), or a moment. Workers ask at every piece of work.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 
 #include "core/error.h"
 
@@ -9,13 +10,19 @@ namespace pumice {
 
 class Cancel {
  public:
+  using Clock = std::chrono::steady_clock;
+
+  Cancel() = default;
+  explicit Cancel(Clock::time_point deadline) : deadline_(deadline) {}
   void request() noexcept { flag_.store(true, std::memory_order_relaxed); }
-  bool requested() const noexcept { return flag_.load(std::memory_order_relaxed); }
+  bool requested() const noexcept { return flag_.load(std::memory_order_relaxed) || (deadline_ != kNever && Clock::now() >= deadline_); }
   void check() const {
     if (requested()) fail(ErrorKind::cancelled, "cancelled");
   }
 
  private:
+  static constexpr Clock::time_point kNever = Clock::time_point::max();
+  const Clock::time_point deadline_ = kNever;
   std::atomic<bool> flag_{false};
 };
 

@@ -105,7 +105,15 @@ bool on_main_thread() {
 
 }  // namespace
 
-void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll) {
+void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll, bool brief) {
+  if (brief && !poll && on_main_thread()) {
+    try {
+      const WithoutGil released;
+      return work(Cancel(Cancel::Clock::now() + kPollInterval));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::cancelled) throw;
+    }
+  }
   Cancel cancel;
   Worker* worker = nullptr;
   if (poll || on_main_thread()) {

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <utility>
 
 #include "core/checked.h"
@@ -121,6 +123,20 @@ py::dict placement_dict(const engine::Placement& p) {
 }
 
 // A model that close() can empty. Running calls hold the inner pointer for themselves.
+// How long a model's calls took of late.
+class Pace {
+ public:
+  bool brief(std::size_t tokens) const { return static_cast<double>(tokens) * seconds_per_token_.load(std::memory_order_relaxed) <= kBrief; }
+  void saw(std::size_t tokens, Cancel::Clock::duration time) {
+    const double seconds = std::chrono::duration<double>(time).count();
+    seconds_per_token_.store(seconds / static_cast<double>(std::max<std::size_t>(1, tokens)), std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr double kBrief = 0.01;  // seconds
+  std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
+};
+
 class Handle {
  public:
   explicit Handle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
@@ -136,9 +152,16 @@ class Handle {
     const WithoutGil released;
     last.reset();
   }
+  // interruptible(), for work that begins anew with each call.
+  void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
+    const auto start = Cancel::Clock::now();
+    interruptible(work, poll, pace_.brief(tokens));
+    pace_.saw(tokens, Cancel::Clock::now() - start);
+  }
 
  private:
   std::shared_ptr<engine::Model> model_;  // changed under the GIL
+  mutable Pace pace_;
 };
 
 py::dict model_info(const Handle& handle) {
@@ -254,7 +277,8 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
   Counter counter(std::move(progress));
   const auto arguments = [](std::uint64_t done) { return py::make_tuple(done); };
   engine::Runtime& runtime = m->pooled();
-  interruptible(
+  handle.compute(
+      texts.ids.size(),
       [&](const Cancel& cancel) {
         engine::encode(runtime, texts, target, d, normalize, token_budget, [&](std::int64_t done) { counter.set(static_cast<std::uint64_t>(done)); },
                        cancel);
@@ -269,7 +293,7 @@ py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, con
   engine::Runtime& runtime = m->tokens();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { engine::encode_tokens(runtime, texts, target, {}, cancel); });
+  handle.compute(texts.ids.size(), [&](const Cancel& cancel) { engine::encode_tokens(runtime, texts, target, {}, cancel); });
   return out;
 }
 
@@ -280,7 +304,7 @@ py::array_t<float> classify(const Handle& handle, const py::array& ids, const py
   const std::int32_t labels = runtime.pipeline.hidden_size();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.offsets.size()) - 1, static_cast<py::ssize_t>(labels)});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { engine::encode(runtime, texts, target, labels, false, 0, {}, cancel); });
+  handle.compute(texts.ids.size(), [&](const Cancel& cancel) { engine::encode(runtime, texts, target, labels, false, 0, {}, cancel); });
   return out;
 }
 

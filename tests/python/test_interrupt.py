@@ -61,6 +61,24 @@ def test_encode(minilm: pumice.Model) -> None:
     assert np.array_equal(minilm.encode("stone"), before)
 
 
+def test_short_texts_while_others_hold_the_device(minilm: pumice.Model) -> None:
+    """A short call runs in Python's own thread, for 20 ms at most: then it waits for its turn where it can be interrupted."""
+    before = minilm.encode("stone")  # the model knows by now that a word takes milliseconds
+    others = [threading.Thread(target=minilm.encode, args=([f"stones and rivers, {i}" for i in range(4000)],)) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    rng = random.Random(5)
+
+    def short_calls() -> None:
+        while True:
+            assert np.array_equal(minilm.encode("stone"), before)
+
+    report("short texts", [interrupted_after(rng.uniform(0.05, 0.5), short_calls) for _ in range(6)])
+    for thread in others:
+        thread.join()
+    assert np.array_equal(minilm.encode("stone"), before)
+
+
 def test_generate_and_prefill(smollm2: pumice.Model) -> None:
     before = smollm2.generate("Stones are", max_new_tokens=12, temperature=0)
     rng = random.Random(2)

@@ -70,13 +70,15 @@ struct Q8_0 {
       WordBlock<kColumns>& block = blocks[b];
       for (int half = 0; half < 2; ++half) {
         _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
-        for (int g = 0; g < 8; ++g) {  // four columns of eight rows: a row's first and last pair lie side by side
-          const auto* quad = reinterpret_cast<const __m128i*>(stream + l.low_at() + 64 * g + 32 * half);
-          const __m256 low = _mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_loadu_si128(quad)));
-          const __m256 high = _mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_loadu_si128(quad + 1)));
-          const auto in_order = [](__m256 pairs) { return _mm256_permute4x64_epi64(_mm256_castps_si256(pairs), 0xd8); };
-          _mm256_store_si256(reinterpret_cast<__m256i*>(block.codes[2 * g][8 * half]), in_order(_mm256_shuffle_ps(low, high, 0x88)));
-          _mm256_store_si256(reinterpret_cast<__m256i*>(block.codes[2 * g + 1][8 * half]), in_order(_mm256_shuffle_ps(low, high, 0xdd)));
+        for (int g = 0; g < 8; ++g) {  // four columns of eight rows: bytes go to the high halves of words, and down with their sign
+          const __m256i quad = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(stream + l.low_at() + 64 * g + 32 * half));
+          const auto pair = [quad](int first) {
+            const auto word = [first](int row) { return ((4 * row + first + 1) << 24) | 0x80 << 16 | ((4 * row + first) << 8) | 0x80; };
+            const __m128i high = _mm_setr_epi32(word(0), word(1), word(2), word(3));
+            return _mm256_srai_epi16(_mm256_shuffle_epi8(quad, _mm256_broadcastsi128_si256(high)), 8);
+          };
+          _mm256_store_si256(reinterpret_cast<__m256i*>(block.codes[2 * g][8 * half]), pair(0));
+          _mm256_store_si256(reinterpret_cast<__m256i*>(block.codes[2 * g + 1][8 * half]), pair(2));
         }
       }
     }
