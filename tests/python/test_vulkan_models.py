@@ -60,9 +60,8 @@ def encoder() -> Iterator[pumice.Model]:
 @pytest.mark.filterwarnings("ignore::pumice.TruncationWarning")
 def test_vectors_equal_those_of_the_cpu(minilm: pumice.Model, encoder: pumice.Model) -> None:
     assert encoder.info["device"] == DEVICE
-    texts = corpus.sentences()
-    if not ALL:
-        texts = [*[text for text in texts if len(text) < 200][:10], "", "stone " * 60]
+    short = [text for text in corpus.sentences(6000) if len(text) < 200]  # 19 tokens a second of one core are what software Vulkan does
+    texts = [*short[: 2000 if ALL else 10], "", "stone " * (240 if ALL else 60)]
     found, expected = encoder.encode(texts, show_progress_bar=False), minilm.encode(texts, show_progress_bar=False)
     cosine = cosines(found, expected)
     print(f"worst cosine of {len(texts)} with the CPU: {cosine.min():.9f}")
