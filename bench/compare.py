@@ -4,7 +4,7 @@
 
 Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b and 7b (Llama 3.2 1B's and
 Mistral 7B's shapes with random weights, Q4_K_M), floats (the 1B shape in F16 and BF16), long and long-prefill (the 1B shape after 8,192
-and at 4,096 tokens), latency, load, load-7b, start, threads. --plot FOLDER draws batches (encode speed by texts a call) and contexts
+and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load, load-7b, start, threads. --plot FOLDER draws batches (encode speed by texts a call) and contexts
 (decode speed by context).
 
 `--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
@@ -171,7 +171,7 @@ def batches(b: Bench) -> None:
         table(f"MiniLM, {size} texts a call", seen, "sentences/s")
         for name, values in seen.items():
             lines.setdefault(name, []).append((size, statistics.median(values["sentences/s"])))
-    b.results["batches"] = lines
+    b.results["batches"] = {"what": "MiniLM", "lines": lines}
     close(workers)
 
 
@@ -182,7 +182,7 @@ KV_BYTES = {  # of one value in a cache: pumice's q8_0 has a float32 scale a row
     ("llama.cpp", "f16"): lambda head_dim: 2.0,
     ("llama.cpp", "q8_0"): lambda head_dim: 34 / 32,
 }
-MOST_READ = 1 << 30
+MOST_READ = 3 << 30  # bytes of the plain read: any of the files but the 7B one
 
 
 class Reading:
@@ -242,12 +242,15 @@ def floats(b: Bench) -> None:
         generate(b, b.shape(f"Llama 3.2 1B shape, {kind.upper()}"), model, 256, 32, more, batch=False)
 
 
-def contexts_of(b: Bench) -> dict[str, tuple[Worker, dict[str, Any]]]:
+KINDS = ("f16", "q8_0")  # of keys and values
+
+
+def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dict[str, Any]]]:
     """pumice and llama.cpp by the type of keys and values; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
     model = b.random_model("1b")
     runs: dict[str, tuple[Worker, dict[str, Any]]] = {}
-    for kv in ("f16", "q8_0"):
-        label = "" if kv == "f16" else ", q8_0"
+    for kv in kinds:
+        label = "" if kv == kinds[0] else f", {kv}"
         runs[f"pumice{label}"] = (b.worker("pumice", "generate", model), {"kv": kv})
         for flash in (False, True) if kv == "f16" else (True,):
             name = f"llama.cpp{label}, flash attention {'on' if flash else 'off'}"
@@ -257,44 +260,39 @@ def contexts_of(b: Bench) -> dict[str, tuple[Worker, dict[str, Any]]]:
 
 def better_of_llama(seen: Seen, key: str) -> None:
     """llama.cpp by whichever is faster, flash attention or none."""
-    ours, theirs = (
-        statistics.median(seen["pumice"][key]),
-        {n: statistics.median(v[key]) for n, v in seen.items() if n.startswith("llama.cpp")},
-    )
-    best = max(theirs, key=lambda name: theirs[name])
-    eighth = statistics.median(seen["pumice, q8_0"][key])
-    print(
-        f"  beside the fastest of llama.cpp ({best}): pumice {ours / theirs[best]:.2f}, with q8_0 {eighth / theirs[best]:.2f} times as fast"
-    )
+    medians = {name: statistics.median(values[key]) for name, values in seen.items() if key in values}
+    best = max((name for name in medians if name.startswith("llama.cpp")), key=lambda name: medians[name])
+    ours = ", ".join(f"{name} {medians[name] / medians[best]:.2f}" for name in medians if name.startswith("pumice"))
+    print(f"  times as fast as the fastest of llama.cpp ({best}): {ours}", flush=True)
 
 
-def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool) -> dict[int, Seen]:
-    runs = contexts_of(b)
+def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool, kinds: tuple[str, ...] = KINDS) -> dict[int, Seen]:
+    runs = contexts_of(b, kinds)
     room = {"n_ctx": max(prompts) + 64}
     reading = Reading(b, runs["pumice"][0], **room)
+    title = b.shape("Llama 3.2 1B shape, Q4_K_M") + f", {' and '.join(kinds)} keys and values"
     all_seen = {}
     for prompt in prompts:
         go = {"prompt": max(1, prompt), "new": new, "kept": kept, **room}
         turns: Runs = {name: (worker, {**how, **go}) for name, (worker, how) in runs.items()} | (reading.turn if kept else {})
         all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)  # kept: the warm-up computes the prompt, which then stays
+        key = "decode tokens/s" if kept else "prefill tokens/s"
         if kept:
-            title = b.shape("Llama 3.2 1B shape, Q4_K_M")
-            table(f"{title}, {new} tokens after {prompt}", seen, "decode tokens/s", reading.share(seen, prompt + new / 2))
-            better_of_llama(seen, "decode tokens/s")
+            table(f"{title}, {new} tokens after {prompt}", seen, key, reading.share(seen, prompt + new / 2, kinds[0]))
+        else:
+            table(f"{title}, prompt of {prompt}", seen, key)
+        better_of_llama(seen, key)
     reading.close()
     close({name: worker for name, (worker, _) in runs.items()})
     return all_seen
 
 
-def long(b: Bench) -> None:
-    with_context(b, (256,) if b.quick else (8192,), 32, kept=True)
+def long(b: Bench, *kinds: str) -> None:
+    with_context(b, (256,) if b.quick else (8192,), 32, kept=True, kinds=kinds)
 
 
 def long_prefill(b: Bench) -> None:
-    prompt = 256 if b.quick else 4096
-    seen = with_context(b, (prompt,), 1, kept=False)[prompt]
-    table(b.shape(f"Llama 3.2 1B shape, Q4_K_M, prompt of {prompt}"), seen, "prefill tokens/s")
-    better_of_llama(seen, "prefill tokens/s")
+    with_context(b, (256,) if b.quick else (4096,), 1, kept=False)
 
 
 def contexts(b: Bench) -> None:
@@ -303,7 +301,7 @@ def contexts(b: Bench) -> None:
         for name, values in seen.items():
             if name != "plain read":
                 lines.setdefault(name, []).append((prompt, statistics.median(values["decode tokens/s"])))
-    b.results["contexts"] = lines
+    b.results["contexts"] = {"what": b.shape("Llama 3.2 1B shape, Q4_K_M"), "lines": lines}
 
 
 # ---------------------------------------------------------------- loading
@@ -371,7 +369,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "1b": lambda b: generate(b, b.shape("Llama 3.2 1B shape Q4_K_M"), b.random_model("1b"), 256, 64),
     "7b": lambda b: generate(b, b.shape("Mistral 7B shape Q4_K_M"), b.random_model("7b"), 64, 24),
     "floats": floats,
-    "long": long,
+    "long": lambda b: long(b, *KINDS),
+    "long-f16": lambda b: long(b, "f16"),
+    "long-q8_0": lambda b: long(b, "q8_0"),
     "long-prefill": long_prefill,
     "latency": latency,
     "load": load,
@@ -399,7 +399,7 @@ def first_line(b: Bench) -> str:
         capture_output=True,
         text=True,
     )
-    return f"{cpu}, {b.threads} threads, {b.rounds} rounds; {ours.stdout.strip()}; " + ", ".join(
+    return f"{cpu}, {b.threads} threads, {b.rounds} round{'s' if b.rounds > 1 else ''}; {ours.stdout.strip()}; " + ", ".join(
         sorted({line.replace("_", "-") for line in versions.splitlines() if line.split("==")[0].replace("_", "-") in wanted})
     )
 
