@@ -1,17 +1,20 @@
 """Speed of pumice beside its peers, in one run on the same threads: pair by pair in turn, medians and ratios.
 
-    make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT])
+    make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT ...])
 
-WHAT: encode, smollm2, gemma3; and, only when asked for, since their files have gigabytes: 1b and 7b (Llama 3.2 1B's and Mistral 7B's shapes
-with random weights, Q4_K_M) and long (the 1B shape after 8,192 tokens).
+Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b and 7b (Llama 3.2 1B's and
+Mistral 7B's shapes with random weights, Q4_K_M), floats (the 1B shape in F16 and BF16), long and long-prefill (the 1B shape after 8,192
+and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load, load-7b, start, threads. --plot FOLDER draws batches
+(encode speed by texts a call) and contexts (decode speed by context).
 
 `--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
-sentence-transformers, llama-cpp-python: about 2 GB and some minutes, for llama.cpp is built from source).
+sentence-transformers, llama-cpp-python, matplotlib: about 2 GB and some minutes, for llama.cpp is built from source).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -19,12 +22,17 @@ import statistics
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PEERS = ["torch==2.13.0", "transformers", "sentence-transformers", "onnx", "onnxruntime", "ctranslate2", "llama-cpp-python"]
-WORK = ROOT / "build" / "bench"
+from turns import ROOT, WORK, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
+
+PEERS = ["torch==2.13.0", "transformers", "sentence-transformers", "onnx", "onnxruntime", "ctranslate2", "llama-cpp-python", "matplotlib"]
+SENTENCE = "The quick brown fox jumps over the lazy dog near the river."  # 12 words
+FLOAT32 = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
+INT8 = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
 
 
 def peer_environment(given: str | None) -> str:
@@ -32,11 +40,12 @@ def peer_environment(given: str | None) -> str:
         return given
     folder = ROOT / ".venv-bench"
     python = folder / "bin" / "python"
-    if not (folder / ".made").exists():
+    made = folder / ".made"
+    if not made.exists() or made.read_text() != "\n".join(PEERS):
         print(f"making {folder} with {', '.join(PEERS)} ...", flush=True)
         venv.create(folder, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *PEERS], check=True)
-        (folder / ".made").touch()
+        made.write_text("\n".join(PEERS))
     return str(python)
 
 
@@ -65,124 +74,334 @@ if not os.path.exists(folder + "/minilm-ct2"):
 """
 
 
-class Worker:
-    def __init__(self, python: str, engine: str, work: str, model: Path, threads: int, texts: Path) -> None:
-        self.engine = engine
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
-        command = [python, str(ROOT / "bench" / "worker.py"), engine, work, str(model), str(threads), str(texts), str(WORK)]
-        self._log = (WORK / f"{engine}-{work}.log").open("w")
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env)
-        self._answer()
+@dataclass
+class Bench:
+    """What every table needs: where engines and models are, and how much to do."""
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.engine} ended: see {self._log.name}\n{Path(self._log.name).read_text()[-2000:]}")
-        return json.loads(line)
+    python: str
+    peers: str
+    threads: int
+    rounds: int
+    quick: bool
+    minilm: Path
+    smollm2: Path
+    gemma3: Path
+    results: dict[str, Any]  # of the tables that are drawn
 
-    def run(self, **go: Any) -> dict[str, float]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(go) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
+    def engine(self, name: str, work: str, model: Path, threads: int | None = None) -> Engine:
+        file = WORK / {"encode": "texts.txt", "start": "sentence.txt"}.get(work, "") if work in ("encode", "start") else self.minilm
+        return Engine(self.python if name in ("pumice", "plain-read") else self.peers, name, work, model, threads or self.threads, file)
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+    def worker(self, name: str, work: str, model: Path, threads: int | None = None) -> Worker:
+        return Worker(self.engine(name, work, model, threads))
 
+    def random_model(self, name: str, kind: str = "q4_k_m", safetensors: bool = False) -> Path:
+        program = "import sys, pathlib, random_weights as r; print(r.made(pathlib.Path(sys.argv[1]), *sys.argv[2:4], bool(sys.argv[4])))"
+        command = [self.python, "-c", program, str(WORK), "tiny" if self.quick else name, kind, "yes" if safetensors else ""]
+        return Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT / "bench").stdout.strip())
 
-def in_turn(workers: dict[str, tuple[Worker, dict[str, Any]]], rounds: int, warm: bool = True) -> dict[str, dict[str, list[float]]]:
-    """Every worker once per round, so that a slow minute of the machine falls on all of them."""
-    seen: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
-    for worker, go in workers.values() if warm else ():
-        worker.run(**go)
-    for _ in range(rounds):
-        for name, (worker, go) in workers.items():
-            for key, value in worker.run(**go).items():
-                seen[name].setdefault(key, []).append(value)
-    return seen
+    def shape(self, title: str) -> str:
+        return f"tiny in place of {title}" if self.quick else title
 
-
-def table(title: str, seen: dict[str, dict[str, list[float]]], key: str, quality: str = "") -> None:
-    ours = seen["pumice"][key]
-    print(f"\n{title}: {key}, median (lowest to highest)")
-    for name, values in seen.items():
-        if key not in values:
-            continue
-        ratios = [a / b for a, b in zip(ours, values[key])]
-        print(
-            f"  {name:34s} {statistics.median(values[key]):9.1f}  ({min(values[key]):.1f} to {max(values[key]):.1f})   "
-            f"pumice / this: {statistics.median(ratios):.2f}" + (f"   {quality} {values[quality][0]:.6f}" if quality else "")
+    @functools.cached_property
+    def exported(self) -> None:
+        """MiniLM as onnxruntime and ctranslate2 read it, in WORK."""
+        subprocess.run(
+            [self.peers, "-c", EXPORT, str(self.minilm), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
+    def encoders(self) -> dict[str, Worker]:
+        self.exported  # noqa: B018
+        return {name: self.worker(name, "encode", self.minilm) for name in ("pumice", *FLOAT32)}
 
+
+def close(workers: dict[str, Worker]) -> None:
+    for worker in workers.values():
+        worker.close()
+
+
+# ---------------------------------------------------------------- encoders
 def best_batch(worker: Worker, **go: Any) -> int:
     speeds = {size: worker.run(batch=size, **go)["sentences/s"] for size in (8, 16, 32, 64)}
     return max(speeds, key=lambda size: speeds[size])
 
 
-def encode(python: str, peers: str, samples: dict[str, Path], threads: int, rounds: int, texts: Path) -> None:
-    subprocess.run(
-        [peers, "-c", EXPORT, str(samples["minilm"]), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+def encode(b: Bench) -> None:
     reference = str(WORK / "float32.npy")
-    workers = {"pumice": Worker(python, "pumice", "encode", samples["minilm"], threads, texts)}
-    workers |= {
-        engine: Worker(peers, engine, "encode", samples["minilm"], threads, texts)
-        for engine in ("sentence-transformers", "onnxruntime", "ctranslate2")
-    }
-    workers["pumice"].run(compute="float32", save=reference)
+    workers = b.encoders()
+    some = {"texts": 100} if b.quick else {}
+    workers["pumice"].run(compute="float32", save=reference, **some)
 
     def beside(title: str, engines: dict[str, dict[str, Any]], ours: dict[str, Any], more: dict[str, dict[str, Any]]) -> None:
-        runs = {"pumice": (workers["pumice"], {**ours, "reference": reference})}
-        runs |= {f"pumice, {label}": (workers["pumice"], {**go, "reference": reference}) for label, go in more.items()}
+        runs = {"pumice": (workers["pumice"], {**ours, **some, "reference": reference})}
+        runs |= {f"pumice, {label}": (workers["pumice"], {**go, **some, "reference": reference}) for label, go in more.items()}
         for engine, go in engines.items():
-            size = best_batch(workers[engine], **go)
-            runs[f"{engine} (batch {size})"] = (workers[engine], {**go, "batch": size, "reference": reference})
-        table(title, in_turn(runs, rounds), "sentences/s", "worst cosine with float32")
+            size = best_batch(workers[engine], **go, **some)
+            runs[f"{engine} (batch {size})"] = (workers[engine], {**go, **some, "batch": size, "reference": reference})
+        table(title, in_turn(runs, b.rounds), "sentences/s", quality("worst cosine with float32"))
 
-    float32: dict[str, dict[str, Any]] = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
-    beside("MiniLM, float32 weights, 2,000 sentences", float32, {}, {'compute="float32"': {"compute": "float32"}})
-    int8: dict[str, dict[str, Any]] = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
-    beside('MiniLM, quantize="q8_0" and int8, 2,000 sentences', int8, {"quantize": "q8_0"}, {})
-    for worker in workers.values():
-        worker.close()
+    beside("MiniLM, float32 weights, 2,000 sentences", FLOAT32, {}, {'compute="float32"': {"compute": "float32"}})
+    beside('MiniLM, quantize="q8_0" and int8, 2,000 sentences', INT8, {"quantize": "q8_0"}, {})
+    close(workers)
+
+
+def every_encoder(workers: dict[str, Worker], go: dict[str, Any]) -> dict[str, tuple[Worker, dict[str, Any]]]:
+    ours = {"pumice": {}, 'pumice, compute="float32"': {"compute": "float32"}, 'pumice, quantize="q8_0"': {"quantize": "q8_0"}}
+    runs = {name: (workers["pumice"], {**how, **go}) for name, how in ours.items()}
+    for label, peers in (("", FLOAT32), (" int8", INT8)):
+        runs |= {name + label: (workers[name], {**how, **go}) for name, how in peers.items()}
+    return runs
+
+
+def latency(b: Bench) -> None:
+    b.exported  # noqa: B018
+    engines = {name: b.engine(name, "encode", b.minilm)._replace(file=WORK / "sentence.txt") for name in ("pumice", *FLOAT32)}
+    workers = {name: Worker(engine) for name, engine in engines.items()}
+    calls = 20 if b.quick else 300
+    seen = in_turn(every_encoder(workers, {"calls": calls}), b.rounds)
+    table(f"MiniLM, one sentence of {len(SENTENCE.split())} words a call, median of {calls} calls a round", seen, "ms a call")
+    close(workers)
+
+
+def batches(b: Bench) -> None:
+    workers = b.encoders()
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for size in (1, 8, 64) if b.quick else (1, 2, 4, 8, 16, 32, 64, 128):
+        seen = in_turn(every_encoder(workers, {"call": size, "texts": 64 if b.quick else 256}), b.rounds)
+        table(f"MiniLM, {size} texts a call", seen, "sentences/s")
+        for name, values in seen.items():
+            lines.setdefault(name, []).append((size, statistics.median(values["sentences/s"])))
+    b.results["batches"] = {"what": "MiniLM", "lines": lines}
+    close(workers)
+
+
+# ---------------------------------------------------------------- decoders
+KV_BYTES = {  # of one value in a cache: pumice's q8_0 has a float32 scale a row of a head, ggml's a float16 one for 32
+    ("pumice", "f16"): lambda head_dim: 2.0,
+    ("pumice", "q8_0"): lambda head_dim: 1 + 4 / head_dim,
+    ("llama.cpp", "f16"): lambda head_dim: 2.0,
+    ("llama.cpp", "q8_0"): lambda head_dim: 34 / 32,
+}
+MOST_READ = 3 << 30  # bytes of the plain read: any of the files but the 7B one
+
+
+class Reading:
+    """How near decoding comes to a plain read of memory that takes its turn in the same rounds."""
+
+    def __init__(self, b: Bench, pumice: Worker, **go: Any) -> None:
+        self.told = pumice.run(describe=True, **go)
+        size = int(min(self.told["weight bytes"], MOST_READ))
+        self._worker = b.worker("plain-read", "read", Path())
+        self.turn = {"plain read": (self._worker, {"bytes": size})}
+        self._title = f"plain read of {size / 1e6:.0f} MB"
+
+    def share(self, seen: Seen, context: float, kv: str = "f16") -> Callable[[str, dict[str, list[float]]], str]:
+        """What a token reads: the file's weights, and the cache of `context` positions (its mean over the tokens)."""
+        reads = seen["plain read"]["GB/s"]
+        print(f"\n{self._title}: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})", end="")
+
+        def note(name: str, values: dict[str, list[float]]) -> str:
+            cache = self.told["values a position"] * KV_BYTES[name.split(",")[0], "q8_0" if "q8_0" in name else kv](self.told["head_dim"])
+            token = self.told["weight bytes"] + cache * context
+            rates = [speed * token * 1e-9 for speed in values["decode tokens/s"]]
+            shares = [100 * rate / read for rate, read in zip(rates, reads)]
+            return f"   {statistics.median(rates):.1f} GB/s, {statistics.median(shares):.0f} % of the plain read"
+
+        return note
+
+    def close(self) -> None:
+        self._worker.close()
 
 
 def generate(
-    name: str, model: Path, python: str, peers: str, threads: int, rounds: int, tokenizer: Path, prompt: int = 512, new: int = 128
+    b: Bench, name: str, model: Path, prompt: int = 512, new: int = 128, more: dict[str, Path] | None = None, batch: bool = True
 ) -> None:
-    ours = Worker(python, "pumice", "generate", model, threads, tokenizer)
-    theirs = Worker(peers, "llama.cpp", "generate", model, threads, tokenizer)
+    if b.quick:
+        prompt, new = 64, 16
+    workers = {"pumice": b.worker("pumice", "generate", model), "llama.cpp": b.worker("llama.cpp", "generate", model)}
+    workers |= {label: b.worker("pumice", "generate", other) for label, other in (more or {}).items()}
+    reading = Reading(b, workers["pumice"])
     go = {"prompt": prompt, "new": new}
-    seen = in_turn({"pumice": (ours, go), "llama.cpp": (theirs, go)}, rounds)
+    seen = in_turn({label: (worker, go) for label, worker in workers.items()} | reading.turn, b.rounds)
     table(f"{name}, prompt of {prompt}", seen, "prefill tokens/s")
-    table(f"{name}, {new} tokens after it", seen, "decode tokens/s")
-    small = {"prompt": 16, "new": 64}
-    seen = in_turn({"pumice": (ours, {**small, "batch": 8}), "pumice, one prompt": (ours, small)}, rounds)
-    table(f"{name}, batch of 8 prompts", seen, "decode tokens/s")
-    ours.close()
-    theirs.close()
+    table(f"{name}, {new} tokens after it", seen, "decode tokens/s", reading.share(seen, prompt + new / 2))
+    if batch:
+        small = {"prompt": 16, "new": 16 if b.quick else 64}
+        ours = workers["pumice"]
+        seen = in_turn({"pumice": (ours, {**small, "batch": 8}), "pumice, one prompt": (ours, small)}, b.rounds)
+        table(f"{name}, batch of 8 prompts", seen, "decode tokens/s")
+    reading.close()
+    close(workers)
 
 
-def long_context(model: Path, python: str, peers: str, threads: int, rounds: int, tokenizer: Path) -> None:
-    """Decode after 8,192 tokens, by the type of keys and values; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
-    for kv in ("f16", "q8_0"):
-        go = {"prompt": 8192, "new": 32, "n_ctx": 8192 + 64, "kv": kv}
-        ours = Worker(python, "pumice", "generate", model, threads, tokenizer)
-        theirs = {
-            flash: Worker(peers, "llama.cpp", "generate", model, threads, tokenizer)
-            for flash in ((False, True) if kv == "f16" else (True,))
-        }
-        runs: dict[str, tuple[Worker, dict[str, Any]]] = {"pumice": (ours, go)}
-        runs |= {f"llama.cpp, flash attention {'on' if flash else 'off'}": (w, {**go, "flash": flash}) for flash, w in theirs.items()}
-        seen = in_turn(runs, rounds, warm=False)
-        table(f"Llama 3.2 1B shape, {kv} keys and values, prompt of 8,192", seen, "prefill tokens/s")
-        table(f"Llama 3.2 1B shape, {kv} keys and values, 32 tokens after it", seen, "decode tokens/s")
-        for worker in (ours, *theirs.values()):
+def floats(b: Bench) -> None:
+    """All 16 layers: 2.47 GB a file."""
+    for kind in ("f16", "bf16"):
+        model = b.random_model("1b", kind)
+        more = {"pumice, safetensors folder": b.random_model("1b", kind, safetensors=True)} if kind == "bf16" else {}
+        generate(b, b.shape(f"Llama 3.2 1B shape, {kind.upper()}"), model, 256, 32, more, batch=False)
+
+
+KINDS = ("f16", "q8_0")  # of keys and values
+
+
+def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dict[str, Any]]]:
+    """pumice and llama.cpp by the type of keys and values; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
+    model = b.random_model("1b")
+    runs: dict[str, tuple[Worker, dict[str, Any]]] = {}
+    for kv in kinds:
+        label = "" if kv == kinds[0] else f", {kv}"
+        runs[f"pumice{label}"] = (b.worker("pumice", "generate", model), {"kv": kv})
+        for flash in (False, True) if kv == "f16" else (True,):
+            name = f"llama.cpp{label}, flash attention {'on' if flash else 'off'}"
+            runs[name] = (b.worker("llama.cpp", "generate", model), {"kv": kv, "flash": flash})
+    return runs
+
+
+def better_of_llama(seen: Seen, key: str) -> None:
+    """llama.cpp by whichever is faster, flash attention or none."""
+    medians = {name: statistics.median(values[key]) for name, values in seen.items() if key in values}
+    best = max((name for name in medians if name.startswith("llama.cpp")), key=lambda name: medians[name])
+    ours = ", ".join(f"{name} {medians[name] / medians[best]:.2f}" for name in medians if name.startswith("pumice"))
+    print(f"  times as fast as the fastest of llama.cpp ({best}): {ours}", flush=True)
+
+
+def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool, kinds: tuple[str, ...] = KINDS) -> dict[int, Seen]:
+    runs = contexts_of(b, kinds)
+    room = {"n_ctx": max(prompts) + 64}
+    reading = Reading(b, runs["pumice"][0], **room)
+    title = b.shape("Llama 3.2 1B shape, Q4_K_M") + f", {' and '.join(kinds)} keys and values"
+    all_seen = {}
+    for prompt in prompts:
+        go = {"prompt": max(1, prompt), "new": new, "kept": kept, **room}
+        turns: Runs = {name: (worker, {**how, **go}) for name, (worker, how) in runs.items()} | (reading.turn if kept else {})
+        all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)  # kept: the warm-up computes the prompt, which then stays
+        key = "decode tokens/s" if kept else "prefill tokens/s"
+        if kept:
+            table(f"{title}, {new} tokens after {prompt}", seen, key, reading.share(seen, prompt + new / 2, kinds[0]))
+        else:
+            table(f"{title}, prompt of {prompt}", seen, key)
+        better_of_llama(seen, key)
+    reading.close()
+    close({name: worker for name, (worker, _) in runs.items()})
+    return all_seen
+
+
+def long(b: Bench, *kinds: str) -> None:
+    with_context(b, (256,) if b.quick else (8192,), 32, kept=True, kinds=kinds)
+
+
+def long_prefill(b: Bench) -> None:
+    with_context(b, (256,) if b.quick else (4096,), 1, kept=False)
+
+
+def contexts(b: Bench) -> None:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for prompt, seen in with_context(b, (0, 256, 512) if b.quick else (0, 512, 1024, 2048, 4096, 8192), 32, kept=True).items():
+        for name, values in seen.items():
+            if name != "plain read":
+                lines.setdefault(name, []).append((prompt, statistics.median(values["decode tokens/s"])))
+    b.results["contexts"] = {"what": b.shape("Llama 3.2 1B shape, Q4_K_M"), "lines": lines}
+
+
+# ---------------------------------------------------------------- loading
+def load_of(b: Bench, name: str, model: Path, ours: dict[str, dict[str, Any]]) -> None:
+    with model.open("rb") as file:  # into the page cache
+        while file.read(1 << 24):
+            pass
+    runs: dict[str, tuple[Fresh, dict[str, Any]]] = {label: (Fresh(b.engine("pumice", "load", model)), go) for label, go in ours.items()}
+    runs["llama.cpp"] = (Fresh(b.engine("llama.cpp", "load", model)), {})
+    seen = in_turn(runs, b.rounds)
+    title = f"{name}, {model.stat().st_size / 1e9:.2f} GB in the page cache, a new process each time"
+    for key in seen["pumice"]:
+        table(title, seen, key)
+
+
+def load(b: Bench) -> None:
+    load_of(b, "SmolLM2-135M Q4_1", b.smollm2, {"pumice": {}, "pumice, tokenizer ready": {"tokenizer": "given"}})
+
+
+def load_7b(b: Bench) -> None:
+    load_of(b, b.shape("Mistral 7B shape Q4_K_M, tokenizer ready"), b.random_model("7b"), {"pumice": {}})
+
+
+def start(b: Bench) -> None:
+    b.exported  # noqa: B018
+    runs = {name: (Fresh(b.engine(name, "start", b.minilm)), {}) for name in ("pumice", *FLOAT32)}
+    table("A new process: import, load MiniLM, encode one sentence", in_turn(runs, b.rounds), "process, s")
+
+
+# ---------------------------------------------------------------- threads
+def threads(b: Bench) -> None:
+    """More threads than processors, and a processor that another process keeps busy."""
+    many = max(8, 4 * b.threads)
+    b.exported  # noqa: B018
+    decode = {"prompt": 16, "new": 32 if b.quick else 128, "steps": True}
+    texts = {"texts": 100 if b.quick else 500, "batch": 32}
+    for title, key, work, model, peer, go in (
+        ("SmolLM2-135M Q4_1 decode", "decode tokens/s", "generate", b.smollm2, "llama.cpp", decode),
+        ("MiniLM encode", "sentences/s", "encode", b.minilm, "onnxruntime", texts),
+    ):
+        workers = {(name, count): b.worker(name, work, model, count) for name in ("pumice", peer) for count in (b.threads, many)}
+        runs: dict[str, tuple[Any, dict[str, Any]]] = {}
+        for name in ("pumice", peer):
+            runs[name] = (workers[name, b.threads], go)
+            runs[f"{name}, {many} threads"] = (workers[name, many], go)
+            runs[f"{name}, one processor busy"] = (BesideBusy(workers[name, b.threads]), go)
+        seen = in_turn(runs, b.rounds)
+
+        def beside_itself(name: str, values: dict[str, list[float]], seen: Seen = seen, key: str = key) -> str:
+            alone = seen[name.split(",")[0]][key]
+            return f"   {statistics.median([a / b for a, b in zip(values[key], alone)]):.2f} of its own {b.threads} threads undisturbed"
+
+        table(title, seen, key, beside_itself)
+        if work == "generate":
+            table(title, seen, "longest step, ms")
+        for worker in workers.values():
             worker.close()
+
+
+# ---------------------------------------------------------------- which
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "encode": encode,
+    "smollm2": lambda b: generate(b, "SmolLM2-135M Q4_1", b.smollm2),
+    "gemma3": lambda b: generate(b, "Gemma 3 270M Q4_K_M", b.gemma3),
+    "1b": lambda b: generate(b, b.shape("Llama 3.2 1B shape Q4_K_M"), b.random_model("1b"), 256, 64),
+    "7b": lambda b: generate(b, b.shape("Mistral 7B shape Q4_K_M"), b.random_model("7b"), 64, 24),
+    "floats": floats,
+    "long": lambda b: long(b, *KINDS),
+    "long-f16": lambda b: long(b, "f16"),
+    "long-q8_0": lambda b: long(b, "q8_0"),
+    "long-prefill": long_prefill,
+    "latency": latency,
+    "load": load,
+    "load-7b": load_7b,
+    "start": start,
+    "threads": threads,
+    "batches": batches,
+    "contexts": contexts,
+}
+UNASKED = ["encode", "smollm2", "gemma3"]
+DRAWN = ["batches", "contexts"]
+
+
+def first_line(b: Bench) -> str:
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        platform.processor(),
+    )
+    installed = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()), sep='\\n')"
+    versions = subprocess.run([b.peers, "-c", installed], check=True, capture_output=True, text=True).stdout
+    wanted = {name.split("==")[0] for name in PEERS} - {"matplotlib"}
+    ours = subprocess.run(
+        [b.python, "-c", "import pumice; i = pumice.build_info(); print(f\"pumice {i['version']} ({i['isa']})\")"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return f"{cpu}, {b.threads} threads, {b.rounds} round{'s' if b.rounds > 1 else ''}; {ours.stdout.strip()}; " + ", ".join(
+        sorted({line.replace("_", "-") for line in versions.splitlines() if line.split("==")[0].replace("_", "-") in wanted})
+    )
 
 
 def main() -> None:
@@ -191,49 +410,31 @@ def main() -> None:
     parser.add_argument("--peers", help="a Python that has the peers already")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["encode", "smollm2", "gemma3", "1b", "7b", "long"])
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="WHAT", help=", ".join(PARTS))
+    parser.add_argument("--plot", metavar="FOLDER", help=f"draw {' and '.join(DRAWN)} as PNGs there; both of them, unless --only names one")
+    parser.add_argument(
+        "--quick", action="store_true", help="to try the tables: less work, and a tiny model in place of the 1B and 7B shapes"
+    )
     arguments = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
-    peers = peer_environment(arguments.peers)
     finder = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import samples, demo; "
         "print(samples.minilm(), samples.smollm2(), samples.gemma3(), sep='\\n'); "
         f"open({str(WORK / 'texts.txt')!r}, 'w').write('\\n'.join(demo.docstrings(2000)))"
     )
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
-    samples = {"minilm": Path(found[0]), "smollm2": Path(found[1]), "gemma3": Path(found[2])}
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
-        platform.processor(),
+    (WORK / "sentence.txt").write_text(SENTENCE)
+    b = Bench(
+        arguments.python, peer_environment(arguments.peers), arguments.threads, arguments.rounds, arguments.quick, *map(Path, found[:3]), {}
     )
-    versions = subprocess.run([peers, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
-    wanted = {name.split("==")[0].replace("_", "-") for name in PEERS}
-    ours = subprocess.run(
-        [arguments.python, "-c", "import pumice; i = pumice.build_info(); print(f\"pumice {i['version']} ({i['isa']})\")"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    print(
-        f"{cpu}, {arguments.threads} threads, {arguments.rounds} rounds; {ours.stdout.strip()}; "
-        + ", ".join(line for line in versions.splitlines() if line.split("==")[0].replace("_", "-") in wanted)
-    )
-    common = (arguments.python, peers)
-    if arguments.only in (None, "encode"):
-        encode(*common, samples, arguments.threads, arguments.rounds, WORK / "texts.txt")
-    for name, title in (("smollm2", "SmolLM2-135M Q4_1"), ("gemma3", "Gemma 3 270M Q4_K_M")):
-        if arguments.only in (None, name):
-            generate(title, samples[name], *common, arguments.threads, arguments.rounds, samples["minilm"])
-    random = "import sys, pathlib, random_gguf; print(random_gguf.made(pathlib.Path(sys.argv[1]), sys.argv[2]))"
-    for name, title, prompt, new in (("1b", "Llama 3.2 1B shape Q4_K_M", 256, 64), ("7b", "Mistral 7B shape Q4_K_M", 64, 24)):
-        if arguments.only not in (name, "long" if name == "1b" else name):
-            continue  # gigabytes, and minutes: only when asked for
-        command = [arguments.python, "-c", random, str(WORK), name]
-        model = Path(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT / "bench").stdout.strip())
-        if arguments.only == "long":
-            long_context(model, *common, arguments.threads, arguments.rounds, samples["minilm"])
-        else:
-            generate(title, model, *common, arguments.threads, arguments.rounds, samples["minilm"], prompt, new)
+    title = first_line(b)
+    print(title, flush=True)
+    for part in arguments.only or (DRAWN if arguments.plot else UNASKED):
+        PARTS[part](b)
+    if arguments.plot:
+        results = WORK / "plots.json"
+        results.write_text(json.dumps({"title": title, **b.results}))
+        subprocess.run([b.peers, str(ROOT / "bench" / "plots.py"), str(results), arguments.plot], check=True)
 
 
 if __name__ == "__main__":

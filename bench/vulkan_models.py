@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import random_gguf
+import random_weights
 
 import pumice
 from pumice.__main__ import BENCH_TEXT
@@ -28,7 +28,7 @@ def main() -> None:
     arguments.add_argument("--tiny", action="store_true", help="small shapes, to try this program on software Vulkan")
     given = arguments.parse_args()
     name = "tiny" if given.tiny else "7b"
-    path = random_gguf.made(Path(given.folder), name)
+    path = random_weights.made(Path(given.folder), name)
     prompt, new, sentences = (40, 4, 4) if given.tiny else (512, 128, 20_000)
 
     print("| work | speed | unit |\n|---|---|---|")

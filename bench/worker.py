@@ -1,29 +1,37 @@
-"""One engine in one process: loads a model once, then does one timed piece of work per line on stdin and answers with one JSON line.
+"""One engine in one process: makes ready, then does one timed piece of work per line on stdin and answers with one JSON line.
 
-    python bench/worker.py ENGINE WORK MODEL THREADS [FILE]
+    python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
-ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp. WORK: encode (FILE: one text per line) or generate (FILE: the
-tokenizer for a model of random weights).
+ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, plain-read. WORK: encode (FILE: one text per line), start (load
+and encode FILE's first text: for a fresh process), generate or load (FILE: the tokenizer for a model of random weights), read (no model).
+FOLDER: where exported models lie.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
+import mmap
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-Measure = Callable[[dict[str, Any]], dict[str, float]]
+Go = dict[str, Any]
+Measure = Callable[[Go], dict[str, float]]
+Encode = Callable[[list[str], Go], np.ndarray]
 
 
+# ---------------------------------------------------------------- texts to vectors
 def in_batches(tokenizer: Any, texts: list[str], size: int, encode: Callable[[list[list[int]]], np.ndarray]) -> np.ndarray:
     """Vectors of the texts, computed longest first: how the peers' padded batches are fastest."""
-    ids = [e.ids for e in tokenizer.encode_batch(texts)]
+    ids = [tokenizer.encode(texts[0]).ids] if len(texts) == 1 else [e.ids for e in tokenizer.encode_batch(texts)]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
     vectors = np.concatenate([encode([ids[i] for i in order[at : at + size]]) for at in range(0, len(ids), size)])
     result = np.empty_like(vectors)
@@ -53,43 +61,29 @@ def pooled(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return mean / np.linalg.norm(mean, axis=1, keepdims=True)
 
 
-def timed(work: Callable[[], np.ndarray], texts: list[str], go: dict[str, Any]) -> dict[str, float]:
-    """Sentences a second; with `reference`, a file of vectors, also the worst cosine with those; with `save` they are written there."""
-    begin = time.perf_counter()
-    vectors = work()
-    result = {"sentences/s": len(texts) / (time.perf_counter() - begin)}
-    if "save" in go:
-        np.save(go["save"], vectors)
-    if "reference" in go:
-        a, b = vectors.astype(np.float64), np.load(go["reference"]).astype(np.float64)
-        result["worst cosine with float32"] = float(((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))).min())
-    return result
-
-
-def encode_pumice(model: str, threads: int, texts: list[str]) -> Measure:
+def encode_pumice(model: str, threads: int) -> Encode:
     import pumice
 
     @functools.cache
     def loaded(quantize: str | None, compute: str) -> Any:
         return pumice.load(model, device="cpu", threads=threads, quantize=quantize, compute=compute)
 
-    def measure(go: dict[str, Any]) -> dict[str, float]:
-        encoder = loaded(go.get("quantize"), go.get("compute", "auto"))
-        return timed(lambda: encoder.encode(texts, show_progress_bar=False), texts, go)
+    def encode(texts: list[str], go: Go) -> np.ndarray:
+        return loaded(go.get("quantize"), go.get("compute", "auto")).encode(texts, show_progress_bar=False)
 
-    return measure
+    return encode
 
 
-def encode_sentence_transformers(model: str, threads: int, texts: list[str]) -> Measure:
+def encode_sentence_transformers(model: str, threads: int) -> Encode:
     import torch
     from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(threads)
     loaded = SentenceTransformer(model, device="cpu")
-    return lambda go: timed(lambda: loaded.encode(texts, batch_size=go["batch"], show_progress_bar=False), texts, go)
+    return lambda texts, go: loaded.encode(texts, batch_size=go.get("batch", len(texts)), show_progress_bar=False)
 
 
-def encode_onnxruntime(model: str, threads: int, texts: list[str]) -> Measure:
+def encode_onnxruntime(model: str, threads: int) -> Encode:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -104,14 +98,14 @@ def encode_onnxruntime(model: str, threads: int, texts: list[str]) -> Measure:
         tokens, mask = padded(batch)
         return pooled(run(None, {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)})[0], mask)
 
-    def measure(go: dict[str, Any]) -> dict[str, float]:
+    def encode(texts: list[str], go: Go) -> np.ndarray:
         run = session("minilm-int8.onnx" if go.get("int8") else "minilm.onnx").run
-        return timed(lambda: in_batches(tokenizer, texts, go["batch"], lambda batch: vectors(run, batch)), texts, go)
+        return in_batches(tokenizer, texts, go.get("batch", len(texts)), lambda batch: vectors(run, batch))
 
-    return measure
+    return encode
 
 
-def encode_ctranslate2(model: str, threads: int, texts: list[str]) -> Measure:
+def encode_ctranslate2(model: str, threads: int) -> Encode:
     import ctranslate2
 
     tokenizer = raw_tokenizer(model)
@@ -120,94 +114,274 @@ def encode_ctranslate2(model: str, threads: int, texts: list[str]) -> Measure:
     def encoder(compute_type: str) -> Any:
         return ctranslate2.Encoder(str(Path(sys.argv[6]) / "minilm-ct2"), device="cpu", intra_threads=threads, compute_type=compute_type)
 
-    def measure(go: dict[str, Any]) -> dict[str, float]:
+    def encode(texts: list[str], go: Go) -> np.ndarray:
         forward = encoder("int8" if go.get("int8") else "float32").forward_batch
         vectors = lambda batch: pooled(np.array(forward(batch).last_hidden_state), padded(batch)[1])  # noqa: E731
-        return timed(lambda: in_batches(tokenizer, texts, go["batch"], vectors), texts, go)
+        return in_batches(tokenizer, texts, go.get("batch", len(texts)), vectors)
+
+    return encode
+
+
+def encoding(encode: Encode, all_texts: list[str]) -> Measure:
+    """All texts (or the first `texts`) in one call, or `call` at a time: sentences/s; the first one in `calls` calls: ms a call.
+
+    With `reference`, a file of vectors, also the worst cosine with those; with `save` they are written there."""
+
+    def measure(go: Go) -> dict[str, float]:
+        if "calls" in go:
+            seconds = []
+            for _ in range(go["calls"]):
+                begin = time.perf_counter()
+                encode(all_texts[:1], go)
+                seconds.append(time.perf_counter() - begin)
+            return {"ms a call": 1e3 * median(seconds)}
+        texts = all_texts[: go.get("texts", len(all_texts))]
+        size = go.get("call", len(texts))
+        begin = time.perf_counter()
+        parts = [encode(texts[at : at + size], go) for at in range(0, len(texts), size)]
+        result = {"sentences/s": len(texts) / (time.perf_counter() - begin)}
+        vectors = np.concatenate(parts)
+        if "save" in go:
+            np.save(go["save"], vectors)
+        if "reference" in go:
+            a, b = vectors.astype(np.float64), np.load(go["reference"]).astype(np.float64)
+            result["worst cosine with float32"] = float(((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))).min())
+        return result
 
     return measure
 
 
+# ---------------------------------------------------------------- prompts to tokens
 def prompt_ids(vocabulary: int, count: int) -> list[int]:
+    """The same first ids whatever the count."""
     return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
 
 
-def generate_pumice(model: str, threads: int, _: list[str]) -> Measure:
-    import pumice
+def given_tokenizer(model: str) -> dict[str, Any]:
+    """A file of random weights has no tokenizer; MiniLM's ids are among its ids."""
+    return {"tokenizer": sys.argv[5]} if Path(model).name.startswith("random-") else {}
 
-    random_weights = Path(model).name.startswith("random-")  # such a file has no tokenizer; MiniLM's ids are among its ids
-    tokenizer = {"tokenizer": str(Path(sys.argv[5]))} if random_weights else {}
+
+def generate_pumice(model: str, threads: int) -> Measure:
+    import pumice
 
     @functools.cache
     def load(n_ctx: int, kv_dtype: str) -> Any:
-        return pumice.load(model, device="cpu", threads=threads, n_ctx=n_ctx, kv_dtype=kv_dtype, progress=False, **tokenizer)
+        return pumice.load(model, device="cpu", threads=threads, n_ctx=n_ctx, kv_dtype=kv_dtype, progress=False, **given_tokenizer(model))
 
     calls = 0
 
-    def work(go: dict[str, Any]) -> dict[str, float]:
+    def work(go: Go) -> dict[str, float]:
         nonlocal calls
         calls += 1
         loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"))
+        if "describe" in go:
+            return described(loaded)
         ids = prompt_ids(loaded.info["vocab_size"], go["prompt"])
-        ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
+        if not go.get("kept"):
+            ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
         run = loaded._core.generator(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
+        longest = 0.0
+        if go.get("steps"):
+            run.advance(1, 1e6)  # the prompt, and the first token
         while not run.done:
-            run.advance(1 << 20, 1e6)
+            begin = time.perf_counter()
+            run.advance(1 if go.get("steps") else 1 << 20, 1e6)
+            longest = max(longest, time.perf_counter() - begin)
         t = run.timings()
         run.close()
-        return {
-            "prefill tokens/s": t["prefill_tokens"] / t["prefill_seconds"],
-            "decode tokens/s": t["decode_tokens"] / t["decode_seconds"] if t["decode_seconds"] else 0.0,
-        }
+        return speeds(go, t["prefill_tokens"], t["prefill_seconds"], t["decode_tokens"], t["decode_seconds"], longest)
 
     return work
 
 
-def generate_llama_cpp(model: str, threads: int, _: list[str]) -> Measure:
+def described(loaded: Any) -> dict[str, float]:
+    """What one token reads: the file's tensors (of an embedding that is not the head also, one row: nothing), and values of the cache."""
+    tensors = loaded._file.tensors
+    untied = any(name in ("output.weight", "lm_head.weight") for name, *_ in tensors)
+    embedding = ("token_embd.weight", "model.embed_tokens.weight")
+    i = loaded.info
+    return {
+        "weight bytes": sum(bytes_ for name, _, _, bytes_ in tensors if not (untied and name in embedding)),
+        "values a position": 2 * i["layers"] * i["kv_heads"] * i["head_dim"],
+        "head_dim": i["head_dim"],
+    }
+
+
+def speeds(go: Go, prompt: float, prompt_seconds: float, new: float, new_seconds: float, longest: float) -> dict[str, float]:
+    result = {"decode tokens/s": new / new_seconds if new_seconds else 0.0}
+    if prompt >= go["prompt"]:  # else most of it was kept from the last time
+        result["prefill tokens/s"] = prompt / prompt_seconds
+    if go.get("steps"):
+        result["longest step, ms"] = 1e3 * longest
+    return result
+
+
+def llama_cpp_model(model: str, threads: int, n_ctx: int, kv: str, flash: bool) -> Any:
     import llama_cpp
 
-    @functools.cache
-    def load(n_ctx: int, kv: str, flash: bool) -> Any:
-        kinds = {"f16": 1, "q8_0": 8}  # GGML_TYPE_F16, GGML_TYPE_Q8_0
-        return llama_cpp.Llama(
-            model, n_ctx=n_ctx, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False,
-            type_k=kinds[kv], type_v=kinds[kv], flash_attn=flash,
-        )  # fmt: skip
+    kinds = {"f16": 1, "q8_0": 8}  # GGML_TYPE_F16, GGML_TYPE_Q8_0
+    return llama_cpp.Llama(
+        model, n_ctx=n_ctx, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False,
+        type_k=kinds[kv], type_v=kinds[kv], flash_attn=flash,
+    )  # fmt: skip
 
-    def work(go: dict[str, Any]) -> dict[str, float]:
+
+def generate_llama_cpp(model: str, threads: int) -> Measure:
+    load = functools.cache(functools.partial(llama_cpp_model, model, threads))
+    held: dict[int, int] = {}  # of each loaded model: how many ids of the prompt its cache holds
+
+    def work(go: Go) -> dict[str, float]:
         loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"), go.get("flash", False))
         ids = prompt_ids(loaded.n_vocab(), go["prompt"])
         loaded.reset()
+        if go.get("kept"):  # the last token is always computed again: its logits are what decoding begins with
+            loaded.n_tokens = min(held.get(id(loaded), 0), len(ids) - 1)
+        fresh = ids[loaded.n_tokens :]
         begin = time.perf_counter()
-        loaded.eval(ids)
+        loaded.eval(fresh)
         prefilled = time.perf_counter()
-        token = ids[-1]
+        held[id(loaded)] = len(ids)
+        token, longest = ids[-1], 0.0
         for step in range(go["new"]):
+            before = time.perf_counter()
             loaded.eval([token])
+            longest = max(longest, time.perf_counter() - before)
             token = (token * 7 + step) % 30000 + 100
-        end = time.perf_counter()
-        return {"prefill tokens/s": len(ids) / (prefilled - begin), "decode tokens/s": go["new"] / (end - prefilled)}
+        return speeds(go, len(fresh), prefilled - begin, go["new"], time.perf_counter() - prefilled, longest)
 
     return work
 
 
-MAKERS: dict[tuple[str, str], Callable[[str, int, list[str]], Measure]] = {
-    ("pumice", "encode"): encode_pumice,
-    ("sentence-transformers", "encode"): encode_sentence_transformers,
-    ("onnxruntime", "encode"): encode_onnxruntime,
-    ("ctranslate2", "encode"): encode_ctranslate2,
+# ---------------------------------------------------------------- loading
+def kilobytes(file: str, key: str) -> float:
+    return next(float(line.split()[1]) * 1024 for line in Path(file).read_text().splitlines() if line.startswith(key + ":"))
+
+
+def loading(size: int, prepare: Callable[[Go], Callable[[], Any]], first_token: Callable[[Any], None]) -> Measure:
+    """Of a fresh process: seconds until the model is there, seconds from there to the first token, memory over the file's size.
+
+    The peak counts pages of a mapped file; anonymous memory does not. `imports`: what the process had before."""
+
+    def measure(go: Go) -> dict[str, float]:
+        load = prepare(go)
+        before = kilobytes("/proc/self/status", "VmRSS")
+        begin = time.perf_counter()
+        model = load()
+        loaded = time.perf_counter()
+        first_token(model)
+        done = time.perf_counter()
+        return {
+            "load, s": loaded - begin,
+            "first token after load, s": done - loaded,
+            "load and first token, s": done - begin,
+            "peak RSS / file": kilobytes("/proc/self/status", "VmHWM") / size,
+            "peak RSS less imports / file": (kilobytes("/proc/self/status", "VmHWM") - before) / size,
+            "anonymous / file": kilobytes("/proc/self/status", "RssAnon") / size,
+            "Pss / file": kilobytes("/proc/self/smaps_rollup", "Pss") / size,
+        }
+
+    return measure
+
+
+PROMPT = 20  # tokens before the first one
+
+
+def load_pumice(model: str, threads: int) -> Measure:
+    import pumice
+
+    def prepare(go: Go) -> Callable[[], Any]:
+        options: dict[str, Any] = given_tokenizer(model)
+        if go.get("tokenizer") == "given" or options:  # an object: nothing is left of its opening
+            import tokenizers
+
+            path = Path(sys.argv[5])
+            options["tokenizer"] = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+        return lambda: pumice.load(model, device="cpu", threads=threads, n_ctx=2048, progress=False, **options)
+
+    def first_token(loaded: Any) -> None:
+        prompt = np.array(prompt_ids(loaded.info["vocab_size"], PROMPT), dtype=np.int32)
+        run = loaded._core.generator([prompt], {"max_new_tokens": 1, "temperature": 0.0, "eos_ids": []})
+        while not run.done:
+            run.advance(1, 1e6)
+
+    return loading(Path(model).stat().st_size, prepare, first_token)
+
+
+def load_llama_cpp(model: str, threads: int) -> Measure:
+    import llama_cpp  # noqa: F401  (imported before the clock starts)
+
+    return loading(
+        Path(model).stat().st_size,
+        lambda go: lambda: llama_cpp_model(model, threads, 2048, "f16", False),
+        lambda loaded: loaded.eval(prompt_ids(loaded.n_vocab(), PROMPT)),
+    )
+
+
+# ---------------------------------------------------------------- memory
+def plain_read(_: str, threads: int) -> Measure:
+    """The C library's search for a byte that is not there, over `bytes` of zeros: its widest loads and nothing else."""
+    memchr = ctypes.CDLL(None).memchr
+    memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p
+
+    @functools.cache
+    def buffer(count: int) -> tuple[mmap.mmap, int]:
+        memory = mmap.mmap(-1, count)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        view = np.frombuffer(memory, np.uint8)
+        view[:] = 0
+        return memory, view.ctypes.data
+
+    def work(go: Go) -> dict[str, float]:
+        _, start = buffer(go["bytes"])
+        share = go["bytes"] // threads
+        passes = 0
+        with ThreadPoolExecutor(threads) as pool:
+            begin = time.perf_counter()
+            while passes < 2 or time.perf_counter() - begin < 0.5:
+                list(pool.map(lambda i: memchr(start + i * share, 1, share), range(threads)))
+                passes += 1
+            return {"GB/s": passes * share * threads / (time.perf_counter() - begin) * 1e-9}
+
+    return work
+
+
+# ---------------------------------------------------------------- which
+ENCODERS: dict[str, Callable[[str, int], Encode]] = {
+    "pumice": encode_pumice,
+    "sentence-transformers": encode_sentence_transformers,
+    "onnxruntime": encode_onnxruntime,
+    "ctranslate2": encode_ctranslate2,
+}
+OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("pumice", "generate"): generate_pumice,
     ("llama.cpp", "generate"): generate_llama_cpp,
+    ("pumice", "load"): load_pumice,
+    ("llama.cpp", "load"): load_llama_cpp,
+    ("plain-read", "read"): plain_read,
 }
+
+
+def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
+    if work not in ("encode", "start"):
+        return OTHERS[engine, work](model, threads)
+    texts = Path(sys.argv[5]).read_text(encoding="utf-8").splitlines()
+    if work == "encode":
+        return encoding(ENCODERS[engine](model, threads), texts)
+
+    def start(go: Go) -> dict[str, float]:
+        ENCODERS[engine](model, threads)(texts[:1], go)
+        return {}  # whoever started the process has the time
+
+    return start
 
 
 def main() -> None:
     engine, work, model, threads = sys.argv[1:5]
     answers = sys.stdout
     sys.stdout = sys.stderr  # what an engine prints is not an answer
-    texts = Path(sys.argv[5]).read_text(encoding="utf-8").splitlines() if work == "encode" else []
-    measure = MAKERS[engine, work](model, int(threads), texts)
+    measure = measure_of(engine, work, model, int(threads))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(measure(json.loads(line))), file=answers, flush=True)

@@ -15,10 +15,7 @@ namespace pumice::cpu {
 namespace {
 
 // ---------------------------------------------------------------- how work is cut
-// None of these changes a bit of the result (kernels.h).
-constexpr std::int64_t kNarrowRows = 8;               // up to here a product is bound by reading weights
-constexpr std::int64_t kBlockRows = 96;              // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
-constexpr std::int64_t kBlockGroups = 4;              // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
+// Of these, and those in executor.h, none changes a bit of the result (kernels.h).
 constexpr std::int64_t kTaskBytes = 24 * 1024;        // of weights: 1 to 2 us
 constexpr std::int64_t kMostTaskBytes = 256 * 1024;   // about 15 us: what a thread can lag behind at the end of a step
 constexpr std::int64_t kTaskFloats = 16 * 1024;       // of a step over rows: 2 to 5 us
@@ -111,6 +108,10 @@ void schedule(const AttendShape& shape, const Batch& batch, int threads, AttendS
 }
 
 }  // namespace
+
+std::int64_t block_rows(std::int64_t rows) {
+  return std::min(rows, round_up(ceil_div(rows, ceil_div(rows, kBlockRows)), 12));
+}
 
 // ---------------------------------------------------------------- memory of a batch
 void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
@@ -397,8 +398,7 @@ class BatchRun final : public Job {
       const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
       groups_per_task_ = std::clamp(ceil_div(groups, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
     } else {
-      blocks = ceil_div(range_.count, kBlockRows);
-      rows_per_task_ = std::min(range_.count, round_up(ceil_div(range_.count, blocks), 12));
+      rows_per_task_ = block_rows(range_.count);
       blocks = ceil_div(range_.count, rows_per_task_);
       const std::int64_t least = std::min(kBlockGroups, ceil_div(4 * kTaskMacs, kGroupRows * cols * rows_per_task_));
       groups_per_task_ = std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups);

@@ -1,0 +1,484 @@
+// Speed of the CPU's kernels on one core, of the instruction set in force (PUMICE_ISA): products of every format beside OpenBLAS and what
+// the machine allows, float32 products by shape, row kernels. Thread CPU time, best and median of many trials.
+//   ops_bench [--quick] [format ...]     with formats: their products alone
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/checked.h"
+#include "cpu/blas.h"
+#include "cpu/executor.h"
+#include "cpu/kernels.h"
+#include "cpu/packed_weights.h"
+#include "cpu/system.h"
+#include "machine.h"
+
+namespace {
+
+using namespace pumice;
+using namespace pumice::cpu;
+using namespace pumice::bench;
+
+constexpr std::int64_t kFromMemory = 96 << 20;  // bytes that no cache holds: three times the last one of the machines at hand
+constexpr std::int64_t kMostTokens = 512;
+
+struct Shape {
+  std::int64_t rows, cols;
+  auto operator<=>(const Shape&) const = default;
+  double macs(std::int64_t tokens) const { return static_cast<double>(rows * cols * tokens); }
+};
+
+struct Settings {
+  bool quick = false;
+  std::vector<Format> formats;  // empty: all, and the rest
+  double hz = 1;
+  double budget() const { return quick ? 0.01 : 0.05; }
+};
+
+template <class Value>
+std::vector<Value> random_values(std::int64_t count, Value (*make)(std::uint32_t)) {
+  std::mt19937 source(1);
+  std::vector<Value> values(static_cast<std::size_t>(count));
+  for (Value& value : values) value = make(static_cast<std::uint32_t>(source()));
+  return values;
+}
+
+// Activations in every form that a kernel takes, for up to kMostTokens. Speed does not look at their values.
+struct Activations {
+  explicit Activations(std::int64_t most_cols)
+      : floats(random_values<float>(kMostTokens * most_cols, [](std::uint32_t r) { return static_cast<float>(r % 1000) * 1e-3f - 0.5f; })),
+        int8(random_values<std::int8_t>(kMostTokens * most_cols,
+                                        [](std::uint32_t r) { return static_cast<std::int8_t>(static_cast<int>(r % 255) - 127); })),
+        int16(random_values<std::int16_t>(
+            kMostTokens * round_up(most_cols, kFixedBlock),
+            [](std::uint32_t r) { return static_cast<std::int16_t>(static_cast<std::int64_t>(r % 16383) - kFixedActivation); })),
+        scales(floats.size() / kQuantBlock, 0.01f),
+        sums(floats.size() / 16, 7) {}
+
+  QuantRows quant(std::int64_t tokens, std::int64_t cols) { return {int8.data(), scales.data(), sums.data(), tokens, cols}; }
+  FixedRows fixed(std::int64_t tokens, std::int64_t cols) { return {int16.data(), scales.data(), tokens, cols}; }
+
+  std::vector<float> floats;
+  std::vector<std::int8_t> int8;
+  std::vector<std::int16_t> int16;
+  std::vector<float> scales;
+  std::vector<std::int32_t> sums;
+};
+
+// Calls tile(first output, outputs, first token, tokens) as the executor cuts a product.
+template <class Tile>
+void in_tiles(std::int64_t rows, std::int64_t tokens, Tile tile) {
+  if (tokens <= kNarrowRows) return tile(0, rows, 0, tokens);
+  const std::int64_t height = block_rows(tokens), width = kBlockGroups * kGroupRows;
+  for (std::int64_t t = 0; t < tokens; t += height) {
+    for (std::int64_t r = 0; r < rows; r += width) tile(r, std::min(width, rows - r), t, std::min(height, tokens - t));
+  }
+}
+
+// ---------------------------------------------------------------- what the machine allows
+void print_reads(const Settings& settings) {
+  const HugeBuffer memory(256 << 20);
+  const auto bytes = static_cast<double>(memory.bytes());
+  std::vector<int> counts = {1};
+  if (allowed_cpus() > 1) counts.push_back(allowed_cpus());
+  for (const int threads : counts) {
+    const Times t = read_by(memory, threads, settings.quick ? 10 : 50);
+    std::printf("plain read of %.0f MB, %d thread%s: %.1f GB/s (median %.1f)\n", bytes * 1e-6, threads, threads == 1 ? "" : "s",
+                bytes / t.best * 1e-9, bytes / t.median * 1e-9);
+  }
+}
+
+void print_limits(const Settings& settings) {
+  std::printf("%s, kernels %s, %.2f GHz\n", cpu_model().c_str(), kernels().isa, settings.hz * 1e-9);
+  print_reads(settings);
+  for (const Peak& peak : kPeaks) {
+    if (kernels_for(peak.isa) == nullptr) {
+      std::printf("peak %s: not run, this machine has no %s\n", peak.name, peak.isa);
+      continue;
+    }
+    const double hz = clock_hz();  // at hand: a clock that rises between two loops would give more than a register file can
+    const Times t = measure(peak.run, 0.2);
+    const auto macs = static_cast<double>(peak.macs * kPeakSums);
+    std::printf("peak %s: %.1f MAC/cycle (median %.1f), %.0f GFLOP/s\n", peak.name, macs / t.best / hz, macs / t.median / hz,
+                2e-9 * macs / t.best);
+  }
+  if (blas() == nullptr) {
+    std::printf("OpenBLAS: none, %s\n", blas_why_not().c_str());
+  } else {
+    std::printf("OpenBLAS: %s, panels of %lld rows\n", blas()->config().c_str(), static_cast<long long>(blas()->panel_rows()));
+  }
+}
+
+// ---------------------------------------------------------------- OpenBLAS
+// The library's own call on the whole product, without panels: what OpenBLAS can do where rows may depend on their batch.
+using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
+                       int ldb, float beta, float* c, int ldc);
+Sgemm whole_sgemm() {
+  if (blas() == nullptr) return nullptr;
+  void* library = dlopen(blas()->path().c_str(), RTLD_NOW | RTLD_LOCAL);  // the one that is open already
+  void* found = dlsym(library, "scipy_cblas_sgemm");
+  return reinterpret_cast<Sgemm>(found != nullptr ? found : dlsym(library, "cblas_sgemm"));
+}
+
+struct Rivals {
+  Times panels, whole;
+};  // sgemm_nt() in the executor's tiles; one call
+
+Rivals openblas(Shape shape, std::int64_t tokens, Activations& x, const Settings& settings) {
+  static const Sgemm sgemm = whole_sgemm();
+  const std::int64_t floats = shape.rows * shape.cols;
+  const std::int64_t copies = tokens <= kNarrowRows ? ceil_div(kFromMemory, floats * 4) : 1;
+  const HugeBuffer memory(copies * floats * 4);
+  auto* const weights = reinterpret_cast<float*>(memory.get());
+  for (std::int64_t i = 0; i < copies * floats; ++i) weights[i] = x.floats[static_cast<std::size_t>(i) % x.floats.size()];
+  std::vector<float> out(static_cast<std::size_t>(tokens * shape.rows));
+  const auto each = [&](auto product) {
+    const Times t = measure(
+        [&] {
+          for (std::int64_t c = 0; c < copies; ++c) product(weights + c * floats);
+        },
+        settings.budget());
+    return Times{t.best / static_cast<double>(copies), t.median / static_cast<double>(copies)};
+  };
+  const Times panels = each([&](const float* w) {
+    in_tiles(shape.rows, tokens, [&](std::int64_t r, std::int64_t rows, std::int64_t t, std::int64_t count) {
+      sgemm_nt(count, rows, shape.cols, x.floats.data() + t * shape.cols, shape.cols, w + r * shape.cols, shape.cols,
+               out.data() + t * shape.rows + r, shape.rows);
+    });
+  });
+  const Times whole = each([&](const float* w) {
+    constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
+    const auto m = static_cast<int>(tokens), n = static_cast<int>(shape.rows), k = static_cast<int>(shape.cols);
+    sgemm(kRowMajor, kNoTrans, kTrans, m, n, k, 1.0f, x.floats.data(), k, w, k, 0.0f, out.data(), n);
+  });
+  return {panels, whole};
+}
+
+// ---------------------------------------------------------------- products
+// One way of multiplying with packed weights: product(groups, outputs, cols, all tokens, first token, tokens, out, stride).
+struct Way {
+  std::string name;
+  std::function<void(const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t)>
+      product;
+};
+
+struct Packing {
+  std::string format;
+  std::int64_t block;  // of columns
+  std::int64_t (*group_bytes)(std::int64_t cols);
+  std::function<void(Shape, std::int64_t group, std::uint8_t* out)> pack;  // 16 rows
+  std::int64_t file_row_bytes(std::int64_t cols) const { return cols / block * block_bytes; }
+  std::int64_t block_bytes;
+  std::vector<Way> ways;
+};
+
+std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& file, const std::vector<float>& floats) {
+  std::vector<Packing> all;
+  const auto fixed = [&x](ProductFixed product) {
+    return [&x, product](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t tokens, std::int64_t first,
+                         std::int64_t count, float* out,
+                         std::int64_t stride) { product(w, rows, cols, x.fixed(tokens, cols), first, count, out, stride); };
+  };
+  for (const FormatInfo& f : kFormats) {
+    const FormatKernels& k = kernels().matrix[f.format];
+    Packing p{std::string(f.name), f.block, k.group_bytes, {}, f.block_bytes, {}};
+    p.pack = [&k, &file, format = f.format](Shape shape, std::int64_t group, std::uint8_t* out) {
+      const std::int64_t stride = row_bytes(format, shape.cols);
+      k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
+    };
+    if (k.product_int8 != nullptr) {
+      p.ways.push_back({"int8", [&x, &k](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t tokens,
+                                         std::int64_t first, std::int64_t count, float* out, std::int64_t stride) {
+                          k.product_int8(w, rows, cols, x.quant(tokens, cols), first, count, out, stride);
+                        }});
+    }
+    p.ways.push_back({"f32", [&x, &k](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t, std::int64_t first,
+                                      std::int64_t count, float* out, std::int64_t stride) {
+                        k.product_f32(w, rows, cols, x.floats.data() + first * cols, cols, count, out, stride);
+                      }});
+    if (k.product_fixed != nullptr) p.ways.push_back({"fixed", fixed(k.product_fixed)});
+    all.push_back(std::move(p));
+  }
+  // Float weights that may be rounded, of whichever float format.
+  const FixedKernels& k = kernels().matrix.fixed;
+  Packing p{"rounded", 1, k.group_bytes, {}, 4, {{"fixed", fixed(k.product)}}};
+  p.pack = [&k, &floats](Shape shape, std::int64_t group, std::uint8_t* out) {
+    k.pack_group(floats.data() + group * kGroupRows * shape.cols, kGroupRows, shape.cols, out);
+  };
+  all.push_back(std::move(p));
+  return all;
+}
+
+Times time_product(const Way& way, const std::uint8_t* weights, std::int64_t copies, std::int64_t copy_bytes, std::int64_t group_bytes,
+                   Shape shape, std::int64_t tokens, float* out, double budget) {
+  const Times t = measure(
+      [&] {
+        for (std::int64_t c = 0; c < copies; ++c) {
+          const std::uint8_t* groups = weights + c * copy_bytes;
+          in_tiles(shape.rows, tokens, [&](std::int64_t r, std::int64_t rows, std::int64_t first, std::int64_t count) {
+            way.product(groups + r / kGroupRows * group_bytes, rows, shape.cols, tokens, first, count, out + first * shape.rows + r,
+                        shape.rows);
+          });
+        }
+      },
+      budget);
+  return {t.best / static_cast<double>(copies), t.median / static_cast<double>(copies)};
+}
+
+double gflops(double macs, double seconds) { return 2e-9 * macs / seconds; }
+
+void products(const Settings& settings) {
+  const std::vector<Shape> shapes =
+      settings.quick ? std::vector<Shape>{{2048, 2048}} : std::vector<Shape>{{1536, 384}, {576, 1536}, {640, 2048}, {2048, 2048}};
+  const std::vector<std::int64_t> counts =
+      settings.quick ? std::vector<std::int64_t>{1, 16, 256} : std::vector<std::int64_t>{1, 2, 4, 16, 64, 256};
+  const std::int64_t most = 2048 * 2048;
+  Activations x(2048);
+  std::vector<std::uint8_t> file(static_cast<std::size_t>(most * 4));
+  std::mt19937 random(1);
+  for (auto& byte : file) byte = static_cast<std::uint8_t>(random() % 48);  // no infinities in any scale
+  const std::vector<float> floats(static_cast<std::size_t>(most), 0.25f);
+  std::vector<float> out(static_cast<std::size_t>(kMostTokens * 2048));
+  std::map<std::pair<Shape, std::int64_t>, double> rival;  // GFLOP/s
+
+  std::printf(
+      "\nProducts, one thread. Up to %lld tokens the weights come from memory (%lld MB of copies), beyond they may stay in the caches.\n"
+      "weights x activations, GB/s: of packed weights. OpenBLAS: float32 weights of the same shape, as the engine would call it.\n",
+      static_cast<long long>(kNarrowRows), static_cast<long long>(kFromMemory >> 20));
+  std::printf("%-8s%-6s %5s x %-5s %6s | %8s %8s | %9s | %6s | %8s %s\n", "weights", "by", "rows", "cols", "tokens", "GFLOP/s", "median",
+              "MAC/cycle", "GB/s", "OpenBLAS", "ours / its");
+  for (const Packing& packing : packings(x, file, floats)) {
+    const auto format = format_from_name(packing.format);  // none: the rounded floats, which go with float formats
+    const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantised; };
+    if (!settings.formats.empty() && std::none_of(settings.formats.begin(), settings.formats.end(), wanted)) continue;
+    for (Shape shape : shapes) {
+      if (shape.cols % packing.block != 0) shape.cols = round_up(shape.cols, packing.block);
+      const std::int64_t group_bytes = packing.group_bytes(shape.cols), groups = shape.rows / kGroupRows, bytes = groups * group_bytes;
+      const std::int64_t copies = ceil_div(kFromMemory, bytes);
+      const HugeBuffer memory(bytes * copies);
+      const auto pack = [&](std::int64_t copy) {
+        for (std::int64_t g = 0; g < groups; ++g) packing.pack(shape, g, memory.get() + copy * bytes + g * group_bytes);
+      };
+      pack(0);
+      for (std::int64_t c = 1; c < copies; ++c) std::memcpy(memory.get() + c * bytes, memory.get(), static_cast<std::size_t>(bytes));
+      for (const Way& way : packing.ways) {
+        for (const std::int64_t tokens : counts) {
+          const Times t = time_product(way, memory.get(), tokens <= kNarrowRows ? copies : 1, bytes, group_bytes, shape, tokens, out.data(),
+                                       settings.budget());
+          std::printf("%-8s%-6s %5lld x %-5lld %6lld | %8.1f %8.1f | %9.1f | %6.1f |", packing.format.c_str(), way.name.c_str(),
+                      static_cast<long long>(shape.rows), static_cast<long long>(shape.cols), static_cast<long long>(tokens),
+                      gflops(shape.macs(tokens), t.best), gflops(shape.macs(tokens), t.median), shape.macs(tokens) / t.best / settings.hz,
+                      static_cast<double>(bytes) / t.best * 1e-9);
+          if (blas() != nullptr) {
+            const auto [known, missing] = rival.try_emplace({shape, tokens});
+            if (missing) known->second = gflops(shape.macs(tokens), openblas(shape, tokens, x, settings).panels.best);
+            std::printf(" %8.1f %6.2f", known->second, gflops(shape.macs(tokens), t.best) / known->second);
+          }
+          std::printf("\n");
+          std::fflush(stdout);
+        }
+      }
+      const Times t = measure([&] { pack(0); }, settings.budget());
+      const auto source = static_cast<double>(shape.rows * packing.file_row_bytes(shape.cols));
+      std::printf("%-8s%-6s %5lld x %-5lld: %.1f GB/s of the file's bytes (median %.1f)\n", packing.format.c_str(), "pack",
+                  static_cast<long long>(shape.rows), static_cast<long long>(shape.cols), source / t.best * 1e-9, source / t.median * 1e-9);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- float32: whose kernel is ahead
+void float32_table(const Settings& settings) {
+  const std::vector<Shape> shapes = settings.quick
+                                        ? std::vector<Shape>{{1152, 384}, {2048, 2048}}
+                                        : std::vector<Shape>{{1152, 384}, {384, 384}, {1536, 384}, {384, 1536}, {2048, 2048}, {576, 1536}};
+  std::printf(
+      "\nfloat32 products, one thread, GFLOP/s, best (median). The engine takes %s here (PUMICE_SGEMM), and %s for weights that may be "
+      "rounded.\nOpenBLAS: in the engine's tiles (equal rows equal in any batch), and in one call on the whole product (not so).\n",
+      stays_row_major(Format::F32) ? "OpenBLAS" : "its own kernel", packs_fixed(Format::F32, true) ? "fixed point" : "the same");
+  if (blas() == nullptr) {
+    std::printf("not run: there is no OpenBLAS, %s\n", blas_why_not().c_str());
+    return;
+  }
+  std::printf("%5s x %-5s %6s | %18s | %18s | %18s | %10s %10s | %s\n", "rows", "cols", "tokens", "own", "OpenBLAS, tiles",
+              "OpenBLAS, one call", "own/tiles", "own/call", "ahead");
+  const FormatKernels& k = kernels().matrix[Format::F32];
+  Activations x(2048);
+  std::vector<float> out(static_cast<std::size_t>(kMostTokens * 2048));
+  for (const Shape shape : shapes) {
+    const std::int64_t group_bytes = k.group_bytes(shape.cols), bytes = shape.rows / kGroupRows * group_bytes;
+    const std::int64_t all_copies = ceil_div(kFromMemory, bytes);
+    const HugeBuffer memory(all_copies * bytes);
+    for (std::int64_t at = 0; at < all_copies * bytes; at += group_bytes) {
+      k.pack_group(reinterpret_cast<const std::uint8_t*>(x.floats.data()), shape.cols * 4, kGroupRows, shape.cols, memory.get() + at);
+    }
+    const Way own{"f32", [&](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t, std::int64_t first,
+                             std::int64_t count, float* to, std::int64_t stride) {
+                    k.product_f32(w, rows, cols, x.floats.data() + first * cols, cols, count, to, stride);
+                  }};
+    for (const std::int64_t tokens : {8, 32, 128, 512}) {
+      const double macs = shape.macs(tokens);
+      const Times ours = time_product(own, memory.get(), tokens <= kNarrowRows ? all_copies : 1, bytes, group_bytes, shape, tokens,
+                                      out.data(), settings.budget());
+      const Rivals theirs = openblas(shape, tokens, x, settings);
+      const auto cell = [&](Times t) { std::printf(" | %8.1f (%7.1f)", gflops(macs, t.best), gflops(macs, t.median)); };
+      std::printf("%5lld x %-5lld %6lld", static_cast<long long>(shape.rows), static_cast<long long>(shape.cols),
+                  static_cast<long long>(tokens));
+      cell(ours);
+      cell(theirs.panels);
+      cell(theirs.whole);
+      const double best = std::min(theirs.panels.best, theirs.whole.best);
+      std::printf(" | %10.2f %10.2f | %s\n", theirs.panels.best / ours.best, theirs.whole.best / ours.best,
+                  ours.best <= best ? "own" : "OpenBLAS");
+      std::fflush(stdout);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- rows
+void row(const Settings& settings, const std::string& name, double bytes, double macs, const std::function<void()>& run) {
+  const Times t = measure(run, settings.budget());
+  std::printf("%-44s | %10.1f %10.1f | %6.1f", name.c_str(), t.best * 1e9, t.median * 1e9, bytes / t.best * 1e-9);
+  if (macs > 0) std::printf(" | %5.1f", macs / t.best / settings.hz);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+std::string label(const char* name, std::int64_t n, const char* more = "") { return std::string(name) + " of " + std::to_string(n) + more; }
+
+void rows_table(const Settings& settings) {
+  const RowKernels& k = kernels().rows;
+  constexpr std::int64_t kWide = 1 << 18;
+  Activations x(2048);
+  float* const a = x.floats.data();  // 512 x 2048: three pieces of kWide and more
+  float *const b = a + kWide, *const c = b + kWide;
+  std::printf(
+      "\nRow kernels, one thread, operands in the caches but for attend. GB/s: of what has to be read and written.\n%-44s | %10s %10s | "
+      "%6s | %s\n",
+      "", "ns a call", "median", "GB/s", "MAC/cycle");
+  for (const std::int64_t n : {576, 2048, 4096})
+    row(settings, label("rms_norm", n), 12.0 * static_cast<double>(n), 0, [=] { k.rms_norm(a, b, nullptr, 1e-5f, n, c); });
+  row(settings, label("layer_norm", 384, ", with add"), 20.0 * 384, 0, [=] { k.layer_norm(a, b, b + 384, a + 4096, 1e-5f, 384, c); });
+  row(settings, label("layer_norm", 1024, ", with add"), 20.0 * 1024, 0, [=] { k.layer_norm(a, b, b + 1024, a + 4096, 1e-5f, 1024, c); });
+  // In place: each run starts from what the last one left, so the tile is copied in each time, as a product leaves it.
+  const std::int64_t tile = kBlockRows * kBlockGroups * kGroupRows, width = kBlockGroups * kGroupRows;
+  const std::vector<float> product(a, a + tile);
+  const double tile_bytes = 4.0 * static_cast<double>(tile);
+  const auto fresh = [=, &product] { std::memcpy(c, product.data(), static_cast<std::size_t>(tile) * sizeof(float)); };
+  row(settings, "a tile of 96 x 64, copied", 2 * tile_bytes, 0, fresh);
+  const auto epilogue = [&](const char* name, Activation activation, const float* residual) {
+    row(settings, std::string("the same copied, then epilogue: bias") + name, (residual != nullptr ? 5 : 4) * tile_bytes, 0, [=] {
+      fresh();
+      k.epilogue(c, width, kBlockRows, width, b, activation, residual, width);
+    });
+  };
+  epilogue("", Activation::none, nullptr);
+  epilogue(", gelu", Activation::gelu, nullptr);
+  epilogue(", residual", Activation::none, b);
+  const auto gate = [&](std::int64_t n) {
+    row(settings, label("gate silu", n, ", copied first"), 20.0 * static_cast<double>(n), 0, [=] {
+      std::memcpy(c, a, static_cast<std::size_t>(n) * sizeof(float));
+      k.gate(c, b, Activation::silu, n);
+    });
+  };
+  gate(1536);
+  gate(8192);
+  row(settings, label("scale_add", 2048, ", two more"), 16.0 * 2048, 0, [=] { k.scale_add(a, 0.5f, b, b + 2048, 2048, c); });
+  for (const int dims : {64, 128}) {
+    for (const bool interleaved : {false, true}) {
+      row(settings, label("rope", dims, interleaved ? ", interleaved" : ", halves"), 12.0 * dims, 0, [=] {
+        std::memcpy(c, a, static_cast<std::size_t>(dims) * sizeof(float));
+        k.rope(c, b, b + dims / 2, dims, interleaved);
+      });
+    }
+  }
+  for (const std::int64_t n : {384, 2048}) {
+    const QuantRows q = x.quant(1, n);
+    const FixedRows f = x.fixed(1, n);
+    row(settings, label("quantize", n), 5.4 * static_cast<double>(n), 0, [=] { k.quantize(a, n, 1, 0, q); });
+    row(settings, label("quantize_fixed", n), 6.06 * static_cast<double>(n), 0, [=] { k.quantize_fixed(a, n, 1, 0, f); });
+  }
+  row(settings, "pool mean, 32 rows of 384", 4.0 * 33 * 384, 0, [=] { k.pool(a, 384, 32, 384, PoolKind::mean, c); });
+  for (const std::int64_t n : {49152, 128256}) {
+    volatile double sink = 0;
+    row(settings, label("log_sum_exp", n), 4.0 * static_cast<double>(n), 0, [&, n] { sink = k.log_sum_exp(a, n); });
+  }
+  const auto format_name = [](KvFormat format) { return format == KvFormat::f16 ? "f16" : format == KvFormat::f32 ? "f32" : "q8_0"; };
+  for (const int dim : {64, 128}) {
+    for (const KvFormat format : {KvFormat::f16, KvFormat::q8_0, KvFormat::f32}) {
+      const std::int64_t page_bytes = kv_page_bytes(format, dim);
+      const std::int64_t all_pages = ceil_div(kFromMemory, page_bytes);
+      const HugeBuffer memory(all_pages * page_bytes);
+      std::vector<const std::uint8_t*> pages;
+      for (std::int64_t p = 0; p < all_pages; ++p) {
+        std::uint8_t* page = memory.get() + p * page_bytes;
+        k.kv_store(format, dim, a + p % 64 * dim, b + p % 64 * dim, dim, dim, 0, kPageTokens, page);
+        pages.push_back(page);
+      }
+      const std::string of = std::string(" of ") + format_name(format) + ", head_dim " + std::to_string(dim);
+      row(settings, "kv_store of a page" + of, 8.0 * kPageTokens * dim + static_cast<double>(page_bytes), 0,
+          [&] { k.kv_store(format, dim, a, b, dim, dim, 0, kPageTokens, memory.get()); });
+      for (const std::int64_t keys : {512, 4096, 8192}) {
+        if (settings.quick && keys != 4096) continue;
+        const std::int64_t of_head = keys / kPageTokens, heads = all_pages / of_head;
+        for (const int count : {1, kMaxQueries}) {
+          std::vector<Query> queries;
+          for (int i = 0; i < count; ++i) queries.push_back({a + i * dim, 0, keys});
+          std::vector<float> partials(static_cast<std::size_t>(keys / kChunkKeys * count * (dim + 2)));
+          std::int64_t head = 0;  // each call another head's pages, as a model's layers do
+          row(settings, "attend " + std::to_string(count) + (count == 1 ? " query, " : " queries, ") + std::to_string(keys) + " keys" + of,
+              static_cast<double>(of_head * page_bytes), 2.0 * static_cast<double>(keys * dim * count), [&] {
+                AttendCall call{format, dim, 0.125f, 0.0f, pages.data() + head * of_head, 0};
+                for (; call.chunk < keys / kChunkKeys; ++call.chunk) {
+                  k.attend(call, queries.data(), count, partials.data() + call.chunk * count * (dim + 2));
+                }
+                head = (head + 1) % heads;
+              });
+        }
+      }
+    }
+    const std::int64_t chunks = 8192 / kChunkKeys, stride = dim + 2;
+    std::vector<float> partials(static_cast<std::size_t>(chunks * stride), 1.0f);
+    row(settings, "merge of 32 chunks, head_dim " + std::to_string(dim), 4.0 * static_cast<double>(chunks * stride + dim), 0,
+        [&] { k.merge(partials.data(), chunks, stride, dim, c); });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    Settings settings;
+    for (int i = 1; i < argc; ++i) {
+      if (std::string_view(argv[i]) == "--quick") {
+        settings.quick = true;
+        continue;
+      }
+      const auto format = format_from_name(argv[i]);
+      if (!format) {
+        std::fprintf(stderr, "usage: ops_bench [--quick] [format ...]; '%s' is no weight format\n", argv[i]);
+        return 2;
+      }
+      settings.formats.push_back(*format);
+    }
+    settings.hz = clock_hz();
+    print_limits(settings);
+    products(settings);
+    if (settings.formats.empty()) {
+      float32_table(settings);
+      rows_table(settings);
+    }
+    std::printf("\nat the end: %.2f GHz\n", clock_hz() * 1e-9);
+    print_reads(settings);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,130 @@
+"""Engines in processes of their own that take turns, and tables of what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+ROOT = Path(__file__).parent.parent
+WORK = ROOT / "build" / "bench"
+Seen = dict[str, dict[str, list[float]]]  # by engine and measure: one figure a round
+
+
+class Engine(NamedTuple):
+    """What a process is started with."""
+
+    python: str
+    engine: str
+    work: str
+    model: Path
+    threads: int
+    file: Path = Path()
+
+
+class Works(Protocol):
+    def run(self, **go: Any) -> dict[str, float]: ...
+
+
+class Worker:
+    def __init__(self, what: Engine) -> None:
+        self._name = what.engine
+        env = {**os.environ, "OMP_NUM_THREADS": str(what.threads), "TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
+        command = [what.python, str(ROOT / "bench" / "worker.py"), what.engine, what.work, str(what.model)]
+        command += [str(what.threads), str(what.file), str(WORK)]
+        self._log = (WORK / f"{what.engine}-{what.work}.log").open("w")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env)
+        self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._name} ended: see {self._log.name}\n{Path(self._log.name).read_text()[-2000:]}")
+        return json.loads(line)
+
+    def run(self, **go: Any) -> dict[str, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(go) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+
+class Fresh:
+    """A new process for every piece of work; `process, s`: from its start to its answer."""
+
+    def __init__(self, what: Engine) -> None:
+        self._what = what
+
+    def run(self, **go: Any) -> dict[str, float]:
+        begin = time.perf_counter()
+        worker = Worker(self._what)
+        try:
+            return worker.run(**go) | {"process, s": time.perf_counter() - begin}
+        finally:
+            worker.close()
+
+
+class BesideBusy:
+    """A worker whose work is done while another process keeps one processor busy."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self, **go: Any) -> dict[str, float]:
+        processor = min(os.sched_getaffinity(0))
+        program = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nprint(flush=True)\nwhile True: pass"
+        busy = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        try:
+            assert busy.stdout is not None
+            busy.stdout.readline()  # it is at it
+            return self._worker.run(**go)
+        finally:
+            busy.kill()
+            busy.wait()
+
+
+Runs = Mapping[str, tuple[Works, dict[str, Any]]]
+
+
+def in_turn(runs: Runs, rounds: int, warm: bool = True) -> Seen:
+    """Every worker once per round, so that a slow minute of the machine falls on all of them."""
+    seen: Seen = {name: {} for name in runs}
+    for worker, go in runs.values() if warm else ():
+        worker.run(**go)
+    for _ in range(rounds):
+        for name, (worker, go) in runs.items():
+            for key, value in worker.run(**go).items():
+                seen[name].setdefault(key, []).append(value)
+    return seen
+
+
+def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[float]]], str] = lambda name, values: "") -> None:
+    """Medians, and how many times better pumice is: speeds (".../s") are better large, times and bytes small."""
+    ours = seen["pumice"][key]
+    speed = key.endswith("/s")
+    print(f"\n{title}: {key}, median (lowest to highest)")
+    for name, values in seen.items():
+        if key not in values:
+            continue
+        ratios = [a / b if speed else b / a for a, b in zip(ours, values[key])]
+        digits = 1 if statistics.median(values[key]) >= 100 else 3
+        middle, low, high = (f"{f(values[key]):.{digits}f}" for f in (statistics.median, min, max))
+        label = "pumice / this" if speed else "this / pumice"
+        print(f"  {name:40s} {middle:>9s}  ({low} to {high})   {label}: {statistics.median(ratios):.2f}{note(name, values)}", flush=True)
+
+
+def quality(key: str) -> Callable[[str, dict[str, list[float]]], str]:
+    return lambda name, values: f"   {key} {values[key][0]:.6f}"
