@@ -60,12 +60,15 @@ PADS = [0, 8, 3]
 PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
 EXACT = 1e-10  # float32 arithmetic
 PRECISE = 1e-8  # activations of 15 bits
+BFLOAT16 = 2e-5  # activations of 8 bits, of BF16 weights where an instruction set multiplies such: 2.8e-6 for normal ones
 ROUNDED = 2e-7  # weights of 13 bits and activations of 14, by blocks of 64: 6e-8 for normal ones
 ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # f32: angles of rope are float32 numbers
 
 
 def product_limits(*formats: str) -> dict[str, float]:
-    return PRODUCT if any(BLOCKS[f] > 1 for f in formats) else PRODUCT | {"automatic": EXACT}
+    if any(BLOCKS[f] > 1 for f in formats):
+        return PRODUCT
+    return PRODUCT | {"automatic": BFLOAT16 if "BF16" in formats else EXACT}
 
 
 def linear(

@@ -15,6 +15,12 @@ namespace {
 
 bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
 
+unsigned leaf7(unsigned subleaf, char reg) {
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || a < subleaf || !__get_cpuid_count(7, subleaf, &a, &b, &c, &d)) return 0;
+  return reg == 'a' ? a : reg == 'b' ? b : c;
+}
+
 // The register state that the operating system saves (XCR0): a processor's AVX is useless, and faults, without it.
 unsigned saved_state() {
   unsigned low, high;
@@ -30,18 +36,32 @@ bool runs_avx2() {
   if (!(fma && osxsave && avx && f16c)) return false;
   constexpr unsigned kXmmAndYmm = 0x6;
   if ((saved_state() & kXmmAndYmm) != kXmmAndYmm) return false;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const bool avx2 = has(b, 5), bmi2 = has(b, 8);
+  const unsigned word = leaf7(0, 'b');
+  const bool avx2 = has(word, 5), bmi2 = has(word, 8);
   return avx2 && bmi2;
 }
+
+// AVX-512 without VNNI (Skylake-X) takes AVX2: its integer products would be no faster.
+bool runs_avx512() {
+  if (!runs_avx2()) return false;
+  constexpr unsigned kUpToZmm = 0xe6;  // and the mask registers
+  if ((saved_state() & kUpToZmm) != kUpToZmm) return false;
+  const unsigned b = leaf7(0, 'b'), c = leaf7(0, 'c');
+  const bool f = has(b, 16), dq = has(b, 17), bw = has(b, 30), vl = has(b, 31), vnni = has(c, 11);
+  return f && dq && bw && vl && vnni;
+}
+
+bool runs_avx512_bf16() { return runs_avx512() && has(leaf7(1, 'a'), 5); }
 
 // Best first.
 struct Known {
   bool runs;
   Kernels kernels;
 };
-const std::array<Known, 2>& known() {
-  static const std::array<Known, 2> all = {Known{runs_avx2(), {"avx2", kMatrixAvx2, kRowsAvx2}},
+const std::array<Known, 4>& known() {
+  static const std::array<Known, 4> all = {Known{runs_avx512_bf16(), {"avx512_bf16", kMatrixAvx512Bf16, kRowsAvx512}},
+                                           Known{runs_avx512(), {"avx512", kMatrixAvx512, kRowsAvx512}},
+                                           Known{runs_avx2(), {"avx2", kMatrixAvx2, kRowsAvx2}},
                                            Known{true, {"scalar", kMatrixScalar, kRowsScalar}}};
   return all;
 }
@@ -65,6 +85,15 @@ const Kernels& choose() {
 const Kernels& kernels() {
   static const Kernels& chosen = choose();
   return chosen;
+}
+
+const std::vector<const char*>& known_isas() {
+  static const std::vector<const char*> names = [] {
+    std::vector<const char*> all;
+    for (auto candidate = known().rbegin(); candidate != known().rend(); ++candidate) all.push_back(candidate->kernels.isa);
+    return all;
+  }();
+  return names;
 }
 
 const Kernels* kernels_for(const char* isa) {

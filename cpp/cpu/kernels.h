@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "core/backend.h"
 #include "core/formats.h"
@@ -65,8 +66,11 @@ struct FormatKernels {
   void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   // Row `lane` of a group as floats: bit-equal to unpack() of core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
-  ProductF32 product_f32;    // activations as they are (compute="float32", and float weights)
-  ProductInt8 product_int8;  // null for formats that are not quantised (info(format).quantised)
+  ProductF32 product_f32;      // activations as they are (compute="float32", and float weights)
+  // Activations may lose what bfloat16 cannot hold: product_f32 itself, but for BF16 weights on avx512_bf16, the one kernel whose bits are its own
+  // (docs/numerics.md). They still do not depend on how many rows go along.
+  ProductF32 product_bf16;
+  ProductInt8 product_int8;    // null for formats that are not quantised (info(format).quantised)
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
@@ -134,12 +138,13 @@ struct Kernels {
   RowKernels rows;
 };
 
-extern const MatrixKernels kMatrixScalar, kMatrixAvx2;  // cpu/isa/matrix_*.cpp
-extern const RowKernels kRowsScalar, kRowsAvx2;         // cpu/isa/rows_*.cpp
+extern const MatrixKernels kMatrixScalar, kMatrixAvx2, kMatrixAvx512, kMatrixAvx512Bf16;  // cpu/isa/matrix_*.cpp
+extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                              // cpu/isa/rows_*.cpp
 
-// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names ("scalar", "avx2");
-// throws invalid_argument for a name that is unknown or that this machine cannot run. Chosen once.
+// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument for a
+// name that is unknown or that this machine cannot run. Chosen once.
 const Kernels& kernels();
+const std::vector<const char*>& known_isas();  // all names, plainest first: what lists instruction sets goes through these
 const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable here: for tests and doctor()
 
 }  // namespace pumice::cpu

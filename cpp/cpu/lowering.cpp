@@ -17,7 +17,9 @@ bool overlap(const View& a, const View& b) {
 class Lowering {
  public:
   Lowering(const Program& program, const WeightShapes& weights, Compute compute)
-      : program_(program), weights_(weights), compute_(compute) {}
+      : program_(program), weights_(weights), compute_(compute) {
+    for (const MatrixShape& matrix : weights.matrices) names_what_may_round_ |= matrix.may_round;
+  }
 
   Plan lower() {
     plan_.facts = check_program(program_, weights_);
@@ -143,6 +145,8 @@ class Lowering {
       part.quantised = quantised(in, precise ? Codes::two_int8 : Codes::int8);
     } else if (fixed || info(shape.format).quantised) {
       part.quantised = quantised(in, Codes::fixed);
+    } else {
+      part.may_round = !precise && !names_what_may_round_;
     }
     return part;
   }
@@ -231,6 +235,7 @@ class Lowering {
   const Program& program_;
   const WeightShapes& weights_;
   const Compute compute_;
+  bool names_what_may_round_ = false;  // an encoder: what it does not name, pooler and classifier, keeps its floats
   Plan plan_;
   std::size_t op_ = 0;
   std::vector<Quantised> quantised_now_;    // still what their views hold

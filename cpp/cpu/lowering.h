@@ -22,6 +22,7 @@ struct Part {
   std::int64_t rows, cols;
   std::int32_t col;        // of `out`
   std::int32_t quantised;  // what it multiplies; -1: the floats themselves
+  bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
 };
 struct LinearStep { View in, out, residual; Activation activation; std::vector<Part> parts; };
 struct GatedStep { View in, out; Activation activation; Part gate, up; };

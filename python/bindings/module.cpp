@@ -38,7 +38,7 @@ py::list devices() {
 
 py::dict build_info() {
   std::vector<std::string> isas, formats, families;
-  for (const char* isa : {"scalar", "avx2"}) {
+  for (const char* isa : cpu::known_isas()) {
     if (cpu::kernels_for(isa)) isas.emplace_back(isa);
   }
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);

@@ -164,13 +164,31 @@ def results(isa: str, folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def runs_avx2() -> bool:
-    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return flags is not None and {"avx2", "bmi2", "fma", "f16c"} <= set(flags[1].split())
+def runnable() -> list[str]:
+    """Instruction sets whose flags the kernel reports; it leaves out what it does not save."""
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    needed, isas = set[str](), ["scalar"]
+    for isa, more in {
+        "avx2": "avx2 bmi2 fma f16c",
+        "avx512": "avx512f avx512bw avx512dq avx512vl avx512_vnni",
+        "avx512_bf16": "avx512_bf16",
+    }.items():
+        needed |= set(more.split())
+        if needed <= flags:
+            isas.append(isa)
+        else:
+            print("not run here:", isa)
+    return isas
+
+
+def rounds_to_bf16(case: dict[str, Any]) -> bool:
+    """Where BF16 weights may have bits of their own on avx512_bf16 (docs/numerics.md)."""
+    return "linear" in case["op"] and "BF16" in formats_of(case) and not case.get("precise") and not case.get("may_round")
 
 
 def test_instruction_sets_agree(tmp_path: Path) -> None:
-    isas = ["scalar", "avx2"] if runs_avx2() else ["scalar"]
+    isas = runnable()
     assert _core.build_info()["isas"] == isas
     found = {isa: results(isa, tmp_path) for isa in isas}
     for index in sample():
@@ -179,7 +197,8 @@ def test_instruction_sets_agree(tmp_path: Path) -> None:
                 result = found[isa][f"{index} {compute}"]
                 check(index, compute, result)
                 same = result.tobytes() == found["scalar"][f"{index} {compute}"].tobytes()
-                assert same, f"{name(index)} {compute}: {isa} and scalar differ: {json.dumps(CASES[index])}"
+                own = isa == "avx512_bf16" and compute == "automatic" and rounds_to_bf16(CASES[index])
+                assert same or own, f"{name(index)} {compute}: {isa} and scalar differ: {json.dumps(CASES[index])}"
     assert {CASES[index]["op"] for index in sample()} == {case["op"] for case in CASES}
     assert {name for index in sample() if CASES[index]["op"] == "linear" for name in formats_of(CASES[index])} == set(BLOCKS)
 

@@ -1,31 +1,13 @@
 // AVX2: float32 products of every format, and the formats that are floats themselves.
 #include <immintrin.h>
 
-#include "cpu/matrix/ahead.h"
-#include "cpu/matrix/panel_f32_avx2.h"
+#include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
 
 namespace pumice::cpu::matrix {
 namespace {
 
-constexpr std::int64_t kColumns = 192;    // of a panel: 12 KiB, a third of L1
-constexpr std::int64_t kFewColumns = 64;  // of four panels at once, for few tokens
-constexpr int kTile = 6;                  // tokens of a register tile: 12 accumulators, 2 weights, 1 activation
-constexpr int kTokens = 72;               // tokens of a local tile of sums
-constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
-
-// Rows of activations that are about a multiple of 2 KiB apart share few sets of L1 and push each other and the panel out (9.7
-// multiply-adds a cycle instead of 14.5 at 1536 columns, 6.3 at 2048): they are copied to rows of 13 lines.
-constexpr std::int64_t kCopyStride = kColumns + 16;
-bool crowds_l1(std::int64_t x_stride) {
-  const std::int64_t apart = x_stride * static_cast<std::int64_t>(sizeof(float)) % 2048;
-  return apart < 256 || apart > 2048 - 256;
-}
-
-void copy_rows(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t columns, float* out) {
-  for (std::int64_t r = 0; r < rows; ++r)
-    __builtin_memcpy(out + r * kCopyStride, x + r * x_stride, static_cast<std::size_t>(columns) * sizeof(float));
-}
+constexpr int kTile = 6;  // 12 accumulators, 2 weights, 1 activation
 
 template <Format F>
 __m256 widen(const std::uint8_t* words) {
@@ -133,20 +115,11 @@ void tile_of_six(const std::uint8_t* const* panels, std::int64_t count, const fl
 #undef PUMICE_LOAD
 #undef PUMICE_STORE
 
-using Tile = void (*)(const std::uint8_t* const*, std::int64_t, const float*, std::int64_t, float*, std::int64_t);
 template <int N>
 constexpr Tile kTileOf = tile<Format::F32, 1, N>;
 constexpr Tile kTiles[kTile + 1] = {nullptr, kTileOf<1>, kTileOf<2>, kTileOf<3>, kTileOf<4>, kTileOf<5>, tile_of_six};
-// Few tokens: more groups at once, so that 8 to 12 chains hide the latency of a multiply-add. F: how the weights are stored.
-constexpr int kFew = 3;
-constexpr int kFewGroups[kFew + 1] = {0, 4, 3, 2};
-template <Format F>
-constexpr Tile kFewTiles[kFew + 1][kGroups + 1] = {{},
-                                                   {nullptr, tile<F, 1, 1>, tile<F, 2, 1>, tile<F, 3, 1>, tile<F, 4, 1>},
-                                                   {nullptr, tile<F, 1, 2>, tile<F, 2, 2>, tile<F, 3, 2>},
-                                                   {nullptr, tile<F, 1, 3>, tile<F, 2, 3>}};
 
-void store(const float* sums, std::int64_t lanes, float* out) {
+void store_sums(const float* sums, std::int64_t lanes, float* out) {
   if (lanes == 16) {
     _mm256_storeu_ps(out, _mm256_loadu_ps(sums));
     _mm256_storeu_ps(out + 8, _mm256_loadu_ps(sums + 8));
@@ -155,103 +128,27 @@ void store(const float* sums, std::int64_t lanes, float* out) {
   }
 }
 
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-// A product of up to kFew tokens, `columns` at a time. stored(g, k, count, slot): where those columns of group g lie as F; it may write
-// them to one of kGroups slots first.
-template <Format F, class Stored>
-void few_tokens(Stored stored, std::int64_t columns, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
-                std::int64_t count, float* out, std::int64_t out_stride) {
-  const std::int64_t groups = (rows + 15) / 16, together = kFewGroups[count];
-  alignas(64) float sums[kGroups][kFew][16];
-  for (std::int64_t g0 = 0; g0 < groups; g0 += together) {
-    const std::int64_t gs = least(together, groups - g0);
-    __builtin_memset(sums, 0, sizeof(sums));
-    for (std::int64_t k = 0; k < cols; k += columns) {
-      const std::int64_t ks = least(columns, cols - k);
-      const std::uint8_t* panels[kGroups];
-      for (std::int64_t g = 0; g < gs; ++g) panels[g] = stored(g0 + g, k, ks, g);
-      kFewTiles<F>[count][gs](panels, ks, x + k, x_stride, sums[0][0], kFew * 16);
-    }
-    for (std::int64_t g = 0; g < gs; ++g) {
-      const std::int64_t row = (g0 + g) * 16;
-      for (std::int64_t t = 0; t < count; ++t) store(sums[g][t], least(16, rows - row), out + t * out_stride + row);
-    }
+template <Format F>
+void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {
+  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+  for (std::int64_t i = 0; i < count; i += 16) {
+    _mm_prefetch(reinterpret_cast<const char*>(words + i * kWord + 2048), _MM_HINT_T0);
+    _mm256_storeu_ps(out + i, widen<F>(words + i * kWord));
+    _mm256_storeu_ps(out + i + 8, widen<F>(words + (i + 8) * kWord));
   }
 }
 
 }  // namespace
+}  // namespace pumice::cpu::matrix
+
+#include "cpu/matrix/float_product.inc"
+
+namespace pumice::cpu::matrix {
 
 void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
                          const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
-  if (count <= 0) return;
-  alignas(64) float sums[kGroups][kTokens][16];
-  alignas(64) float buffer[kGroups * kFewColumns * 16];
-  alignas(64) float copy[kTokens * kCopyStride];
-  static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float));
-  if (count <= kFew) {
-    const auto unpacked = [&](std::int64_t g, std::int64_t k, std::int64_t ks, std::int64_t slot) {
-      return reinterpret_cast<const std::uint8_t*>(panel(groups + g * group_bytes, k, ks, buffer + slot * kFewColumns * 16));
-    };
-    few_tokens<Format::F32>(unpacked, kFewColumns, rows, cols, x, x_stride, count, out, out_stride);
-    return;
-  }
-  const std::int64_t all_groups = (rows + 15) / 16;
-  const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // of equal size
-  for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
-    const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
-    for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
-      const std::int64_t gs = least(kGroups, all_groups - g0);
-      for (std::int64_t g = 0; g < gs; ++g) __builtin_memset(sums[g], 0, static_cast<std::size_t>(tokens) * sizeof(sums[0][0]));
-      for (std::int64_t k = 0; k < cols; k += kColumns) {
-        const std::int64_t ks = least(kColumns, cols - k);
-        const float* xk = x + t0 * x_stride + k;
-        std::int64_t xk_stride = x_stride;
-        if (crowds_l1(x_stride)) {
-          copy_rows(xk, x_stride, tokens, ks, copy);
-          xk = copy;
-          xk_stride = kCopyStride;
-        }
-        for (std::int64_t g = 0; g < gs; ++g) {
-          const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
-          const auto at = [&](std::int64_t column) { return column * group_bytes / cols; };  // to a few lines, where there are heads of blocks
-          const std::uint8_t* next = g + 1 < gs ? group + group_bytes + at(k) : k + ks < cols ? groups + g0 * group_bytes + at(k + ks) : group + group_bytes;
-          Ahead ahead(next, at(ks), (tokens + kTile - 1) / kTile);
-          for (std::int64_t t = 0; t < tokens;) {
-            ahead.some();
-            const std::int64_t left = tokens - t;  // the last two tiles share evenly: one token takes as long as four
-            const std::int64_t n = left >= 2 * kTile || left == kTile ? kTile : left < kTile ? left : (left + 1) / 2;
-            kTiles[n](&weights, ks, xk + t * xk_stride, xk_stride, sums[g][t], 0);
-            t += n;
-          }
-        }
-      }
-      for (std::int64_t g = 0; g < gs; ++g) {
-        const std::int64_t row = (g0 + g) * 16;
-        for (std::int64_t t = 0; t < tokens; ++t) store(sums[g][t], least(16, rows - row), out + (t0 + t) * out_stride + row);
-      }
-    }
-    t0 += tokens;
-  }
+  product_panels(panel, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
 }
-
-namespace {
-
-template <Format F>
-const float* float_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
-  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-  const std::uint8_t* words = group + first * 16 * kWord;
-  if constexpr (F == Format::F32) return reinterpret_cast<const float*>(words);
-  for (std::int64_t i = 0; i < 16 * count; i += 16) {
-    _mm_prefetch(reinterpret_cast<const char*>(words + i * kWord + 2048), _MM_HINT_T0);
-    _mm256_storeu_ps(buffer + i, widen<F>(words + i * kWord));
-    _mm256_storeu_ps(buffer + i + 8, widen<F>(words + (i + 8) * kWord));
-  }
-  return buffer;
-}
-
-}  // namespace
 
 template <Format F>
 std::int64_t Avx2<F>::group_bytes(std::int64_t cols) {
@@ -281,13 +178,7 @@ void Avx2<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols,
 template <Format F>
 void Avx2<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                           std::int64_t count, float* out, std::int64_t out_stride) {
-  const std::int64_t group_bytes = group_bytes_of<F>(cols);
-  if (count < 1 || count > kFew) {
-    product_panels_avx2(float_panel<F>, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
-    return;
-  }
-  const auto as_stored = [&](std::int64_t g, std::int64_t, std::int64_t, std::int64_t) { return groups + g * group_bytes; };
-  few_tokens<F>(as_stored, cols, rows, cols, x, x_stride, count, out, out_stride);
+  product_floats<F>(groups, rows, cols, x, x_stride, count, out, out_stride);
 }
 
 template struct Avx2<Format::F32>;

@@ -16,6 +16,13 @@ struct WordBlock {
 using FixedBlock = WordBlock<kFixedBlock>;
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
+// A register tile's activations of one panel: block b at codes + b * codes_stride, scales + b * scales_stride.
+struct FixedTile {
+  const std::int16_t* codes;
+  const float* scales;
+  std::int64_t codes_stride, scales_stride;
+};
+
 constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
 inline std::int64_t fixed_group_bytes(std::int64_t cols) { return fixed_blocks(cols) * static_cast<std::int64_t>(sizeof(FixedBlock)); }
 

@@ -222,14 +222,17 @@ constexpr std::int64_t block_at(std::int64_t b) {
 }  // namespace
 
 // The kernels of one format; each instruction set has such a template and instantiates it in its own files.
-#define PUMICE_MATRIX_MEMBERS                                                                                                             \
-  static std::int64_t group_bytes(std::int64_t cols);                                                                                     \
-  static void pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group); \
-  static void unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out);                                             \
+// PRODUCTS alone: of one whose groups another packs.
+#define PUMICE_MATRIX_PRODUCTS                                                                                                           \
   static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,        \
                           std::int64_t count, float* out, std::int64_t out_stride);                                                       \
   static void product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,      \
                            std::int64_t count, float* out, std::int64_t out_stride)
+#define PUMICE_MATRIX_MEMBERS                                                                                                             \
+  static std::int64_t group_bytes(std::int64_t cols);                                                                                     \
+  static void pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group); \
+  static void unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out);                                             \
+  PUMICE_MATRIX_PRODUCTS
 
 template <Format F>
 struct Scalar {
@@ -240,14 +243,17 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// Table entry of a format: its integer kernels only if the format has them.
-template <template <Format> class Isa, Format F>
-constexpr FormatKernels entry(ProductFixed q8_0) {
-  using K = Isa<F>;
+// Table entry of a format: Groups packs, Products multiplies; its integer kernels only if the format has them. bf16: of BF16 weights, where the
+// instruction set has one.
+template <template <Format> class Groups, template <Format> class Products, Format F>
+constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
+  using G = Groups<F>;
+  using P = Products<F>;
+  const ProductF32 rounding = F == Format::BF16 && bf16 ? bf16 : P::product_f32;
   if constexpr (info(F).quantised)
-    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, K::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
+    return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, P::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
   else
-    return {K::group_bytes, K::pack_group, K::unpack_row, K::product_f32, nullptr, nullptr};
+    return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, nullptr, nullptr};
 }
 
 }  // namespace pumice::cpu::matrix

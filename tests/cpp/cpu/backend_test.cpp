@@ -254,7 +254,9 @@ TEST_P(Truth, DecoderOfTwoSequences) {
     batch.segments = segments;
     found[device] = s.run(batch, 335);
   }
-  EXPECT_LT(nmse(found[0], found[1]), c.limit);
+  const FormatKernels& k = kernels().matrix[c.format];
+  const bool rounds = c.compute == Compute::automatic && k.product_bf16 != k.product_f32;
+  EXPECT_LT(nmse(found[0], found[1]), rounds ? 1e-4 : c.limit);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Truth, testing::Values(
@@ -262,6 +264,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, Truth, testing::Values(
     TruthCase{"F32_f16cache", Format::F32, Format::F32, Compute::automatic, KvFormat::f16, 1e-6},
     TruthCase{"F32_q8cache", Format::F32, Format::F32, Compute::automatic, KvFormat::q8_0, 2e-3},
     TruthCase{"BF16_F16", Format::BF16, Format::F16, Compute::automatic, KvFormat::f32, 1e-10},
+    TruthCase{"BF16_float32", Format::BF16, Format::F16, Compute::float32, KvFormat::f32, 1e-10},
     TruthCase{"Q8_0_float32", Format::Q8_0, Format::Q4_0, Compute::float32, KvFormat::f32, 1e-10},
     TruthCase{"Q8_0_int8", Format::Q8_0, Format::Q8_0, Compute::automatic, KvFormat::f32, 2e-3},
     TruthCase{"Q4_0_F32_mixed", Format::Q4_0, Format::F32, Compute::automatic, KvFormat::f16, 2e-3}),

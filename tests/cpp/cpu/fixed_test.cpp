@@ -6,18 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/all_kernels.h"
 
 namespace pumice::cpu {
 namespace {
-
-std::vector<const Kernels*> all_kernels() {
-  std::vector<const Kernels*> all;
-  for (const char* isa : {"scalar", "avx2"}) {
-    if (const Kernels* k = kernels_for(isa)) all.push_back(k);
-  }
-  return all;
-}
 
 std::vector<float> normals(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/all_kernels.h"
 
 namespace pumice::cpu {
 namespace {
@@ -151,13 +151,6 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Scalar, and AVX2 where the machine has it.
-std::vector<const MatrixKernels*> all_kernels() {
-  std::vector<const MatrixKernels*> all = {&kMatrixScalar};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) all.push_back(&kMatrixAvx2);
-  return all;
-}
-
 class Matrix : public ::testing::TestWithParam<Format> {
  protected:
   Format format = GetParam();
@@ -175,8 +168,8 @@ TEST_P(Matrix, GroupsHoldTheFilesWeights) {
         const Bytes file = file_rows(format, rows, cols, fill, static_cast<std::uint32_t>(rows + cols));
         const std::vector<float> truth = unpacked(format, file, cols);
         Bytes first;
-        for (const MatrixKernels* kernels : all_kernels()) {
-          const FormatKernels& k = (*kernels)[format];
+        for (const Kernels* kernels : all_kernels()) {
+          const FormatKernels& k = kernels->matrix[format];
           ASSERT_EQ(k.group_bytes(cols) % 64, 0);
           ASSERT_LE(k.group_bytes(cols), static_cast<double>(16 * row_bytes(format, cols)) * 1.037 + 64);
           const Bytes groups = pack_all(k, format, file, rows, cols);
@@ -219,15 +212,15 @@ Reference reference(const float* w, std::int64_t cols, X x) {
 constexpr std::int64_t kCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 65, 73, 128, 129};
 
 TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
-  for (const MatrixKernels* kernels : all_kernels()) ASSERT_EQ((*kernels)[format].product_int8 != nullptr, quantised);
+  for (const Kernels* kernels : all_kernels()) ASSERT_EQ(kernels->matrix[format].product_int8 != nullptr, quantised);
   if (!quantised) return;
   const std::int64_t cols = info(format).block == 256 ? 512 : 288;
   for (std::int64_t rows = 1; rows <= 33; rows += rows < 15 ? 7 : 1) {
     const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
     const std::vector<float> w = unpacked(format, file, cols);
     Activations x = activations(9, cols, Fill::random, 5);
-    for (const MatrixKernels* kernels : all_kernels()) {
-      const FormatKernels& k = (*kernels)[format];
+    for (const Kernels* kernels : all_kernels()) {
+      const FormatKernels& k = kernels->matrix[format];
       const std::vector<float> out = run_int8(k, pack_all(k, format, file, rows, cols), rows, cols, x, 2, 7);
       for (std::int64_t t = 0; t < 7; ++t) {
         for (std::int64_t r = 0; r < rows; ++r) {
@@ -247,8 +240,8 @@ TEST_P(Matrix, Int8SurvivesExtremeCodes) {
       const Bytes file = file_rows(format, rows, cols, weights, 3);
       const std::vector<float> w = unpacked(format, file, cols);
       Activations x = activations(8, cols, values, 7);
-      for (const MatrixKernels* kernels : all_kernels()) {
-        const FormatKernels& k = (*kernels)[format];
+      for (const Kernels* kernels : all_kernels()) {
+        const FormatKernels& k = kernels->matrix[format];
         const Bytes groups = pack_all(k, format, file, rows, cols);
         for (const std::int64_t count : {1, 4, 8}) {
           const std::vector<float> out = run_int8(k, groups, rows, cols, x, 0, count);
@@ -274,13 +267,13 @@ TEST_P(Matrix, Int8BitsDependOnNothingElse) {
     const FormatKernels& scalar = kMatrixScalar[format];
     const Bytes groups = pack_all(scalar, format, file, rows, cols);
     const std::vector<float> truth = run_int8(scalar, groups, rows, cols, x, 1, most);
-    for (const MatrixKernels* kernels : all_kernels()) {
-      const FormatKernels& k = (*kernels)[format];
+    for (const Kernels* kernels : all_kernels()) {
+      const FormatKernels& k = kernels->matrix[format];
       for (const std::int64_t count : kCounts) {
-        if (kernels == &kMatrixScalar && count > 8) continue;
+        if (kernels == all_kernels().front() && count > 8) continue;
         const std::int64_t skip = std::min<std::int64_t>(3, most - count);
         const std::vector<float> some(truth.begin() + skip * rows, truth.begin() + (skip + count) * rows);
-        ASSERT_TRUE(same_bits(run_int8(k, groups, rows, cols, x, 1 + skip, count), some)) << rows << " rows, " << count << " tokens";
+        ASSERT_TRUE(same_bits(run_int8(k, groups, rows, cols, x, 1 + skip, count), some)) << kernels->isa << ", " << rows << " rows, " << count << " tokens";
       }
       run_int8(k, groups, rows, cols, x, 0, 0);
     }
@@ -308,18 +301,62 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
           ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale);
         }
       }
-      for (const MatrixKernels* kernels : all_kernels()) {
+      for (const Kernels* kernels : all_kernels()) {
         for (const std::int64_t count : kCounts) {
-          if (kernels == &kMatrixScalar && count > 4) continue;
+          if (kernels == all_kernels().front() && count > 4) continue;
           const std::int64_t skip = std::min<std::int64_t>(3, most - count);
           const std::vector<float> some(all.begin() + skip * rows, all.begin() + (skip + count) * rows);
-          ASSERT_TRUE(same_bits(run_f32((*kernels)[format], groups, rows, cols, x, skip, count), some))
-              << rows << " x " << cols << ", " << count << " tokens";
+          ASSERT_TRUE(same_bits(run_f32(kernels->matrix[format], groups, rows, cols, x, skip, count), some))
+              << kernels->isa << ", " << rows << " x " << cols << ", " << count << " tokens";
         }
-        run_f32((*kernels)[format], groups, rows, cols, x, 0, 0);
+        run_f32(kernels->matrix[format], groups, rows, cols, x, 0, 0);
       }
     }
   }
+}
+
+// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the row.
+TEST_P(Matrix, ProductsMayRoundToBf16) {
+  std::mt19937 random(19);
+  std::normal_distribution<float> normal;
+  const std::int64_t most = 50;
+  std::size_t rounding = 0;
+  for (const Kernels* kernels : all_kernels()) {
+    const FormatKernels& k = kernels->matrix[format];
+    ASSERT_NE(k.product_bf16, nullptr);
+    if (k.product_bf16 == k.product_f32) continue;
+    ASSERT_EQ(format, Format::BF16) << kernels->isa;
+    ++rounding;
+    FormatKernels rounded = k;
+    rounded.product_f32 = k.product_bf16;
+    for (const std::int64_t rows : {1, 16, 33, 64, 100}) {
+      for (const std::int64_t cols : {1, 2, 15, 37, 192, 193, 400}) {
+        const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
+        const std::vector<float> w = unpacked(format, file, cols);
+        std::vector<float> x(static_cast<std::size_t>(most * cols));
+        for (float& v : x) v = normal(random);
+        x.front() = 1.00390625f;  // a tie: to even, 1
+        x.back() = 1e-39f;        // counts as zero
+        const Bytes groups = pack_all(k, format, file, rows, cols);
+        const std::vector<float> all = run_f32(rounded, groups, rows, cols, x, 0, most);
+        for (std::int64_t t = 0; t < most; t += 7) {
+          for (std::int64_t r = 0; r < rows; ++r) {
+            const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) {
+              return bf16_to_f32(f32_to_bf16(x[static_cast<std::size_t>(t * cols + i)]));
+            });
+            ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale + 1e-38) << kernels->isa << ' ' << rows << 'x' << cols;
+          }
+        }
+        for (const std::int64_t count : {1, 2, 3, 4, 5, 11, 12, 13, 23, 24, 25, 37}) {
+          const std::int64_t skip = std::min<std::int64_t>(3, most - count);
+          const std::vector<float> some(all.begin() + skip * rows, all.begin() + (skip + count) * rows);
+          ASSERT_TRUE(same_bits(run_f32(rounded, groups, rows, cols, x, skip, count), some)) << kernels->isa << ' ' << rows << 'x' << cols << ' ' << count;
+        }
+        run_f32(rounded, groups, rows, cols, x, 0, 0);
+      }
+    }
+  }
+  EXPECT_EQ(rounding > 0, format == Format::BF16);
 }
 
 std::vector<Format> all_formats() {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "cpu/kernels.h"
+#include "cpu/all_kernels.h"
 
 namespace pumice::cpu {
 namespace {
@@ -21,14 +21,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 using Floats = std::vector<float>;
-
-std::vector<const Kernels*> runnable() {
-  std::vector<const Kernels*> found;
-  for (const char* isa : {"scalar", "avx2"}) {
-    if (const Kernels* kernels = kernels_for(isa)) found.push_back(kernels);
-  }
-  return found;
-}
 
 Floats random(std::size_t n, std::uint32_t seed, float spread = 1.0f) {
   std::mt19937 engine(seed);
@@ -56,7 +48,7 @@ void expect_same_bits(const Floats& a, const Floats& b, const std::string& what)
 
 // Runs a kernel on every instruction set, checks that all give the same bits, and returns them.
 Floats on_all(const std::string& what, const std::function<Floats(const RowKernels&)>& run) {
-  const auto all = runnable();
+  const auto all = native_kernels();
   Floats first = run(all.front()->rows);
   for (const Kernels* kernels : all) expect_same_bits(first, run(kernels->rows), what + " on " + kernels->isa);
   return first;
@@ -108,7 +100,7 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
 }
 
 TEST(Rows, ActivationsKeepNanAndLimits) {
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     for (Activation activation : {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::tanh}) {
       Floats x = {kNan, kInf, -1e30f, 200.0f, -200.0f};
       kernels->rows.epilogue(x.data(), 5, 1, 5, nullptr, activation, nullptr, 0);
@@ -269,7 +261,7 @@ TEST(Rows, PoolKinds) {
       }
     }
   }
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     const Floats x = {1.0f, kNan, 2.0f};
     float out = 0.0f;
     kernels->rows.pool(x.data(), 1, 3, 1, PoolKind::max, &out);
@@ -287,7 +279,7 @@ TEST(Rows, LogSumExp) {
     const double top = *std::max_element(x.begin(), x.end());
     double sum = 0.0;
     for (float v : x) sum += std::exp(v - top);
-    for (const Kernels* kernels : runnable()) EXPECT_NEAR(kernels->rows.log_sum_exp(x.data(), n), top + std::log(sum), 5e-7) << n;
+    for (const Kernels* kernels : native_kernels()) EXPECT_NEAR(kernels->rows.log_sum_exp(x.data(), n), top + std::log(sum), 5e-7) << n;
   }
 }
 
@@ -313,8 +305,8 @@ TEST(Rows, QuantizeLayoutAndError) {
   for (int cols : {1, 15, 16, 17, 31, 32, 33, 64, 96, 576, 640}) {
     const int stride = cols + 3, count = 4, first = 2, total = 7;
     const Floats x = random(stride * count, cols, 2.0f);
-    const Quantized q = quantized(runnable().front()->rows, x, stride, count, first, total, cols);
-    for (const Kernels* kernels : runnable())
+    const Quantized q = quantized(native_kernels().front()->rows, x, stride, count, first, total, cols);
+    for (const Kernels* kernels : native_kernels())
       EXPECT_TRUE(q == quantized(kernels->rows, x, stride, count, first, total, cols)) << kernels->isa;
     for (int block = 0; block * kQuantBlock < cols; ++block) {
       for (int row = 0; row < total; ++row) {
@@ -345,14 +337,14 @@ TEST(Rows, QuantizeRoundsTiesToEven) {
   Floats x(32, 0.0f);
   x[0] = 127.0f;
   for (int i = 1; i < 32; ++i) x[i] = static_cast<float>(i) - 15.5f;
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     const Quantized q = quantized(kernels->rows, x, 32, 1, 0, 1, 32);
     for (int i = 0; i < 32; ++i) EXPECT_EQ(q.codes[i], static_cast<int>(std::nearbyint(x[i])));
   }
 }
 
 TEST(Rows, QuantizeOfZeroTinyAndBrokenBlocks) {
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     for (float tiny : {0.0f, 1e-31f, 1e-40f}) {
       const Quantized q = quantized(kernels->rows, Floats(32, tiny), 32, 1, 0, 1, 32);
       EXPECT_EQ(q.scales[0], 0.0f);
@@ -425,8 +417,8 @@ TEST(Rows, PagesHoldWhatWasStored) {
     for (int dim : {1, 8, 24, 32, 64, 72, 80, 512}) {
       const int length = 45;
       const Floats k = random(length * dim, dim, 2.0f), v = random(length * dim, dim + 1, 2.0f);
-      const Cache first(runnable().front()->rows, format, dim, k, v);
-      for (const Kernels* kernels : runnable()) {
+      const Cache first(native_kernels().front()->rows, format, dim, k, v);
+      for (const Kernels* kernels : native_kernels()) {
         const Cache cache(kernels->rows, format, dim, k, v);
         for (std::size_t p = 0; p < cache.pages.size(); ++p) {
           EXPECT_EQ(std::memcmp(cache.pages[p], first.pages[p], static_cast<std::size_t>(kv_page_bytes(format, dim))), 0) << kernels->isa;
@@ -501,7 +493,7 @@ TEST(Rows, AttentionOverChunksWindowsAndCaps) {
       for (const Case& c : cases) {
         if (dim > 96 && c.length > 300) continue;
         const Floats k = random(c.length * dim, dim + c.length, 1.5f), v = random(c.length * dim, dim + c.length + 1);
-        const Cache cache(runnable().back()->rows, format, dim, k, v);
+        const Cache cache(native_kernels().back()->rows, format, dim, k, v);
         const Floats q = random(kMaxQueries * dim, dim + c.length + 2, 2.0f);
         std::vector<Query> queries;  // the last positions, as prefill asks
         for (int i = 0; i < kMaxQueries; ++i) {
@@ -524,7 +516,7 @@ TEST(Rows, QueriesAreIndependentOfTheirCompany) {
     for (int dim : {32, 64, 72, 128}) {
       const int length = 420;
       const Floats k = random(length * dim, dim), v = random(length * dim, dim + 1), q = random(kMaxQueries * dim, dim + 2);
-      const RowKernels& rows = runnable().back()->rows;
+      const RowKernels& rows = native_kernels().back()->rows;
       const Cache cache(rows, format, dim, k, v);
       std::vector<Query> queries;
       std::vector<Floats> alone;
@@ -553,7 +545,7 @@ TEST(Rows, QueriesAreIndependentOfTheirCompany) {
 TEST(Rows, AQueryThatSeesNothingSaysSo) {
   const int dim = 64;
   const Floats k = random(300 * dim, 1), v = random(300 * dim, 2), q = random(dim, 3);
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     const Cache cache(kernels->rows, KvFormat::f16, dim, k, v);
     const Query queries[] = {{q.data(), 0, 256}, {q.data(), 256, 300}, {q.data(), 5, 5}};
     Floats partial(3 * (dim + 2), kNan);
@@ -572,7 +564,7 @@ TEST(Rows, BrokenQueriesAndKeysStayVisibleAndLocal) {
   Floats k = random(length * dim, 1), v = random(length * dim, 2), q = random(3 * dim, 3);
   q[dim + 5] = kNan;
   v[35 * dim] = kInf;  // seen by the third query only
-  for (const Kernels* kernels : runnable()) {
+  for (const Kernels* kernels : native_kernels()) {
     const Cache cache(kernels->rows, KvFormat::f32, dim, k, v);
     const std::vector<Query> queries = {{q.data(), 0, 35}, {q.data() + dim, 0, 35}, {q.data() + 2 * dim, 0, 40}};
     const Floats out = attended(kernels->rows, cache, 0.0f, queries);
@@ -616,10 +608,12 @@ void choose_and_report(const char* isa) {
 }
 TEST(KernelsDeathTest, EnvironmentChooses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(choose_and_report("scalar"), testing::ExitedWithCode(0), "chose scalar");
+  for (const Kernels* kernels : native_kernels()) {  // that it ran, not only that it was named
+    EXPECT_EXIT(choose_and_report(kernels->isa), testing::ExitedWithCode(0), std::string("chose ") + kernels->isa + "\n");
+  }
   EXPECT_EXIT(choose_and_report(""), testing::ExitedWithCode(0), "chose ");
   EXPECT_EXIT(choose_and_report("sse1"), testing::ExitedWithCode(0),
-              "error 0: .*PUMICE_ISA is \"sse1\"; known are avx2, scalar, and this machine runs .*scalar");
+              "error 0: .*PUMICE_ISA is \"sse1\"; known are avx512_bf16, avx512, avx2, scalar, and this machine runs .*scalar");
 }
 
 }  // namespace

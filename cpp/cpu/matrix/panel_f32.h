@@ -5,6 +5,9 @@
 
 namespace pumice::cpu::matrix {
 
+using Tile = void (*)(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
+                      std::int64_t group_stride);
+
 // Writes columns [first, first + count) of a group to `buffer` as [k][16], or returns where they lie already.
 using PanelF32 = const float* (*)(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer);
 

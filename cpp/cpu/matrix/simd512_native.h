@@ -1,0 +1,105 @@
+// Vectors of 512 bits: the operations that the matrix kernels of AVX-512 are written over. tests/cpp/cpu/emulated/simd512.h is the same list in
+// plain C++, so that the kernels run, slowly, where the processor has none of these instructions.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define PUMICE_512 avx512  // the namespace of the kernels that are written over these
+
+namespace pumice::cpu::matrix {
+namespace {
+
+using Ints = __m512i;   // 64 bytes, 32 words or 16 dwords
+using Floats = __m512;  // 16 of them
+
+inline Ints load(const void* p) { return _mm512_loadu_si512(p); }
+inline void save(void* p, Ints v) { _mm512_storeu_si512(p, v); }
+inline Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
+inline void save_floats(float* p, Floats v) { _mm512_storeu_ps(p, v); }
+inline void save_first(float* p, Floats v, std::int64_t lanes) {  // the others stay as they are
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << lanes) - 1), v);
+}
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+inline Ints broadcast4(const void* p) {  // 4 bytes, 2 words or a dword
+  int dword;
+  __builtin_memcpy(&dword, p, 4);
+  return _mm512_set1_epi32(dword);
+}
+inline Ints splat(std::int32_t v) { return _mm512_set1_epi32(v); }
+inline Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
+inline Floats splat(float v) { return _mm512_set1_ps(v); }
+inline Floats zero_floats() { return _mm512_setzero_ps(); }
+
+inline Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+inline Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
+inline Ints bit_xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
+template <int kLeft>  // negative: to the right
+inline Ints shift_words(Ints v) {
+  if constexpr (kLeft >= 0) return _mm512_slli_epi16(v, kLeft);
+  return _mm512_srli_epi16(v, kLeft < 0 ? -kLeft : 0);
+}
+inline Ints subtract_bytes(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
+inline Ints shift_dwords_right_4(Ints v) { return _mm512_srli_epi32(v, 4); }
+template <int kByte>
+inline Ints signed_byte(Ints v) {  // of every dword, as a dword
+  return _mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * kByte), 24);
+}
+// table[code] + add in every byte; codes are below 16.
+inline Ints look_up(const std::int8_t (&table)[16], int add, Ints codes) {
+  const Ints all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return _mm512_shuffle_epi8(_mm512_add_epi8(all, splat_bytes(add)), codes);
+}
+
+// Every dword of `sums` gains four products of bytes, or two of words; nothing saturates.
+inline Ints dot_bytes(Ints sums, Ints unsigned_bytes, Ints signed_bytes) { return _mm512_dpbusd_epi32(sums, unsigned_bytes, signed_bytes); }
+inline Ints dot_words(Ints sums, Ints a, Ints b) { return _mm512_dpwssd_epi32(sums, a, b); }
+
+inline Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+
+// 16 numbers of a stream, widened.
+inline Ints load_unsigned_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline Ints load_signed_bytes(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline Floats load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+inline Floats load_bf16(const void* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
+}
+inline Floats load_half_exponents(const void* p) {  // half_exponent() of 16 bytes
+  const Ints e = load_unsigned_bytes(p);
+  const Ints normal = _mm512_slli_epi32(_mm512_sub_epi32(e, splat(1)), 23), tiny = _mm512_sllv_epi32(splat(0x00200000), e);
+  return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epu32_mask(e, splat(2)), normal, tiny));
+}
+
+// Words 0-15 and 16-31, two rows of 16, as 16 pairs: dword i is words i and 16 + i.
+inline Ints pair_words(Ints v) {
+  const Ints low = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007,
+                                     0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+  return _mm512_permutexvar_epi16(low, v);
+}
+// Words 0 and 1 of every dword quad of bytes, sign-extended: columns (0, 1) or (2, 3) of 16 rows as pairs of words.
+template <int kPair>
+inline Ints widen_pair(Ints bytes) {
+  const Ints low = _mm512_srai_epi32(_mm512_slli_epi32(bytes, 24 - 16 * kPair), 24);        // byte 2 kPair as a dword: its low word is right
+  const Ints high = _mm512_srai_epi32(_mm512_slli_epi32(bytes, kPair == 0 ? 16 : 0), 24);   // byte 2 kPair + 1
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, low, _mm512_slli_epi32(high, 16));
+}
+
+#ifdef __AVX512BF16__
+// Every dword of `sums` gains two products of bfloat16, the odd one first; numbers below 2^-126 count as zeros.
+inline Floats dot_bf16(Floats sums, Ints a, Ints b) {
+  return _mm512_dpbf16_ps(sums, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
+}
+inline void save_bf16(void* p, Floats v) {  // 16 of them, rounded to nearest even
+  _mm256_storeu_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(v)));
+}
+#endif
+
+}  // namespace
+}  // namespace pumice::cpu::matrix

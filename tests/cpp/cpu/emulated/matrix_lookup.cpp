@@ -1,0 +1,8 @@
+#include "cpu/emulated/simd512.h"
+#include "cpu/matrix/quantised_512.inc"
+
+namespace pumice::cpu::matrix::emulated {
+template struct Products<Format::IQ4_NL>;
+template struct Products<Format::IQ4_XS>;
+template struct Products<Format::MXFP4>;
+}  // namespace pumice::cpu::matrix::emulated
