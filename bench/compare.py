@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turns import ROOT, WORK, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
+from turns import ROOT, WORK, AfterTouch, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
 
 PEERS = ["torch==2.13.0", "transformers", "sentence-transformers", "onnx", "onnxruntime", "ctranslate2", "llama-cpp-python", "matplotlib"]
 SENTENCE = "The quick brown fox jumps over the lazy dog near the river."  # 12 words
@@ -309,8 +309,10 @@ def load_of(b: Bench, name: str, model: Path, ours: dict[str, dict[str, Any]]) -
     with model.open("rb") as file:  # into the page cache
         while file.read(1 << 24):
             pass
-    runs: dict[str, tuple[Fresh, dict[str, Any]]] = {label: (Fresh(b.engine("pumice", "load", model)), go) for label, go in ours.items()}
-    runs["llama.cpp"] = (Fresh(b.engine("llama.cpp", "load", model)), {})
+    def fresh(engine: str) -> AfterTouch:
+        return AfterTouch(Fresh(b.engine(engine, "load", model)), model.stat().st_size * 5 // 4)
+
+    runs: Runs = {label: (fresh("pumice"), go) for label, go in ours.items()} | {"llama.cpp": (fresh("llama.cpp"), {})}
     seen = in_turn(runs, b.rounds)
     title = f"{name}, {model.stat().st_size / 1e9:.2f} GB in the page cache, a new process each time"
     for key in seen["pumice"]:
