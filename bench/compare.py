@@ -309,6 +309,7 @@ def load_of(b: Bench, name: str, model: Path, ours: dict[str, dict[str, Any]]) -
     with model.open("rb") as file:  # into the page cache
         while file.read(1 << 24):
             pass
+
     def fresh(engine: str) -> AfterTouch:
         return AfterTouch(Fresh(b.engine(engine, "load", model)), model.stat().st_size * 5 // 4)
 
