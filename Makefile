@@ -51,7 +51,7 @@ check: $(VENV)/.tools
 
 format: $(VENV)/.tools
 	$(BIN)/ruff format python tests examples bench cmake
-	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.inc')
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest.
 sanitize: $(VENV)/.made

@@ -63,10 +63,12 @@ Model model() {
   Rope rope;
   for (int j = 0; j < kHeadDim / 2; ++j) rope.inv_freq.push_back(std::pow(100000.0f, -2.0f * j / kHeadDim));
   p.ops.push_back(Embed{x, embedding});
-  f.ops = {Embed{x, embedding}, Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, Norm{x, View{3, 0, q}, {}, ones, VectorId::none, NormKind::rms}};
+  f.ops = {Embed{x, embedding}, Norm{x, h, {}, ones, VectorId::none, NormKind::rms},
+           Norm{x, View{3, 0, q}, {}, ones, VectorId::none, NormKind::rms}};
   for (int l = 0; l < kLayers; ++l) {
     p.caches.push_back({kKvHeads, kHeadDim});
-    const Linear in{h, qkv, {{matrix(w, Format::Q4_1, q, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}}};
+    const Linear in{
+        h, qkv, {{matrix(w, Format::Q4_1, q, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}}};
     const Linear out{a, x, {{matrix(w, Format::Q4_1, kHidden, q)}}, Activation::none, x};
     const GatedLinear gated{h, inner, matrix(w, Format::Q4_1, kInner, kHidden), matrix(w, Format::Q4_1, kInner, kHidden)};
     const Linear down{inner, x, {{matrix(w, Format::Q4_1, kHidden, kInner)}}, Activation::none, x};
@@ -133,17 +135,20 @@ int main(int argc, char** argv) {
     const auto begin = Clock::now();
     const auto weights = backend->weights(m.weights, {}, {}, cancel);
     const double packing = std::chrono::duration<double>(Clock::now() - begin).count();
-    const auto whole = backend->prepare(m.whole, weights, Compute::automatic), products = backend->prepare(m.products, weights, Compute::automatic);
+    const auto whole = backend->prepare(m.whole, weights, Compute::automatic),
+               products = backend->prepare(m.products, weights, Compute::automatic);
     const auto workspace = backend->workspace(Crew::team);
     const auto caches = backend->caches(m.whole.caches, KvFormat::f16);
     caches->reserve(static_cast<std::int32_t>(ceil_div(past + 513, kPageTokens)));
     std::printf("%s\n", backend->info().name.c_str());
     std::printf("packing: %.1f MB in %.0f ms\n", static_cast<double>(weights->bytes()) / 1e6, 1e3 * packing);
     for (int done = 0; done < past; done += 512) time_runs(*whole, *workspace, *caches, std::min(512, past - done), done, 1);
-    const Times decode = time_runs(*whole, *workspace, *caches, 1, past, 200), only = time_runs(*products, *workspace, *caches, 1, past, 200);
-    std::printf("decode after %d: %.0f tokens/s (median %.0f); products alone %.0f (median %.0f): %.0f %% is not products (median %.0f %%)\n", past,
-                1 / decode.best, 1 / decode.median, 1 / only.best, 1 / only.median, 100 * (1 - only.best / decode.best),
-                100 * (1 - only.median / decode.median));
+    const Times decode = time_runs(*whole, *workspace, *caches, 1, past, 200),
+                only = time_runs(*products, *workspace, *caches, 1, past, 200);
+    std::printf(
+        "decode after %d: %.0f tokens/s (median %.0f); products alone %.0f (median %.0f): %.0f %% is not products (median %.0f %%)\n", past,
+        1 / decode.best, 1 / decode.median, 1 / only.best, 1 / only.median, 100 * (1 - only.best / decode.best),
+        100 * (1 - only.median / decode.median));
     std::printf("caller's CPU time of a token: %.3f ms, of its products: %.3f ms\n", 1e3 * decode.cpu, 1e3 * only.cpu);
     const Times prefill = time_runs(*whole, *workspace, *caches, 512, 0, 5);
     std::printf("prefill of 512: %.0f tokens/s (median %.0f)\n", 512 / prefill.best, 512 / prefill.median);

@@ -435,7 +435,7 @@ void rows_table(const Settings& settings) {
       for (const std::int64_t keys : {512, 4096, 8192}) {
         if (settings.quick && keys != 4096) continue;
         const std::int64_t of_head = keys / kPageTokens, heads = all_pages / of_head;
-        for (const int count : {1, kMaxQueries}) {
+        for (const int count : {1, 4, kMaxQueries}) {  // 4: the group of Llama 3 and Mistral
           std::vector<Query> queries;
           for (int i = 0; i < count; ++i) queries.push_back({a + i * dim, 0, keys});
           std::vector<float> partials(static_cast<std::size_t>(keys / kChunkKeys * count * (dim + 2)));

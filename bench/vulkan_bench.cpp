@@ -31,7 +31,8 @@ constexpr Shape kTiny{256, 512, 4, 2, 64, 1000, 40, 64, 2, 4u << 20};
 MatrixId add(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   weights.matrices.push_back({"matrix", format, rows, cols, [format, cols](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                 auto state = static_cast<std::uint32_t>(first + 1);
-                                for (std::int64_t i = 0; i < count * row_bytes(format, cols); ++i) out[i] = (state = state * 1664525 + 1013904223) >> 26;
+                                for (std::int64_t i = 0; i < count * row_bytes(format, cols); ++i)
+                                  out[i] = (state = state * 1664525 + 1013904223) >> 26;
                               }});
   return static_cast<MatrixId>(weights.matrices.size() - 1);
 }
@@ -105,15 +106,18 @@ class Bench {
     };
     simple(str("linear, ", info(format).name), rows, program);
     const Variants offers = offered(device_->physical(), Compute::automatic);
-    if (offers.integer_dot && info(format).quantised) simple(str("linear, ", info(format).name, ", integer dot"), rows, program, {.integer_dot = true});
-    if (offers.cooperative_matrix && rows > 8) simple(str("linear, ", info(format).name, ", cooperative"), rows, program, {.cooperative_matrix = true});
+    if (offers.integer_dot && info(format).quantised)
+      simple(str("linear, ", info(format).name, ", integer dot"), rows, program, {.integer_dot = true});
+    if (offers.cooperative_matrix && rows > 8)
+      simple(str("linear, ", info(format).name, ", cooperative"), rows, program, {.cooperative_matrix = true});
   }
 
   void gated(std::int32_t rows) {
     simple("gated linear, Q4_K", rows, [&](Program& p, Weights& w) {
       p.slots = {{Rows::tokens, s_.hidden}, {Rows::tokens, s_.inner}};
       p.input = 0, p.output = 1;
-      p.ops.push_back(GatedLinear{{0, 0, s_.hidden}, {1, 0, s_.inner}, add(w, Format::Q4_K, s_.inner, s_.hidden), add(w, Format::Q4_K, s_.inner, s_.hidden)});
+      p.ops.push_back(GatedLinear{
+          {0, 0, s_.hidden}, {1, 0, s_.inner}, add(w, Format::Q4_K, s_.inner, s_.hidden), add(w, Format::Q4_K, s_.inner, s_.hidden)});
     });
   }
 
@@ -191,7 +195,8 @@ class Bench {
     }
     for (const auto& [what, t] : fastest) {
       const std::string label = fastest.size() == 1 ? name : str(what, ", ", name);
-      std::printf("%-34s %6d %10.4f %9.2f %10.1f\n", label.c_str(), rows, t.seconds * 1e3, t.bytes / t.seconds * 1e-9, t.flops / t.seconds * 1e-9);
+      std::printf("%-34s %6d %10.4f %9.2f %10.1f\n", label.c_str(), rows, t.seconds * 1e3, t.bytes / t.seconds * 1e-9,
+                  t.flops / t.seconds * 1e-9);
     }
     std::fflush(stdout);
   }
@@ -220,7 +225,8 @@ int main(int argc, char** argv) {
     std::printf("\n");
     const auto device = Device::open(physical);
     const Variants works = device->variant_tests().passed(offered(physical, Compute::automatic), Cancel{});
-    std::printf("self-tests: integer dot %s, cooperative matrix %s\n", works.integer_dot ? "passed" : "not used", works.cooperative_matrix ? "passed" : "not used");
+    std::printf("self-tests: integer dot %s, cooperative matrix %s\n", works.integer_dot ? "passed" : "not used",
+                works.cooperative_matrix ? "passed" : "not used");
     Bench(device, tiny ? kTiny : kFull).all();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -86,7 +86,8 @@ void main() {
       barrier();
       for (uint e = gl_SubgroupInvocationID; e < STAGE; e += SUBGROUP) {
         const uint token = origin.x + (m * BLOCKS_M + i) * COOP_M + e / COOP_N, column = origin.y + tile_column(n, j) + e % COOP_N;
-        if (token < p.tokens && column < p.outputs) store(token, column, stage[own + e] / SHRINK, GATED != 0 ? stage[own + STAGE + e] / SHRINK : 0);
+        if (token < p.tokens && column < p.outputs)
+          store(token, column, stage[own + e] / SHRINK, GATED != 0 ? stage[own + STAGE + e] / SHRINK : 0);
       }
       barrier();
     }

@@ -2,7 +2,8 @@
 // A row is up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words; columns are padded to one of 16.
 // The table says how many weights share a word of each plane (0: no such plane), and what a code means.
 //   codes, high: B bits a weight, 32 / B weights a word, weight i of them at bit 8 (i % 4) + B (i / 4): a shift and a mask then give four
-//                neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products take them. `high` has the upper bits.
+//                neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products take them. `high` has the upper
+//                bits.
 //   scales:      32-weight blocks: an f16 scale, or a pair (scale, minimum) of f16, or (MXFP4) the exponent's byte.
 //                K-quants: signed or unsigned bytes, one a sub-block of 16 or 32; Q4_K and Q5_K: pairs of bytes (scale, minimum).
 //   supers:      f16 factor of the scales in 256 weights, or the pair (of scales, of minima).

@@ -78,8 +78,8 @@ class Backend {
   virtual std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                        const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
-  // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its pipelines
-  // while they are uploaded). An error here is none: prepare() meets it again.
+  // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its
+  // pipelines while they are uploaded). An error here is none: prepare() meets it again.
   virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) {
     (void)program, (void)weights, (void)compute, (void)cancel;
   }

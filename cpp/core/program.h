@@ -27,8 +27,9 @@ struct Matrix {
   std::int64_t rows = 0, cols = 0;
   // Copies packed rows [first, first + count) to `out` (count * row_bytes(format, cols) bytes). Thread-safe; throws Error.
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
-  // An encoder's, with compute "auto", in Linear and GatedLinear only: products may round it, where it is float, and what they multiply, where it is
-  // float or Q8_0, to 13 bits and more of each block, and no further (the vectors keep a cosine of 0.999998). A backend need not.
+  // An encoder's, with compute "auto", in Linear and GatedLinear only: products may round it, where it is float, and what they multiply,
+  // where it is float or Q8_0, to 13 bits and more of each block, and no further (the vectors keep a cosine of 0.999998). A backend need
+  // not.
   bool may_round = false;
 };
 

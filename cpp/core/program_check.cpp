@@ -114,7 +114,8 @@ class ProgramCheck {
     kind_ = "Attend";
     read(op.q, "q", Rows::tokens);
     apart_or_same(op.q, op.out, "q", "out");
-    check(op.head_dim > 0 && op.head_dim <= kMaxHeadDim && op.kv_heads > 0 && op.kv_heads <= 65536, op.kv_heads, " kv heads of ", op.head_dim);
+    check(op.head_dim > 0 && op.head_dim <= kMaxHeadDim && op.kv_heads > 0 && op.kv_heads <= 65536, op.kv_heads, " kv heads of ",
+          op.head_dim);
     const std::int64_t kept = static_cast<std::int64_t>(op.kv_heads) * op.head_dim;
     check(op.q.width == op.out.width && op.q.width % kept == 0, "q and out are ", op.q.width, " and ", op.out.width,
           " wide, not a multiple of ", op.kv_heads, " kv heads of ", op.head_dim);
@@ -195,8 +196,8 @@ class ProgramCheck {
     facts_.slot_lives.resize(program_.slots.size());
     stored_.resize(program_.caches.size());
     for (const CacheShape& cache : program_.caches) {
-      check(cache.kv_heads > 0 && cache.kv_heads <= 65536 && cache.head_dim > 0 && cache.head_dim <= kMaxHeadDim, "a cache of ", cache.kv_heads,
-            " heads of ", cache.head_dim);
+      check(cache.kv_heads > 0 && cache.kv_heads <= 65536 && cache.head_dim > 0 && cache.head_dim <= kMaxHeadDim, "a cache of ",
+            cache.kv_heads, " heads of ", cache.head_dim);
     }
     for (const SlotShape& slot : program_.slots) {
       check(slot.width > 0 && slot.width <= kMaxWidth, "a slot is ", slot.width, " wide, not 1 to ", kMaxWidth);
@@ -377,7 +378,9 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
   const auto floats = [&](std::int32_t slot) {
     if (slot < 0) return std::size_t{0};
     const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
-    const std::size_t count = shape.rows == Rows::tokens ? rows : shape.rows == Rows::segments ? batch.segments.size() : batch.selected.size();
+    const std::size_t count = shape.rows == Rows::tokens     ? rows
+                              : shape.rows == Rows::segments ? batch.segments.size()
+                                                             : batch.selected.size();
     return count * static_cast<std::size_t>(shape.width);
   };
   require(io.in.size() == floats(program.input), in, "input of ", io.in.size(), " floats, needed are ", floats(program.input));

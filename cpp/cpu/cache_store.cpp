@@ -14,7 +14,8 @@ constexpr std::size_t kSlabs = 1 << 16;
 
 std::uint64_t checked_head_bytes(const CacheShape& shape, KvFormat format) {
   if (shape.kv_heads < 1 || shape.kv_heads > 65536 || shape.head_dim < 1 || shape.head_dim > kMaxHeadDim) {
-    fail(ErrorKind::unsupported_model, "cache of ", shape.kv_heads, " heads of ", shape.head_dim, " values; needed: 1 to 65536 heads of 1 to ", kMaxHeadDim);
+    fail(ErrorKind::unsupported_model, "cache of ", shape.kv_heads, " heads of ", shape.head_dim,
+         " values; needed: 1 to 65536 heads of 1 to ", kMaxHeadDim);
   }
   return static_cast<std::uint64_t>(kv_page_bytes(format, shape.head_dim));
 }

@@ -25,7 +25,8 @@ class PageStore final : public CacheStore {
   std::int32_t pages() const { return pages_.load(std::memory_order_acquire); }
   // Ids below pages() only. Pages never move: this may run beside reserve().
   std::uint8_t* page(std::int32_t id) const {
-    return slabs_[static_cast<std::size_t>(id >> slab_bits_)].data() + static_cast<std::uint64_t>(id & ((1 << slab_bits_) - 1)) * page_bytes_;
+    return slabs_[static_cast<std::size_t>(id >> slab_bits_)].data() +
+           static_cast<std::uint64_t>(id & ((1 << slab_bits_) - 1)) * page_bytes_;
   }
   // Where kv head `head` of a cache lies in a page.
   std::uint64_t offset(CacheId cache, int head) const {

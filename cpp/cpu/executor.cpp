@@ -33,7 +33,8 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
 }
 
 std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
-std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }  // groups of more heads than one call takes
+// Groups of more heads than one call takes.
+std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }
 
 struct Keys {  // [first, end)
   std::int64_t first, end;
@@ -285,7 +286,8 @@ class BatchRun final : public Job {
     float rest[kCols];
     for (std::int64_t c = 0; c < out.cols; c += kCols) {
       const std::int64_t block = c / kQuantBlock * out.rows;
-      const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.rows, std::min(kCols, out.cols - c)};
+      const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.rows,
+                           std::min(kCols, out.cols - c)};
       kernels_.rows.quantize(in + c, part.cols, 1, row, part);
       for (std::int64_t k = 0; k < part.cols; ++k) {
         const std::int64_t at = k / kQuantBlock * part.rows + row;
@@ -416,8 +418,8 @@ class BatchRun final : public Job {
     if (q >= 0) {
       switch (place_of(q).codes) {
         case Codes::int8:
-          return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q), quantised_row(q, rows.first),
-                                              rows.count, out, out_stride);
+          return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q),
+                                              quantised_row(q, rows.first), rows.count, out, out_stride);
         case Codes::two_int8: return product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
         case Codes::fixed: {
           const ProductFixed product = matrix.fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
@@ -436,8 +438,8 @@ class BatchRun final : public Job {
   }
 
   // Both terms of a row pass over the weights together: for few rows, whose time goes into reading weights, the second costs little.
-  void product_of_two_terms(const PackedMatrix& matrix, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows, float* out,
-                            std::int64_t out_stride) const {
+  void product_of_two_terms(const PackedMatrix& matrix, std::int32_t q, std::int64_t first, std::int64_t count, const Range& rows,
+                            float* out, std::int64_t out_stride) const {
     alignas(kLine) float tile[kTileFloats];
     const std::int64_t width = std::min(count, kTileFloats / (2 * rows.count) / kGroupRows * kGroupRows);
     for (std::int64_t c = 0; c < count; c += width) {
@@ -485,8 +487,9 @@ class BatchRun final : public Job {
   void finish(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out,
               const float* residual) const {
     if (part.bias == VectorId::none && s.activation == Activation::none && !residual) return;
-    kernels_.rows.epilogue(out, stride(s.out), rows.count, count, part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first,
-                           s.activation, residual, residual ? stride(s.residual) : 0);
+    kernels_.rows.epilogue(out, stride(s.out), rows.count, count,
+                           part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first, s.activation, residual,
+                           residual ? stride(s.residual) : 0);
   }
   // x = x + W h: the product goes to a tile beside, since its place still holds x.
   void finish_in_place(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out) const {
@@ -581,8 +584,9 @@ class BatchRun final : public Job {
       std::uint8_t* page = space_.pages[static_cast<std::size_t>(layout_.first_page[static_cast<std::size_t>(run.segment)] +
                                                                  run.position / kPageTokens)];
       for (int head = 0; head < s.k.width / s.head_dim; ++head) {
-        kernels_.rows.kv_store(store_->format(), s.head_dim, row(s.k, run.first) + head * s.head_dim, row(s.v, run.first) + head * s.head_dim,
-                               stride(s.k), stride(s.v), run.position % kPageTokens, run.rows, page + store_->offset(s.cache, head));
+        kernels_.rows.kv_store(store_->format(), s.head_dim, row(s.k, run.first) + head * s.head_dim,
+                               row(s.v, run.first) + head * s.head_dim, stride(s.k), stride(s.v), run.position % kPageTokens, run.rows,
+                               page + store_->offset(s.cache, head));
       }
     });
   }
@@ -598,8 +602,9 @@ class BatchRun final : public Job {
     for_page_runs(index, [&](const PageRun& run) {
       const std::int64_t page = layout_.first_page[static_cast<std::size_t>(run.segment)] + run.position / kPageTokens;
       for (int head = 0; head < op.kv_heads; ++head) {
-        kernels_.rows.kv_store(KvFormat::f32, op.head_dim, row(op.k, run.first) + head * op.head_dim, row(op.v, run.first) + head * op.head_dim,
-                               stride(op.k), stride(op.v), run.position % kPageTokens, run.rows, kept_page(op, page, head));
+        kernels_.rows.kv_store(KvFormat::f32, op.head_dim, row(op.k, run.first) + head * op.head_dim,
+                               row(op.v, run.first) + head * op.head_dim, stride(op.k), stride(op.v), run.position % kPageTokens, run.rows,
+                               kept_page(op, page, head));
       }
     });
   }
@@ -622,7 +627,8 @@ class BatchRun final : public Job {
     for (std::size_t i = 0; i + 1 < layout_.first_page.size(); ++i) {
       most_pages = std::max(most_pages, layout_.first_page[i + 1] - layout_.first_page[i]);
     }
-    float* partials = reinterpret_cast<float*>(scratch_of(thread) + align_line(static_cast<std::uint64_t>(most_pages) * sizeof(std::uint8_t*)));
+    float* partials =
+        reinterpret_cast<float*>(scratch_of(thread) + align_line(static_cast<std::uint64_t>(most_pages) * sizeof(std::uint8_t*)));
     const std::int64_t end = std::min((index + 1) * schedule.units_per_task, schedule.units);
     for (std::int64_t u = index * schedule.units_per_task; u < end && !cancel_.requested(); ++u) {
       const Unit unit = unit_at(shape, schedule, batch_, u);
@@ -650,7 +656,8 @@ class BatchRun final : public Job {
   float* shared_partials() const { return reinterpret_cast<float*>(space_.scratch.data() + layout_.partials_at); }
 
   // Partials of chunks [first, last] of a unit, chunk after chunk; in a chunk row after row, head after head.
-  void chunks(const AttendStep& s, const Unit& unit, std::int64_t first, std::int64_t last, const std::uint8_t** pages, float* partials) const {
+  void chunks(const AttendStep& s, const Unit& unit, std::int64_t first, std::int64_t last, const std::uint8_t** pages,
+              float* partials) const {
     const Attend& op = s.op;
     const AttendShape& shape = plan_.attends[static_cast<std::size_t>(s.shape)];
     const Segment& segment = batch_.segments[unit.segment];
@@ -697,7 +704,8 @@ class BatchRun final : public Job {
   void run(const SelectStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index);
     for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-      std::memcpy(row(s.out, r), row(s.in, batch_.selected[static_cast<std::size_t>(r)]), static_cast<std::size_t>(s.out.width) * sizeof(float));
+      std::memcpy(row(s.out, r), row(s.in, batch_.selected[static_cast<std::size_t>(r)]),
+                  static_cast<std::size_t>(s.out.width) * sizeof(float));
     }
   }
 
@@ -822,7 +830,8 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
 void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {
   auto* space = dynamic_cast<ScratchSpace*>(&workspace);
   const auto* store = dynamic_cast<PageStore*>(caches);
-  require(space != nullptr && (caches == nullptr || store != nullptr), "program '", program_.name, "': a workspace or caches of another device");
+  require(space != nullptr && (caches == nullptr || store != nullptr), "program '", program_.name,
+          "': a workspace or caches of another device");
   cancel.check();
   const Busy busy(*space);
   check_batch(program_, plan_.facts, shapes_, batch, io);

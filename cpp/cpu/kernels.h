@@ -67,8 +67,8 @@ struct FormatKernels {
   // Row `lane` of a group as floats: bit-equal to unpack() of core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
   ProductF32 product_f32;      // activations as they are (compute="float32", and float weights)
-  // Activations may lose what bfloat16 cannot hold: product_f32 itself, but for BF16 weights on avx512_bf16, the one kernel whose bits are its own
-  // (docs/numerics.md). They still do not depend on how many rows go along.
+  // Activations may lose what bfloat16 cannot hold: product_f32 itself, but for BF16 weights on avx512_bf16, the one kernel whose bits are
+  // its own (docs/numerics.md). They still do not depend on how many rows go along.
   ProductF32 product_bf16;
   ProductInt8 product_int8;    // null for formats that are not quantised (info(format).quantised)
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
@@ -121,7 +121,8 @@ struct RowKernels {
   // Stores `count` positions (rows of k and v, strides in floats) of one kv head at positions [slot, slot + count) of a page.
   void (*kv_store)(KvFormat format, int head_dim, const float* k, const float* v, std::int64_t k_stride, std::int64_t v_stride, int slot,
                    int count, std::uint8_t* page);
-  // partial[i] (head_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf, sum 0.
+  // partial[i] (head_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf,
+  // sum 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
   // `chunks` partials, `stride` floats apart, to head_dim normalised values.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int head_dim, float* out);
@@ -141,8 +142,8 @@ struct Kernels {
 extern const MatrixKernels kMatrixScalar, kMatrixAvx2, kMatrixAvx512, kMatrixAvx512Bf16;  // cpu/isa/matrix_*.cpp
 extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                              // cpu/isa/rows_*.cpp
 
-// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument for a
-// name that is unknown or that this machine cannot run. Chosen once.
+// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument
+// for a name that is unknown or that this machine cannot run. Chosen once.
 const Kernels& kernels();
 const std::vector<const char*>& known_isas();  // all names, plainest first: what lists instruction sets goes through these
 const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable here: for tests and doctor()

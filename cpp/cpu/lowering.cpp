@@ -36,7 +36,8 @@ class Lowering {
     for (const MatrixId id : {op.tokens, op.positions, op.types}) {
       if (id == MatrixId::none) continue;
       const MatrixShape& table = weights_.matrices[static_cast<std::size_t>(id)];
-      require(!packs_fixed(table.format, table.may_round), "program '", program_.name, "': embeds rows of '", table.name, "', which may be rounded");
+      require(!packs_fixed(table.format, table.may_round), "program '", program_.name, "': embeds rows of '", table.name,
+              "', which may be rounded");
     }
     plan_.widest_embedding = std::max<std::int64_t>(plan_.widest_embedding, op.out.width);
     plan_.steps.push_back(EmbedStep{op});
@@ -61,7 +62,8 @@ class Lowering {
   }
 
   void operator()(const GatedLinear& op) {
-    GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, op.in, 0, false), part(op.up, VectorId::none, op.in, 0, false)};
+    GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, op.in, 0, false),
+                   part(op.up, VectorId::none, op.in, 0, false)};
     plan_.gated = true;
     plan_.steps.push_back(std::move(step));
     written(op.out);

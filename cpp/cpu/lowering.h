@@ -51,7 +51,8 @@ struct SlotPlace {
   std::int64_t stride = 0;  // floats from row to row
   std::int32_t area = -1;   // -1: the output slot, which lies at the caller's, or a slot that nothing uses
 };
-// How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its own.
+// How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its
+// own.
 enum class Codes : std::uint8_t { int8, two_int8, fixed };
 struct QuantisedPlace {
   Rows rows = Rows::tokens;

@@ -158,7 +158,8 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
-  for (const PackedMatrix& m : weights.matrices()) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.may_round});
+  for (const PackedMatrix& m : weights.matrices())
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.may_round});
   for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
   return shapes;
 }

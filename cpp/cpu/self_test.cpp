@@ -21,7 +21,8 @@ constexpr double kBf16Limit = 5e-6;  // of activations rounded to 8 bits, which 
 template <class T>
 class Aligned {
  public:
-  explicit Aligned(std::size_t count) : data_(static_cast<T*>(::operator new(count * sizeof(T) + 64, std::align_val_t{64}))), count_(count) {
+  explicit Aligned(std::size_t count)
+      : data_(static_cast<T*>(::operator new(count * sizeof(T) + 64, std::align_val_t{64}))), count_(count) {
     std::memset(static_cast<void*>(data_.get()), 0, count * sizeof(T) + 64);
   }
   T* data() { return data_.get(); }
@@ -105,10 +106,13 @@ class SelfTest {
       k.matrix[format.format].product_f32(groups.data(), kRows, kCols, x.data(), kCols, kTokens, out, kRows);
     });
     if (kernels().matrix[format.format].product_bf16 != kernels().matrix[format.format].product_f32) {
-      check(std::string("linear ") + std::string(format.name) + ", bfloat16 activations", kRows * kTokens, [&](const Kernels& k, float* out) {
-        Aligned<std::uint8_t> groups = groups_of(k);
-        k.matrix[format.format].product_bf16(groups.data(), kRows, kCols, x.data(), kCols, kTokens, out, kRows);
-      }, kBf16Limit);
+      check(
+          std::string("linear ") + std::string(format.name) + ", bfloat16 activations", kRows * kTokens,
+          [&](const Kernels& k, float* out) {
+            Aligned<std::uint8_t> groups = groups_of(k);
+            k.matrix[format.format].product_bf16(groups.data(), kRows, kCols, x.data(), kCols, kTokens, out, kRows);
+          },
+          kBf16Limit);
     }
     if (!format.quantised) return;
     check(std::string("linear ") + std::string(format.name) + ", int8 activations", kRows * kTokens, [&](const Kernels& k, float* out) {
@@ -130,7 +134,8 @@ class SelfTest {
       const std::int64_t count = (kRows + kGroupRows - 1) / kGroupRows, bytes = f.group_bytes(kCols);
       Aligned<std::uint8_t> groups(static_cast<std::size_t>(count * bytes));
       for (std::int64_t g = 0; g < count; ++g)
-        f.pack_group(w.data() + g * kGroupRows * kCols, std::min<std::int64_t>(kGroupRows, kRows - g * kGroupRows), kCols, groups.data() + g * bytes);
+        f.pack_group(w.data() + g * kGroupRows * kCols, std::min<std::int64_t>(kGroupRows, kRows - g * kGroupRows), kCols,
+                     groups.data() + g * bytes);
       Aligned<std::int16_t> codes(kTokens * kCols);
       Aligned<float> scales(kTokens * kCols / kFixedBlock);
       const FixedRows rows{codes.data(), scales.data(), kTokens, kCols};
@@ -142,12 +147,16 @@ class SelfTest {
   void norms() {
     Aligned<float> x = floats(kCols, random_), weight = floats(kCols, random_), bias = floats(kCols, random_);
     check("norm rms", kCols, [&](const Kernels& k, float* out) { k.rows.rms_norm(x.data(), weight.data(), nullptr, 1e-5f, kCols, out); });
-    check("norm layer", kCols, [&](const Kernels& k, float* out) { k.rows.layer_norm(x.data(), weight.data(), bias.data(), nullptr, 1e-5f, kCols, out); });
+    check("norm layer", kCols,
+          [&](const Kernels& k, float* out) { k.rows.layer_norm(x.data(), weight.data(), bias.data(), nullptr, 1e-5f, kCols, out); });
   }
 
   void activations() {
-    constexpr std::pair<Activation, const char*> all[] = {{Activation::gelu, "gelu"}, {Activation::gelu_tanh, "gelu_tanh"}, {Activation::silu, "silu"},
-                                                          {Activation::relu, "relu"}, {Activation::tanh, "tanh"}};
+    constexpr std::pair<Activation, const char*> all[] = {{Activation::gelu, "gelu"},
+                                                          {Activation::gelu_tanh, "gelu_tanh"},
+                                                          {Activation::silu, "silu"},
+                                                          {Activation::relu, "relu"},
+                                                          {Activation::tanh, "tanh"}};
     Aligned<float> x = floats(kCols, random_), up = floats(kCols, random_);
     for (const auto& [activation, label] : all) {
       check(std::string("activation ") + label, kCols, [&, activation = activation](const Kernels& k, float* out) {
@@ -171,7 +180,8 @@ class SelfTest {
           std::uint8_t* at = storage.data() + static_cast<std::size_t>(page) * page_bytes;
           table[page] = at;
           const float* rows = kv.data() + page * kPageTokens * head_dim;
-          k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0, std::min(kPageTokens, keys - page * kPageTokens), at);
+          k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0,
+                          std::min(kPageTokens, keys - page * kPageTokens), at);
         }
         const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0};
         const Query query{q.data(), 0, keys};

@@ -44,7 +44,9 @@ std::string reasons(const std::vector<DeviceInfo>& list, const GpuRoom& gpus) {
   std::string text;
   for (const DeviceInfo& device : list) {
     const std::string why = !device.usable ? device.why_not : is_software(device) ? "it is software, which is taken only when named" : "";
-    if (!why.empty()) text += str(text.empty() ? "" : "; ", device.id, device.name.empty() ? "" : " (", device.name, device.name.empty() ? "" : ")", ": ", why);
+    if (!why.empty())
+      text +=
+          str(text.empty() ? "" : "; ", device.id, device.name.empty() ? "" : " (", device.name, device.name.empty() ? "" : ")", ": ", why);
   }
   return !text.empty() ? text : !gpus.absent.empty() ? gpus.absent : "no Vulkan device was found";
 }
@@ -129,17 +131,20 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     devices.gpu_named = true;
     return devices;
   }
-  if (id != "auto") fail(ErrorKind::device_not_found, "device \"", id, "\" is not known; there are \"auto\", \"vulkan\", ", ids(gpus.list()));
+  if (id != "auto")
+    fail(ErrorKind::device_not_found, "device \"", id, "\" is not known; there are \"auto\", \"vulkan\", ", ids(gpus.list()));
   if (options.gpu_layers == 0) return devices;
 
   const std::vector<DeviceInfo> list = gpus.list();
   const auto index = best(list, false);
   if (!index) {
     if (wants_gpu) {
-      fail(ErrorKind::device_not_found, "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
+      fail(ErrorKind::device_not_found, "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus),
+           ". Leave gpu_layers out to use the CPU");
     }
     for (const DeviceInfo& other : list) {  // a card that could be mended; a machine without one is no news
-      if (!other.usable && (other.type == "discrete" || other.type == "integrated")) devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
+      if (!other.usable && (other.type == "discrete" || other.type == "integrated"))
+        devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
     }
     return devices;
   }

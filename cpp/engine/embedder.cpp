@@ -182,7 +182,8 @@ void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int
     float* to = out.data() + static_cast<std::size_t>(text) * static_cast<std::size_t>(d);
     for (std::int32_t i = 0; i < d; ++i) to[i] = static_cast<float>(row[i] * scale);
   };
-  run_all(runtime, texts, pack(texts, token_budget ? token_budget : runtime.pipeline.batch_rows()), Rows::segments, deliver, progress, cancel);
+  run_all(runtime, texts, pack(texts, token_budget ? token_budget : runtime.pipeline.batch_rows()), Rows::segments, deliver, progress,
+          cancel);
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {

@@ -31,7 +31,8 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   std::vector<bool>& last = used[placement.stages.back().device];
   if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), count));
   if (d.labels > 0) {
-    last = merge(last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
+    last = merge(
+        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
   }
   return used;
 }
@@ -40,7 +41,9 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
 class Foresight {
  public:
   Foresight(const model::Description& d, const Placement& placement, Compute compute) {
-    if (std::all_of(placement.devices.begin(), placement.devices.end(), [](const PlacedDevice& p) { return p.backend->info().type == "cpu"; })) return;
+    if (std::all_of(placement.devices.begin(), placement.devices.end(),
+                    [](const PlacedDevice& p) { return p.backend->info().type == "cpu"; }))
+      return;
     try {
       thread_ = std::jthread([this, &d, &placement, compute] {
         try {
@@ -60,7 +63,8 @@ class Foresight {
   }
   ~Foresight() {
     done_.request();
-    if (process_ != ::getpid() && thread_.joinable()) thread_.detach();  // forked inside of a progress function: the thread is the parent's, it never ends here
+    if (process_ != ::getpid() && thread_.joinable())
+      thread_.detach();  // forked inside of a progress function: the thread is the parent's, it never ends here
   }
 
  private:
@@ -134,7 +138,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   }
 }
 
-Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights, const LoadOptions& options) const {
+Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights,
+                               const LoadOptions& options) const {
   const auto stage_of = [&](std::size_t device, Program program) {
     Backend& backend = *placement_.devices[device].backend;
     Pipeline::Stage stage{.backend = &backend, .backend_index = device};
@@ -160,7 +165,8 @@ Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
-  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name, "\". Use ", instead);
+  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name,
+       "\". Use ", instead);
 }
 
 Runtime& Model::decoder() const {

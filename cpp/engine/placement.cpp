@@ -62,7 +62,8 @@ class Planner {
   Planner(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
     p_.notes = d.notes;
     p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
-    require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx, " positions");
+    require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx,
+            " positions");
     generates_ = d.config.architecture->task == model::Task::generate;
     tied_ = generates_ && d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
   }
@@ -71,7 +72,8 @@ class Planner {
     p_.notes.insert(p_.notes.end(), devices.notes.begin(), devices.notes.end());
     p_.fallback = devices.fallback;
     const std::int64_t asked = options_.gpu_layers.value_or(kAllLayers);
-    require(asked <= static_cast<std::int64_t>(layers_), "gpu_layers=", asked, ": the model has ", layers_, " layers; give 0 to ", layers_, ", or \"all\"");
+    require(asked <= static_cast<std::int64_t>(layers_), "gpu_layers=", asked, ": the model has ", layers_, " layers; give 0 to ", layers_,
+            ", or \"all\"");
     rows_ = batch_rows({devices.cpu, devices.gpu});
     if (!devices.gpu || asked == 0) {
       if (devices.gpu) p_.notes.push_back(str(devices.gpu->info().id, " is idle: gpu_layers=0"));
@@ -127,7 +129,9 @@ class Planner {
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
     parts.free = usable(parts.info);
-    const auto cost = [&](const Program& program, std::int64_t rows) { return backend->cost(program, d_.weights, options_.kv_format, rows); };
+    const auto cost = [&](const Program& program, std::int64_t rows) {
+      return backend->cost(program, d_.weights, options_.kv_format, rows);
+    };
     parts.embedding = cost(embedding_program(), rows_);
     for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
     if (d_.labels > 0) {
@@ -142,7 +146,9 @@ class Planner {
 
   // The head's programs share their weights, and a workspace: the one that takes the most.
   Cost head_cost(const Backend& backend) const {
-    const auto cost = [&](const Program& program) { return backend.cost(program, d_.weights, options_.kv_format, head_rows(d_.vocab_size)); };
+    const auto cost = [&](const Program& program) {
+      return backend.cost(program, d_.weights, options_.kv_format, head_rows(d_.vocab_size));
+    };
     Cost head = cost(model::head_program(d_));
     head.scratch = std::max(head.scratch, cost(model::log_prob_program(d_)).scratch);
     if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(model::top_program(d_)).scratch);
@@ -184,7 +190,8 @@ class Planner {
     Cost cost;
     std::uint64_t pages, bytes, missing;  // missing: more than are free
     std::string text() const {
-      const std::string kv = cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
+      const std::string kv =
+          cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
       return str(mib(bytes), " (weights ", mib(cost.weights), kv, ", scratch ", mib(cost.scratch), ")");
     }
   };
@@ -202,8 +209,8 @@ class Planner {
   }
 
   void too_many(const Parts& cpu, const Parts& gpu, std::size_t count, std::size_t most) {
-    problem(ErrorKind::out_of_device_memory, count, " of ", layers_, " layers need ", need(cpu, gpu, count).text(), " on ", gpu.info.id, ", where ",
-            mib(gpu.free), " may be used: ", most, most == 1 ? " layer" : " layers", " would fit. Give gpu_layers=", most,
+    problem(ErrorKind::out_of_device_memory, count, " of ", layers_, " layers need ", need(cpu, gpu, count).text(), " on ", gpu.info.id,
+            ", where ", mib(gpu.free), " may be used: ", most, most == 1 ? " layer" : " layers", " would fit. Give gpu_layers=", most,
             " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"");
   }
 
@@ -214,7 +221,8 @@ class Planner {
     std::size_t layer = 0;
     for (PlacementRow& row : p_.rows) {  // the embedding, then layers from 0 on
       if (row.device != cpu.info.id || layer >= border) continue;
-      row.why = options_.gpu_layers ? str("gpu_layers=", count) : str(mib(need(cpu, gpu, layers_ - layer).missing), " too much for ", gpu.info.id);
+      row.why = options_.gpu_layers ? str("gpu_layers=", count)
+                                    : str(mib(need(cpu, gpu, layers_ - layer).missing), " too much for ", gpu.info.id);
       if (row.name != "embedding") ++layer;
     }
     if (options_.gpu_layers) return;
@@ -233,13 +241,24 @@ class Planner {
   void stage(const Parts& parts, std::size_t first, std::size_t last) {
     const Cost all = cost(parts, first, last);
     p_.stages.push_back({.device = p_.devices.size(), .first = first, .last = last});
-    p_.devices.push_back({.backend = parts.backend, .id = parts.info.id, .name = parts.info.name, .weights = all.weights, .scratch = all.scratch,
-                          .kv_page = all.page, .memory_free = parts.info.memory_free, .in_host_memory = in_host_memory(parts.info)});
+    p_.devices.push_back({.backend = parts.backend,
+                          .id = parts.info.id,
+                          .name = parts.info.name,
+                          .weights = all.weights,
+                          .scratch = all.scratch,
+                          .kv_page = all.page,
+                          .memory_free = parts.info.memory_free,
+                          .in_host_memory = in_host_memory(parts.info)});
     bounds_.push_back({.name = parts.info.id, .kind = is_gpu(parts.info) ? ErrorKind::out_of_device_memory : ErrorKind::out_of_memory,
                        .free = parts.free, .cost = all});
     if (p_.devices.back().in_host_memory) hosts_.push_back(bounds_.back());
     const auto row = [&](std::string name, const Cost& cost, const Program& program) {
-      p_.rows.push_back({.name = std::move(name), .device = parts.info.id, .weights = cost.weights, .kv = cost.page, .formats = formats_of(program), .why = {}});
+      p_.rows.push_back({.name = std::move(name),
+                         .device = parts.info.id,
+                         .weights = cost.weights,
+                         .kv = cost.page,
+                         .formats = formats_of(program),
+                         .why = {}});
     };
     if (first == 0) row("embedding", parts.embedding, embedding_program());
     for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
@@ -291,8 +310,9 @@ class Planner {
     p_.memory_free = add(p_.memory_free, host);
     for (const Bound& bound : bounds_) {
       if (add(bound.cost.weights, bound.cost.scratch) <= bound.free) continue;
-      problem(bound.kind, p_.devices.size() == 1 ? "the model" : str("what lies on ", bound.name), " needs ", mib(bound.cost.weights), " for weights and ",
-              mib(bound.cost.scratch), " for scratch; ", mib(bound.free), " of memory is free. Take a smaller quantisation, or close other programs");
+      problem(bound.kind, p_.devices.size() == 1 ? "the model" : str("what lies on ", bound.name), " needs ", mib(bound.cost.weights),
+              " for weights and ", mib(bound.cost.scratch), " for scratch; ", mib(bound.free),
+              " of memory is free. Take a smaller quantisation, or close other programs");
     }
     if (p_.kv_page > 0) plan_caches(wanted);
     for (PlacementRow& row : p_.rows) row.kv = times(row.kv, pages_for(p_.n_ctx));
@@ -319,7 +339,8 @@ class Planner {
   void plan_caches(std::uint64_t wanted) {
     const Room free = room();
     const std::uint64_t asked = pages_for(p_.n_ctx);
-    const std::string left = str(mib(free.tightest->room()), " free after weights", p_.devices.size() == 1 ? "" : " on " + free.tightest->name);
+    const std::string left =
+        str(mib(free.tightest->room()), " free after weights", p_.devices.size() == 1 ? "" : " on " + free.tightest->name);
     if (options_.kv_budget) {
       p_.kv_budget = *options_.kv_budget;
       if (p_.kv_budget / p_.kv_page > free.pages) {
@@ -330,18 +351,20 @@ class Planner {
       if (options_.n_ctx && asked > pages) pages = asked;
       p_.kv_budget = times(pages, p_.kv_page);
       if (pages > free.pages) {
-        problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(pages, free.tightest->cost.page)), " for keys and values, ", left,
-                "; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
+        problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(pages, free.tightest->cost.page)), " for keys and values, ",
+                left, "; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
       }
     }
     const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(p_.kv_budget / p_.kv_page, 1u << 30)) * kPageTokens;
     if (fits < kPageTokens) {
-      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (", p_.kv_page, " bytes)");
+      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (", p_.kv_page,
+              " bytes)");
     } else if (fits < p_.n_ctx && options_.n_ctx) {
-      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(asked, p_.kv_page)), " for keys and values, kv_budget is ", mib(p_.kv_budget),
-              "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
+      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(asked, p_.kv_page)), " for keys and values, kv_budget is ",
+              mib(p_.kv_budget), "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
     } else if (fits < p_.n_ctx) {
-      p_.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p_.n_ctx, ": kv_budget of ", mib(p_.kv_budget), " holds no more; set n_ctx or kv_budget"));
+      p_.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p_.n_ctx, ": kv_budget of ", mib(p_.kv_budget),
+                             " holds no more; set n_ctx or kv_budget"));
       p_.n_ctx = fits;
     }
   }

@@ -59,6 +59,7 @@ inline constexpr std::int64_t kPlannedPositions = 8192;
 // Throws invalid_argument for numbers that the model cannot have.
 Placement place(const model::Description& description, const Devices& devices, const LoadOptions& options);
 // Layers shared evenly over the given devices, in order: how tests split a model.
-Placement place_evenly(const model::Description& description, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options);
+Placement place_evenly(const model::Description& description, const std::vector<std::shared_ptr<Backend>>& backends,
+                       const LoadOptions& options);
 
 }  // namespace pumice::engine

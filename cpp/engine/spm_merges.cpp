@@ -130,9 +130,11 @@ class Merger {
 
 }  // namespace
 
-std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::span<const float> scores, std::span<const std::uint8_t> mergeable) {
+std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::span<const float> scores,
+                              std::span<const std::uint8_t> mergeable) {
   const auto wrong = [](const auto&... parts) { fail(ErrorKind::model_format, "tokenizer: ", parts...); };
-  if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) wrong(tokens.size(), " tokens are more than 2^31 - 1");
+  if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    wrong(tokens.size(), " tokens are more than 2^31 - 1");
   if (scores.size() != tokens.size()) wrong(scores.size(), " scores for ", tokens.size(), " tokens");
   if (mergeable.size() != tokens.size()) wrong(mergeable.size(), " token types for ", tokens.size(), " tokens");
   for (std::size_t i = 0; i < scores.size(); ++i) {

@@ -21,6 +21,7 @@ struct Merge {
 //
 // mergeable[i] is 0 for tokens that text must not turn into by merging: control, unknown, byte and user-defined ones.
 // Throws Error(model_format) when scores or mergeable have another length than tokens, a score is no number or a token is no UTF-8.
-std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::span<const float> scores, std::span<const std::uint8_t> mergeable);
+std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::span<const float> scores,
+                              std::span<const std::uint8_t> mergeable);
 
 }  // namespace pumice

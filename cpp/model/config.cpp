@@ -55,7 +55,8 @@ class Reader {
     if (value < low || value > high) bad(where, value, low, high);
     return value;
   }
-  std::int32_t size(std::string_view gguf_key, std::string_view json_key, std::int64_t high, std::optional<std::int64_t> otherwise = {}) const {
+  std::int32_t size(std::string_view gguf_key, std::string_view json_key, std::int64_t high,
+                    std::optional<std::int64_t> otherwise = {}) const {
     auto value = integer(gguf_key, json_key);
     if (!value) value = otherwise;
     if (!value) missing(key(gguf_key, json_key));
@@ -70,7 +71,9 @@ class Reader {
   }
 
   [[noreturn]] void missing(const std::string& where) const {
-    throw Error(ErrorKind::model_format, str(file_.path(), ": the model's configuration has no ", where)).in_file(file_.path()).at_field(where);
+    throw Error(ErrorKind::model_format, str(file_.path(), ": the model's configuration has no ", where))
+        .in_file(file_.path())
+        .at_field(where);
   }
   template <class T>
   [[noreturn]] void bad(const std::string& where, const T& value, std::int64_t low, std::int64_t high) const {
@@ -201,13 +204,15 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
   s.truncate = gguf || read.file().boolean(read.key("", at + ".truncate")).value_or(true);
-  // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it (DeepSeek).
+  // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it
+  // (DeepSeek).
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
   const double part = read.positive("", at + ".mscale", 1), all = read.positive("", at + ".mscale_all_dim", 1);
   const bool parts = read.has("", at + ".mscale") && read.has("", at + ".mscale_all_dim");
   s.magnitude = parts ? paper(part) / paper(all) : paper(1);
   if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
-    if (!(std::abs(*stated) < 1e30)) read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "a number below 1e30");
+    if (!(std::abs(*stated) < 1e30))
+      read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "a number below 1e30");
     s.magnitude = gguf ? s.magnitude * *stated : *stated;
   }
   if (s.type == "llama3" && !(s.high_freq_factor > s.low_freq_factor)) {
@@ -233,8 +238,10 @@ void read_ropes(const Reader& read, Config& c) {
   c.ropes.push_back(make_rope(read, theta, dims, scaling_at(read, full, static_cast<double>(c.n_ctx)), interleaved));
   if (row.window_rope_theta > 0) {  // layers with a window: their own base, never scaled
     const std::string local = "rope_parameters.sliding_attention";
-    const double base = read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", row.window_rope_theta));
-    c.ropes.push_back(make_rope(read, base, dims, per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, interleaved));
+    const double base =
+        read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", row.window_rope_theta));
+    c.ropes.push_back(
+        make_rope(read, base, dims, per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, interleaved));
   }
 }
 
@@ -249,9 +256,12 @@ void read_layers(const Reader& read, Config& c) {
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
   if (window >= c.n_ctx) window = 0;  // sees everything anyway
   std::int64_t full_every = row.full_every;
-  if (const auto pattern = read.integer("", "sliding_window_pattern")) full_every = read.in_range(*pattern, 1, kMaxLayers, "sliding_window_pattern");
-  if (const auto pattern = read.integer("", "_sliding_window_pattern")) full_every = read.in_range(*pattern, 1, kMaxLayers, "_sliding_window_pattern");
-  const auto types = c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types")).value_or(std::vector<std::string>{});
+  if (const auto pattern = read.integer("", "sliding_window_pattern"))
+    full_every = read.in_range(*pattern, 1, kMaxLayers, "sliding_window_pattern");
+  if (const auto pattern = read.integer("", "_sliding_window_pattern"))
+    full_every = read.in_range(*pattern, 1, kMaxLayers, "_sliding_window_pattern");
+  const auto types =
+      c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types")).value_or(std::vector<std::string>{});
   if (!types.empty() && types.size() != count) read.unsupported("layer_types has ", types.size(), " entries for ", count, " layers");
   for (std::size_t i = 0; i < count; ++i) {
     bool windowed = full_every == 0 || (static_cast<std::int64_t>(i) + 1) % full_every != 0;
@@ -272,10 +282,12 @@ Config read_config(const files::ModelFile& file) {
   c.gguf = read.gguf();
   const Architecture& row = *c.architecture;
   if (!c.gguf && (read.object("quantization_config") || read.object(read.key("", "quantization_config")))) {
-    read.unsupported("its weights are quantised by ", file.string("quantization_config.quant_method").value_or("a method of another library"),
+    read.unsupported("its weights are quantised by ",
+                     file.string("quantization_config.quant_method").value_or("a method of another library"),
                      "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
   }
-  if (const auto kind = file.kind() == files::Kind::gguf ? std::nullopt : read.string("", "position_embedding_type"); kind && *kind != "absolute") {
+  if (const auto kind = file.kind() == files::Kind::gguf ? std::nullopt : read.string("", "position_embedding_type");
+      kind && *kind != "absolute") {
     read.unsupported("position_embedding_type \"", *kind, "\" is not known; this version has absolute");
   }
   if (read.integer("expert_count", "").value_or(0) != 0) read.unsupported("a mixture of experts (expert_count) is not run yet");
@@ -287,7 +299,8 @@ Config read_config(const files::ModelFile& file) {
                          says_kv_heads ? c.heads : silent(row.kv_heads).value_or(c.heads));
   const std::int64_t head_dim = row.head_dim != 0 && !c.gguf ? row.head_dim : std::max(1, c.hidden_size / c.heads);
   c.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
-  if (read.size("attention.value_length", "", kMaxHeadDim, c.head_dim) != c.head_dim) read.unsupported("heads of keys and of values differ in size");
+  if (read.size("attention.value_length", "", kMaxHeadDim, c.head_dim) != c.head_dim)
+    read.unsupported("heads of keys and of values differ in size");
   if (c.heads % c.kv_heads != 0) read.unsupported(c.heads, " attention heads cannot share ", c.kv_heads, " heads of keys evenly");
   if (c.head_dim % 8 != 0) read.unsupported("head_dim is ", c.head_dim, "; it must be a multiple of 8");
   c.ffn_size = read.size("feed_forward_length", "intermediate_size", kMaxWidth * 4);
@@ -297,7 +310,8 @@ Config read_config(const files::ModelFile& file) {
                                                        : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", 1e-12));
   c.activation = activation_of(read, row.activation);
   c.embedding_scale = row.embedding_scaled ? std::sqrt(static_cast<float>(c.hidden_size)) : 1.0f;
-  double pre_attention = read.positive("", "query_pre_attn_scalar", row.query_pre_attn_scalar > 0 && !c.gguf ? row.query_pre_attn_scalar : c.head_dim);
+  double pre_attention =
+      read.positive("", "query_pre_attn_scalar", row.query_pre_attn_scalar > 0 && !c.gguf ? row.query_pre_attn_scalar : c.head_dim);
   if (c.gguf && row.name == "gemma3" && read.integer("block_count", "").value_or(0) == 62) {
     pre_attention = static_cast<double>(c.hidden_size) / c.heads;  // the 27B alone; its GGUF does not say
   }
@@ -307,7 +321,8 @@ Config read_config(const files::ModelFile& file) {
     read.bad_number(read.key("attn_logit_softcapping", "attn_logit_softcapping"), softcap, "0 (none) or a positive number");
   }
   c.attention_softcap = static_cast<float>(softcap);
-  if (read.number("final_logit_softcapping", "final_logit_softcapping").value_or(0) != 0) read.unsupported("final_logit_softcapping is not run yet");
+  if (read.number("final_logit_softcapping", "final_logit_softcapping").value_or(0) != 0)
+    read.unsupported("final_logit_softcapping is not run yet");
   read_layers(read, c);
   if (row.task == Task::generate) read_ropes(read, c);
   if (c.gguf) {  // llama.cpp's enum llama_pooling_type

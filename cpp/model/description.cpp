@@ -58,7 +58,8 @@ class Resolver {
       for (std::size_t layer = 0; layer < d_.blocks.size(); ++layer) d_.blocks[layer][index(name.role)] = resolve(name, layer);
     }
     Parameter& head = d_.globals[index(Role::head)];
-    if (row.task == Task::generate && !head.present() && !d_.config.gguf && file_->boolean("tie_word_embeddings") == false) missing("lm_head.weight");
+    if (row.task == Task::generate && !head.present() && !d_.config.gguf && file_->boolean("tie_word_embeddings") == false)
+      missing("lm_head.weight");
     if (row.task == Task::generate && !head.present()) head.matrix = d_.global(Role::token_embedding).matrix;  // tied
     quantise_tied_embedding();
     read_rope_factors();
@@ -125,7 +126,8 @@ class Resolver {
   // Rows and columns of a role's matrix (0 rows: any number), or the length of its vector and 0.
   std::pair<std::int64_t, std::int64_t> expected(Role role) const {
     const Config& c = d_.config;
-    const std::int64_t hidden = c.hidden_size, q_width = std::int64_t{c.heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t hidden = c.hidden_size, q_width = std::int64_t{c.heads} * c.head_dim,
+                       kv_width = std::int64_t{c.kv_heads} * c.head_dim;
     switch (role) {
       case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: case Role::classifier: return {0, hidden};
       case Role::head: return {d_.vocab_size, hidden};
@@ -160,7 +162,8 @@ class Resolver {
     if (tensor.shape[0] < 1) wrong_shape(tensor, "at least one row");
     if (tensor.shape[0] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
     Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = tensor.shape[0], .cols = cols};
-    matrix.read = [file = file_, &tensor, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    matrix.read = [file = file_, &tensor, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count,
+                                                                                   std::uint8_t* out) {
       file->read(tensor, static_cast<std::uint64_t>(first * bytes), static_cast<std::uint64_t>(count * bytes), out);
     };
     d_.weights.matrices.push_back(std::move(matrix));
@@ -216,7 +219,8 @@ class Resolver {
     const std::vector<float> values = file_->read_floats(*factors);
     for (std::size_t j = 0; j < inv_freq.size(); ++j) {
       if (!(values[j] >= 1e-6f)) {
-        fail(ErrorKind::model_format, file_->path(), ": rope_freqs.weight[", j, "] is ", values[j], ", which is no sound factor (1 to about 32)");
+        fail(ErrorKind::model_format, file_->path(), ": rope_freqs.weight[", j, "] is ", values[j],
+             ", which is no sound factor (1 to about 32)");
       }
       inv_freq[j] /= values[j];
     }
@@ -232,7 +236,8 @@ class Resolver {
         fail(ErrorKind::unsupported_model, file_->path(), ": biases in a gated feed-forward (layer ", layer, ") are not run yet");
       }
     }
-    for (const Matrix& matrix : d_.weights.matrices) d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
+    for (const Matrix& matrix : d_.weights.matrices)
+      d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
     for (const Vector& vector : d_.weights.vectors) d_.parameters += vector.values.size();
   }
 
@@ -255,9 +260,11 @@ class Resolver {
     for (const auto& tensor : file_->tensors().first(std::min(file_->tensors().size(), kNamesCompared))) {
       if (const std::size_t distance = edit_distance(name, tensor.name); distance < best) best = distance, nearest = tensor.name;
     }
-    throw Error(ErrorKind::model_format, str(file_->path(), ": tensor ", name, " is missing",
-                                             nearest.empty() ? std::string(" (the file has no tensors)") : str("; the nearest name is ", nearest)))
-        .in_file(file_->path()).at_field(name);
+    throw Error(ErrorKind::model_format,
+                str(file_->path(), ": tensor ", name, " is missing",
+                    nearest.empty() ? std::string(" (the file has no tensors)") : str("; the nearest name is ", nearest)))
+        .in_file(file_->path())
+        .at_field(name);
   }
 
   std::shared_ptr<const files::ModelFile> file_;
@@ -270,7 +277,8 @@ class Resolver {
 }  // namespace
 
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute) {
-  if (quantize && !can_pack(*quantize)) fail(ErrorKind::invalid_argument, "quantize: ", name(*quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
+  if (quantize && !can_pack(*quantize))
+    fail(ErrorKind::invalid_argument, "quantize: ", name(*quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
   return Resolver(std::move(file), quantize, compute).run();
 }
 

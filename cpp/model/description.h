@@ -41,7 +41,8 @@ struct Description {
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
 // `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for pooler and classifier.
-// Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not known.
+// Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
+// known.
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,
                      Compute compute = Compute::automatic);
 

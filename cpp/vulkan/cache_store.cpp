@@ -30,7 +30,8 @@ std::uint64_t next_id() {
 
 std::uint64_t kv_half_page_bytes(const CacheShape& shape, KvFormat format) {
   if (shape.kv_heads < 1 || shape.kv_heads > 65536 || shape.head_dim < 1 || shape.head_dim > kMaxHeadDim) {
-    fail(ErrorKind::unsupported_model, "a cache of ", shape.kv_heads, " kv heads of ", shape.head_dim, "; heads have 1 to ", kMaxHeadDim, " values");
+    fail(ErrorKind::unsupported_model, "a cache of ", shape.kv_heads, " kv heads of ", shape.head_dim, "; heads have 1 to ", kMaxHeadDim,
+         " values");
   }
   return 4 * params::kv_page_words(static_cast<std::uint32_t>(format), static_cast<std::uint32_t>(shape.head_dim),
                                    static_cast<std::uint32_t>(shape.kv_heads));
@@ -56,8 +57,8 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
   const std::uint64_t by_allocation = limits.allocation > slack ? (limits.allocation - slack) / std::max<std::uint64_t>(1, page_bytes_) : 0;
   slab_pages_ = static_cast<std::int32_t>(std::min<std::uint64_t>({by_range, by_allocation, 1 << 30}));
   if (slab_pages_ < 1) {
-    fail(ErrorKind::unsupported_model, device_->physical().name, ": a cache page of ", page_bytes_, " bytes is more than it binds (", limits.range,
-         ") or allocates (", limits.allocation, ") at once");
+    fail(ErrorKind::unsupported_model, device_->physical().name, ": a cache page of ", page_bytes_, " bytes is more than it binds (",
+         limits.range, ") or allocates (", limits.allocation, ") at once");
   }
 }
 
@@ -85,7 +86,8 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
   std::vector<Command> commands;
   for (const Slab& source : from) {
     for (const Slab& target : to) {
-      const std::int32_t first = std::max(source.first, target.first), end = std::min(source.first + source.pages, target.first + target.pages);
+      const std::int32_t first = std::max(source.first, target.first),
+                         end = std::min(source.first + source.pages, target.first + target.pages);
       if (first >= end) continue;
       Copy copy{source.buffer.get(), target.buffer.get(), {}};
       for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
@@ -101,8 +103,9 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
   Recording(device_, std::move(commands)).run(Cancel{});
 }
 
-// Few slabs make few dispatches, so those at the end that are not full are made anew as one. That takes memory for both, and that no run uses
-// them: where memory is short, or a run takes longer than a moment, another one is put beside them, and the next growth finds more to make one.
+// Few slabs make few dispatches, so those at the end that are not full are made anew as one. That takes memory for both, and that no run
+// uses them: where memory is short, or a run takes longer than a moment, another one is put beside them, and the next growth finds more to
+// make one.
 void GpuCaches::reserve(std::int32_t pages) {
   constexpr auto kPatience = std::chrono::milliseconds(50);  // a decode step, not a prefill: the page pool is held meanwhile
   if (half_page_bytes_.empty()) return;

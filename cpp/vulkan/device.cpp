@@ -71,10 +71,12 @@ bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE"
 CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
   CooperativeShape best;
   if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;
-  const auto all = listed<VkCooperativeMatrixPropertiesKHR>(
-      "listing products of cooperative matrices",
-      [&](std::uint32_t* count, VkCooperativeMatrixPropertiesKHR* items) { return api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(handle, count, items); },
-      {.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR});
+  const auto all =
+      listed<VkCooperativeMatrixPropertiesKHR>("listing products of cooperative matrices",
+                                               [&](std::uint32_t* count, VkCooperativeMatrixPropertiesKHR* items) {
+                                                 return api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(handle, count, items);
+                                               },
+                                               {.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR});
   for (const VkCooperativeMatrixPropertiesKHR& p : all) {
     const bool floats = p.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && p.BType == VK_COMPONENT_TYPE_FLOAT16_KHR &&
                         p.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && p.ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR;
@@ -111,9 +113,10 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
     return refuse(str("it has Vulkan ", VK_API_VERSION_MAJOR(p.apiVersion), ".", VK_API_VERSION_MINOR(p.apiVersion),
                       ", needed is 1.2: update its driver"));
   }
-  const auto extensions = listed<VkExtensionProperties>("listing a device's extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
-    return api.vkEnumerateDeviceExtensionProperties(handle, nullptr, count, all);
-  });
+  const auto extensions =
+      listed<VkExtensionProperties>("listing a device's extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
+        return api.vkEnumerateDeviceExtensionProperties(handle, nullptr, count, all);
+      });
   // The instance asks for Vulkan 1.2, so what became core in 1.3 is an extension here, on newer drivers too.
   const bool has_dot = named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   const bool has_matrix = named(extensions, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
@@ -125,7 +128,8 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   api.vkGetPhysicalDeviceProperties2(handle, &properties);
   d.driver = str(driver.driverName, driver.driverInfo[0] != '\0' ? " " : "", driver.driverInfo);
 
-  VkPhysicalDeviceShaderIntegerDotProductFeatures dot_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
+  VkPhysicalDeviceShaderIntegerDotProductFeatures dot_feature{.sType =
+                                                                  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR};
   VkPhysicalDeviceSubgroupSizeControlFeatures size_feature{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES};
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
@@ -161,7 +165,8 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   api.vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, nullptr);
   std::vector<VkQueueFamilyProperties> families(count);
   api.vkGetPhysicalDeviceQueueFamilyProperties(handle, &count, families.data());
-  const auto family = std::find_if(families.begin(), families.end(), [](const auto& f) { return (f.queueFlags & VK_QUEUE_COMPUTE_BIT) != 0; });
+  const auto family =
+      std::find_if(families.begin(), families.end(), [](const auto& f) { return (f.queueFlags & VK_QUEUE_COMPUTE_BIT) != 0; });
   missing(family != families.end(), "queue for compute");
   if (!d.usable) return d;
   d.queue_family = static_cast<std::uint32_t>(family - families.begin());
@@ -169,8 +174,9 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   d.integer_dot = has_dot && dot_feature.shaderIntegerDotProduct && !disabled("integer_dot");
   d.integer_dot_fast = d.integer_dot && dot.integerDotProduct4x8BitPackedSignedAccelerated;
   d.integer_dot_used = d.integer_dot_fast || (d.integer_dot && enabled("integer_dot"));
-  if (has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core12.vulkanMemoryModel && size_feature.subgroupSizeControl &&
-      size_feature.computeFullSubgroups && (subgroup_sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) && !disabled("cooperative_matrix")) {
+  if (has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core12.vulkanMemoryModel &&
+      size_feature.subgroupSizeControl && size_feature.computeFullSubgroups &&
+      (subgroup_sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) && !disabled("cooperative_matrix")) {
     constexpr std::uint32_t kIntel = 0x8086;  // its matrix units work on its narrowest subgroups only
     d.cooperative = cooperative_shape(api, handle);
     d.cooperative.subgroup = d.vendor == kIntel ? subgroup_sizes.minSubgroupSize : d.subgroup;
@@ -205,7 +211,8 @@ void lower_limits(Limits& limits, std::string_view text) {
     if (limit == std::end(known) || read.ec != std::errc() || read.ptr != digits.data() + digits.size() || number < limit->least) {
       std::string all;
       for (const auto& k : known) all += str(all.empty() ? "" : ", ", k.name, " (from ", k.least, ")");
-      fail(ErrorKind::invalid_argument, "PUMICE_VULKAN_LIMITS: '", item, "' is not name=number; names, and the least that each may be: ", all);
+      fail(ErrorKind::invalid_argument, "PUMICE_VULKAN_LIMITS: '", item,
+           "' is not name=number; names, and the least that each may be: ", all);
     }
     *limit->value = std::min(*limit->value, number);
     if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
@@ -261,12 +268,12 @@ Instance::Instance() {
   std::uint32_t& version = loader_version_;
   check(api_.vkEnumerateInstanceVersion(&version), "asking for the version of Vulkan");
   if (version < kVersion) {
-    fail(ErrorKind::device_not_found, "no Vulkan: the loader has version ", VK_API_VERSION_MAJOR(version), ".", VK_API_VERSION_MINOR(version),
-         ", needed is 1.2: update libvulkan1");
+    fail(ErrorKind::device_not_found, "no Vulkan: the loader has version ", VK_API_VERSION_MAJOR(version), ".",
+         VK_API_VERSION_MINOR(version), ", needed is 1.2: update libvulkan1");
   }
-  const auto extensions = listed<VkExtensionProperties>("listing instance extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
-    return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all);
-  });
+  const auto extensions = listed<VkExtensionProperties>(
+      "listing instance extensions",
+      [&](std::uint32_t* count, VkExtensionProperties* all) { return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all); });
   std::vector<const char*> wanted, layers;
   VkInstanceCreateFlags flags = 0;
   if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // MoltenVK shows itself to those only who ask
@@ -310,7 +317,8 @@ Instance::Instance() {
     });
     for (VkPhysicalDevice handle : handles) devices_.push_back(describe(api_, handle));
   } catch (...) {
-    if (messenger_handle != VK_NULL_HANDLE && api_.vkDestroyDebugUtilsMessengerEXT) api_.vkDestroyDebugUtilsMessengerEXT(handle_, messenger_handle, nullptr);
+    if (messenger_handle != VK_NULL_HANDLE && api_.vkDestroyDebugUtilsMessengerEXT)
+      api_.vkDestroyDebugUtilsMessengerEXT(handle_, messenger_handle, nullptr);
     if (api_.vkDestroyInstance) api_.vkDestroyInstance(handle_, nullptr);
     throw;
   }
@@ -327,7 +335,8 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
     if (!(memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)) continue;
     const std::uint64_t size = memory.memoryHeaps[heap].size;
     // Without a budget from the driver: a tenth is for others.
-    const std::uint64_t usable = device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
+    const std::uint64_t usable =
+        device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
     if (size > total) {  // the largest heap: small ones are windows into it
       total = size;
       free = usable;
@@ -393,7 +402,8 @@ void Device::create() {
   for (std::uint32_t heap = 0; heap < memory_.memoryHeapCount; ++heap) {
     if (memory_.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) largest = std::max(largest, memory_.memoryHeaps[heap].size);
   }
-  unified_ = !disabled("unified") && (upload.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) && memory_.memoryHeaps[upload.heapIndex].size == largest;
+  unified_ = !disabled("unified") && (upload.propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) &&
+             memory_.memoryHeaps[upload.heapIndex].size == largest;
   pipelines_ = std::make_unique<Pipelines>(*this);
   variant_tests_ = std::make_unique<VariantTests>(*this);
 }
@@ -415,7 +425,8 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
     for (std::uint32_t t = 0; t < memory_.memoryTypeCount; ++t) {
       const VkMemoryType& type = memory_.memoryTypes[t];
       if (!(allowed >> t & 1) || (type.propertyFlags & wish) != wish) continue;
-      if (best == UINT32_MAX || memory_.memoryHeaps[type.heapIndex].size > memory_.memoryHeaps[memory_.memoryTypes[best].heapIndex].size) best = t;
+      if (best == UINT32_MAX || memory_.memoryHeaps[type.heapIndex].size > memory_.memoryHeaps[memory_.memoryTypes[best].heapIndex].size)
+        best = t;
     }
     if (best != UINT32_MAX) return best;
   }
@@ -459,7 +470,12 @@ void Device::submit(VkCommandBuffer commands, VkFence fence) {
 
 double Device::work(double flops, double bytes) const {
   const bool software = physical_.type == "software", discrete = physical_.type == "discrete";
-  const double flop_rate = software ? 0.7e9 * std::max(1u, std::thread::hardware_concurrency()) : discrete ? 2e12 : 2e11, byte_rate = software ? 2e9 : discrete ? 1e11 : 2e10;
+  const double flop_rate = software   ? 0.7e9 * std::max(1u, std::thread::hardware_concurrency())
+                           : discrete ? 2e12
+                                      : 2e11,
+               byte_rate = software   ? 2e9
+                           : discrete ? 1e11
+                                      : 2e10;
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
@@ -488,13 +504,16 @@ Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place,
   if (limits.memory < ours || bytes_ > limits.memory - ours) refuse(limits.memory - std::min(ours, limits.memory));
   const DeviceApi& api = device_->api();
   try {
-    const VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes_,
-                                  .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+    const VkBufferCreateInfo info{
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .size = bytes_,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
     device_->check(api.vkCreateBuffer(device_->handle(), &info, nullptr, &buffer_), "vkCreateBuffer");
     VkMemoryRequirements needed{};
     api.vkGetBufferMemoryRequirements(device_->handle(), buffer_, &needed);
     const std::uint32_t type = device_->memory_type(needed.memoryTypeBits, place);
-    const VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needed.size, .memoryTypeIndex = type};
+    const VkMemoryAllocateInfo memory{
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .allocationSize = needed.size, .memoryTypeIndex = type};
     const VkResult result = api.vkAllocateMemory(device_->handle(), &memory, nullptr, &memory_);
     if (result == VK_ERROR_OUT_OF_DEVICE_MEMORY) refuse(device_->free_memory());
     device_->check(result, "vkAllocateMemory");

@@ -63,10 +63,13 @@ const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t b
   return buffer.get();
 }
 
-GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, const Variants& variants,
-                             const Cancel& cancel)
-    : device_(std::move(device)), weights_(std::move(weights)), shapes_(weights_->shapes()),
-      plan_(make_plan(std::move(program), shapes_, variants, device_->physical())), id_(next_id()) {
+GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights,
+                             const Variants& variants, const Cancel& cancel)
+    : device_(std::move(device)),
+      weights_(std::move(weights)),
+      shapes_(weights_->shapes()),
+      plan_(make_plan(std::move(program), shapes_, variants, device_->physical())),
+      id_(next_id()) {
   if (plan_.widest_norm > 0) {
     const auto width = static_cast<std::size_t>(plan_.widest_norm);
     ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");
@@ -116,8 +119,8 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                 range, software},
                batch);
   if (tables.words().size_bytes() > range) {
-    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ", tables.words().size_bytes(),
-         " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ",
+         tables.words().size_bytes(), " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
   }
 
   const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);
@@ -128,15 +131,22 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
   buffers.ones = ones_.get();
 
-  GpuWorkspace::Shape shape = {id_, space.buffers, static_cast<std::uint64_t>(counts.tokens), static_cast<std::uint64_t>(counts.segments),
-                               static_cast<std::uint64_t>(counts.selected), static_cast<std::uint64_t>(tables.kept_pages), device_->pace_step(),
-                               store != nullptr ? store->id() : 0, slabs != nullptr ? slabs->version : 0};
+  GpuWorkspace::Shape shape = {id_,
+                               space.buffers,
+                               static_cast<std::uint64_t>(counts.tokens),
+                               static_cast<std::uint64_t>(counts.segments),
+                               static_cast<std::uint64_t>(counts.selected),
+                               static_cast<std::uint64_t>(tables.kept_pages),
+                               device_->pace_step(),
+                               store != nullptr ? store->id() : 0,
+                               slabs != nullptr ? slabs->version : 0};
   for (const AttendTables& attend : tables.attends) {
     shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
     for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
   }
   const auto commands = [&] {
-    return lower(plan_, *weights_, *device_, counts, tables, areas, buffers, slabs.get(), store != nullptr ? store->format() : KvFormat::f32);
+    return lower(plan_, *weights_, *device_, counts, tables, areas, buffers, slabs.get(),
+                 store != nullptr ? store->format() : KvFormat::f32);
   };
   Recording* recording = nullptr;
   std::unique_ptr<Recording> timed;

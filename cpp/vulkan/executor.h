@@ -35,14 +35,16 @@ class GpuWorkspace final : public Workspace {
 
 class GpuExecutable final : public Executable {
  public:
-  GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, const Variants& variants, const Cancel& cancel);
+  GpuExecutable(std::shared_ptr<Device> device, Program program, std::shared_ptr<const GpuWeights> weights, const Variants& variants,
+                const Cancel& cancel);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
   // The same run, each dispatch measured by the GPU's clock.
   std::vector<Timing> measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const;
 
  private:
-  void run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel, std::vector<Timing>* timings) const;
+  void run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel,
+           std::vector<Timing>* timings) const;
 
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const GpuWeights> weights_;

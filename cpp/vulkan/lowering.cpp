@@ -44,12 +44,16 @@ LinearTile cooperative_tile(const CooperativeShape& shape, const Limits& limits,
 
 enum class Form { floats, int8, cooperative };  // of a product's operands
 
-PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t rows, Format format, Format format2, bool gated, bool vectors, LinearTile& tile) {
+PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t rows, Format format, Format format2, bool gated,
+                            bool vectors, LinearTile& tile) {
   const bool few = rows <= kFewRows;
   std::string shader = form == Form::cooperative ? "gemm_coopmat" : few ? "matvec" : "gemm";
   if (form == Form::int8) shader += "_i8";
-  tile = form == Form::cooperative ? cooperative_tile(device.cooperative, device.limits, rows, gated) : few ? matvec_tile(rows) : gemm_tile(rows);
-  PipelineKey key{std::move(shader), {tile.lanes, static_cast<uint>(format), static_cast<uint>(format2), gated, vectors, tile.tokens, tile.outputs}};
+  tile = form == Form::cooperative ? cooperative_tile(device.cooperative, device.limits, rows, gated)
+         : few                     ? matvec_tile(rows)
+                                   : gemm_tile(rows);
+  PipelineKey key{std::move(shader),
+                  {tile.lanes, static_cast<uint>(format), static_cast<uint>(format2), gated, vectors, tile.tokens, tile.outputs}};
   if (form == Form::cooperative) {
     const CooperativeShape& shape = device.cooperative;
     key.constants.insert(key.constants.end(), {shape.m, shape.n, shape.k, shape.subgroup});
@@ -127,8 +131,16 @@ class Lowering {
   // `keys`: only the pipelines are asked for, no buffer is looked at.
   Lowering(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
            const RunBuffers& buffers, const GpuCaches::Slabs* caches, std::set<PipelineKey>* keys, KvFormat format)
-      : plan_(plan), weights_(weights), device_(device), counts_(counts), tables_(tables), areas_(areas), buffers_(buffers), caches_(caches),
-        keys_(keys), format_(format) {}
+      : plan_(plan),
+        weights_(weights),
+        device_(device),
+        counts_(counts),
+        tables_(tables),
+        areas_(areas),
+        buffers_(buffers),
+        caches_(caches),
+        keys_(keys),
+        format_(format) {}
 
   std::vector<Command> commands() {
     take_input();
@@ -151,9 +163,16 @@ class Lowering {
         d.bind(bind(piece));
         d.bind(meta());
         d.bind(rows(out, block, true));
-        d.set_push(params::GatherParams{.cols = word(m.cols), .weights_at = 0, .chunk_first = word(piece.first), .chunk_rows = word(piece.rows),
-                                        .index_at = index_at + word(block.first), .out_at = word(out.col), .out_stride = stride(out), .scale = scale});
-        push(d, block.count, static_cast<double>(block.count) * static_cast<double>(m.cols) * 4, static_cast<double>(block.count * (m.row_words + m.cols)) * 4);
+        d.set_push(params::GatherParams{.cols = word(m.cols),
+                                        .weights_at = 0,
+                                        .chunk_first = word(piece.first),
+                                        .chunk_rows = word(piece.rows),
+                                        .index_at = index_at + word(block.first),
+                                        .out_at = word(out.col),
+                                        .out_stride = stride(out),
+                                        .scale = scale});
+        push(d, block.count, static_cast<double>(block.count) * static_cast<double>(m.cols) * 4,
+             static_cast<double>(block.count * (m.row_words + m.cols)) * 4);
       }
     }
   }
@@ -163,7 +182,9 @@ class Lowering {
     const std::int64_t width = op.group > 0 ? op.group : op.in.width, heads = op.in.width / width;
     const uint lanes = params::norm_lanes(word(width), word(static_cast<std::int64_t>(device_.limits().invocations)));
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.add})) {
-      Dispatch d = dispatch("norm", "norm", {lanes, static_cast<uint>(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add), params::norm_batch(word(width), lanes)});
+      Dispatch d = dispatch("norm", "norm",
+                            {lanes, static_cast<uint>(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add),
+                             params::norm_batch(word(width), lanes)});
       d.bind(rows(op.in, block, false));
       d.bind(rows(op.out, block, true));
       d.bind(op.add ? rows(op.add, block, false) : Binding{});
@@ -207,8 +228,10 @@ class Lowering {
         for (const Piece& u : up.pieces) {
           const std::int64_t first = std::max(g.first, u.first), end = std::min(g.first + g.rows, u.first + u.rows);
           if (first >= end) continue;
-          const Product p{.in = op.in, .out = {op.out.slot, static_cast<std::int32_t>(op.out.col + first), static_cast<std::int32_t>(end - first)},
-                          .activation = op.activation, .form = form};
+          const Product p{.in = op.in,
+                          .out = {op.out.slot, static_cast<std::int32_t>(op.out.col + first), static_cast<std::int32_t>(end - first)},
+                          .activation = op.activation,
+                          .form = form};
           product(p, block, {&gate, &g, first - g.first, end - first}, {&up, &u, first - u.first, end - first});
         }
       }
@@ -230,11 +253,12 @@ class Lowering {
   };
 
   void product(const Product& p, const Block& block, const Strip& w, const Strip& w2) {
-    const bool gated = w2.matrix != nullptr, bias = p.bias != VectorId::none, residual = static_cast<bool>(p.residual), int8 = p.form == Form::int8;
+    const bool gated = w2.matrix != nullptr, bias = p.bias != VectorId::none, residual = static_cast<bool>(p.residual),
+               int8 = p.form == Form::int8;
     const Format format = w.matrix->format, format2 = gated ? w2.matrix->format : format;
     LinearTile tile{};
-    Dispatch d = dispatch(gated ? "gated linear" : "linear",
-                          linear_pipeline(device_.physical(), p.form, block.count, format, format2, gated, int8 || p.in.col % 4 == 0, tile));
+    Dispatch d = dispatch(gated ? "gated linear" : "linear", linear_pipeline(device_.physical(), p.form, block.count, format, format2,
+                                                                             gated, int8 || p.in.col % 4 == 0, tile));
     d.bind(bind(*w.piece));
     d.bind(int8 ? quantised_rows(p.in, block, false) : rows(p.in, block, false));
     d.bind(rows(p.out, block, true));
@@ -242,12 +266,21 @@ class Lowering {
     d.bind(residual ? rows(p.residual, block, false) : Binding{});
     d.bind(gated ? bind(*w2.piece) : Binding{});
     const std::int64_t cols = w.matrix->cols;
-    d.set_push(params::LinearParams{
-        .tokens = word(block.count), .outputs = word(w.rows), .cols = word(cols), .weights_at = word(w.first * w.matrix->row_words),
-        .weights2_at = gated ? word(w2.first * w2.matrix->row_words) : 0, .in_at = int8 ? 0 : word(p.in.col),
-        .in_stride = int8 ? word(params::quantised_row_words(cols)) : stride(p.in), .out_at = word(p.out.col), .out_stride = stride(p.out),
-        .bias_at = word(p.bias_at), .residual_at = residual ? word(p.residual.col) : 0, .residual_stride = residual ? stride(p.residual) : 0,
-        .activation = static_cast<uint>(p.activation), .has_bias = bias, .has_residual = residual});
+    d.set_push(params::LinearParams{.tokens = word(block.count),
+                                    .outputs = word(w.rows),
+                                    .cols = word(cols),
+                                    .weights_at = word(w.first * w.matrix->row_words),
+                                    .weights2_at = gated ? word(w2.first * w2.matrix->row_words) : 0,
+                                    .in_at = int8 ? 0 : word(p.in.col),
+                                    .in_stride = int8 ? word(params::quantised_row_words(cols)) : stride(p.in),
+                                    .out_at = word(p.out.col),
+                                    .out_stride = stride(p.out),
+                                    .bias_at = word(p.bias_at),
+                                    .residual_at = residual ? word(p.residual.col) : 0,
+                                    .residual_stride = residual ? stride(p.residual) : 0,
+                                    .activation = static_cast<uint>(p.activation),
+                                    .has_bias = bias,
+                                    .has_residual = residual});
     const double rows = static_cast<double>(w.rows) * (gated ? 2 : 1), tokens = static_cast<double>(block.count);
     const std::int64_t outputs = gated ? tile.outputs / 2 : tile.outputs;
     const std::int64_t weight_words = w.rows * w.matrix->row_words + (gated ? w2.rows * w2.matrix->row_words : 0);
@@ -268,7 +301,11 @@ class Lowering {
       Dispatch d = dispatch("quantise", "quantize", {kLanes, in.col % 4 == 0});
       d.bind(rows(in, block, false));
       d.bind(quantised_rows(in, block, true));
-      d.set_push(params::QuantizeParams{.tokens = word(block.count), .cols = word(cols), .in_at = word(in.col), .in_stride = stride(in), .out_at = 0,
+      d.set_push(params::QuantizeParams{.tokens = word(block.count),
+                                        .cols = word(cols),
+                                        .in_at = word(in.col),
+                                        .in_stride = stride(in),
+                                        .out_at = 0,
                                         .out_stride = word(params::quantised_row_words(cols))});
       const double values = static_cast<double>(block.count) * static_cast<double>(cols);
       push(d, ceil_div(block.count * cols / 4, kLanes), values * 4, values * 5);
@@ -278,8 +315,8 @@ class Lowering {
   // ------------------------------------------------------------ keys and values
   void operator()(const RopeStore& op) {
     const std::int32_t rope = plan_.rope_of[op_];
-    store(op.q, op.k, op.v, op.head_dim, rope < 0 ? nullptr : &op.rope, rope < 0 ? 0 : tables_.turns_at[static_cast<std::size_t>(rope)], tables_.cells_at,
-          cache_ranges(op.cache), kv_page(format_, op.head_dim, op.k.width / op.head_dim), format_);
+    store(op.q, op.k, op.v, op.head_dim, rope < 0 ? nullptr : &op.rope, rope < 0 ? 0 : tables_.turns_at[static_cast<std::size_t>(rope)],
+          tables_.cells_at, cache_ranges(op.cache), kv_page(format_, op.head_dim, op.k.width / op.head_dim), format_);
   }
 
   void store(const View& q, const View& k, const View& v, std::int32_t head_dim, const Rope* rope, uint turns_at, uint cells_at,
@@ -296,11 +333,22 @@ class Lowering {
         d.bind(rows(v, block, false));
         bind_pages(d, ranges[r], page_words, true);
         d.bind(meta());
-        d.set_push(params::StoreParams{.rows = word(block.count), .q_heads = word(q_heads), .kv_heads = word(kv_heads), .pairs = r == 0 ? word(pairs) : 0,
-                                       .interleaved = rope != nullptr && rope->interleaved, .q_at = word(q.col), .q_stride = stride(q), .k_at = word(k.col),
-                                       .k_stride = stride(k), .v_at = word(v.col), .v_stride = stride(v), .cells_at = cells_at + word(block.first),
-                                       .turns_at = turns_at + word(block.first * 2 * pairs), .page_first = word(ranges[r].first),
-                                       .page_count = word(ranges[r].pages), .page_words = static_cast<uint>(page_words)});
+        d.set_push(params::StoreParams{.rows = word(block.count),
+                                       .q_heads = word(q_heads),
+                                       .kv_heads = word(kv_heads),
+                                       .pairs = r == 0 ? word(pairs) : 0,
+                                       .interleaved = rope != nullptr && rope->interleaved,
+                                       .q_at = word(q.col),
+                                       .q_stride = stride(q),
+                                       .k_at = word(k.col),
+                                       .k_stride = stride(k),
+                                       .v_at = word(v.col),
+                                       .v_stride = stride(v),
+                                       .cells_at = cells_at + word(block.first),
+                                       .turns_at = turns_at + word(block.first * 2 * pairs),
+                                       .page_first = word(ranges[r].first),
+                                       .page_count = word(ranges[r].pages),
+                                       .page_words = static_cast<uint>(page_words)});
         const double values = static_cast<double>(block.count) * (q_heads + 2 * kv_heads) * head_dim;
         push(d, ceil_div(block.count * (q_heads + 2 * kv_heads), kLanes / span), values * 8, values * 8);
       }
@@ -322,23 +370,41 @@ class Lowering {
       const Block block{tiles.first_row, tiles.rows};
       const std::uint64_t queries = bytes_of(tiles.rows, heads);
       const std::uint64_t states_at = queries * tables.parts * params::padded_dim(word(shape.head_dim));
-      const Binding partials{buffers_.scratch, areas_.partials, params::attend_partial_words(queries, tables.parts, word(shape.head_dim)) * 4, true};
+      const Binding partials{buffers_.scratch, areas_.partials,
+                             params::attend_partial_words(queries, tables.parts, word(shape.head_dim)) * 4, true};
       for (std::size_t r = 0; r < ranges.size(); ++r) {
-        Dispatch d = dispatch("attend", "attend", {params::kAttendLanes, static_cast<uint>(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys});
+        Dispatch d =
+            dispatch("attend", "attend",
+                     {params::kAttendLanes, static_cast<uint>(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys});
         d.bind(rows(op.q, block, false));
         bind_pages(d, ranges[r], page_words, false);
         d.bind(meta());
         const Binding result = tables.parts == 1 ? rows(op.out, block, true) : partials;
         d.bind(result);  // one of the two is not used, but the shader might write it
         d.bind(result);
-        d.set_push(params::AttendParams{
-            .tiles = tiles.tiles, .kv_heads = word(shape.kv_heads), .heads_per_kv = word(shape.heads_per_kv), .tile_heads = tables.tile.heads,
-            .head_blocks = tables.tile.head_blocks, .splits = tables.splits, .part_first = word(static_cast<std::int64_t>(r)) * tables.splits,
-            .parts = tables.parts, .states_at = static_cast<uint>(states_at), .tiles_at = tiles.tiles_at,
-            .segments_at = shape.cached ? tables_.segments_at : tables_.kept_segments_at, .first_row = word(tiles.first_row),
-            .page_first = word(ranges[r].first), .page_count = word(ranges[r].pages), .page_words = static_cast<uint>(page_words), .behind = behind,
-            .ahead = ahead, .q_at = word(op.q.col), .q_stride = stride(op.q), .out_at = word(op.out.col), .out_stride = stride(op.out), .scale = op.scale,
-            .softcap = op.softcap});
+        d.set_push(params::AttendParams{.tiles = tiles.tiles,
+                                        .kv_heads = word(shape.kv_heads),
+                                        .heads_per_kv = word(shape.heads_per_kv),
+                                        .tile_heads = tables.tile.heads,
+                                        .head_blocks = tables.tile.head_blocks,
+                                        .splits = tables.splits,
+                                        .part_first = word(static_cast<std::int64_t>(r)) * tables.splits,
+                                        .parts = tables.parts,
+                                        .states_at = static_cast<uint>(states_at),
+                                        .tiles_at = tiles.tiles_at,
+                                        .segments_at = shape.cached ? tables_.segments_at : tables_.kept_segments_at,
+                                        .first_row = word(tiles.first_row),
+                                        .page_first = word(ranges[r].first),
+                                        .page_count = word(ranges[r].pages),
+                                        .page_words = static_cast<uint>(page_words),
+                                        .behind = behind,
+                                        .ahead = ahead,
+                                        .q_at = word(op.q.col),
+                                        .q_stride = stride(op.q),
+                                        .out_at = word(op.out.col),
+                                        .out_stride = stride(op.out),
+                                        .scale = op.scale,
+                                        .softcap = op.softcap});
         const double pairs = static_cast<double>(queries) * static_cast<double>(most_keys(shape));
         // Each tile of queries reads its keys and values once.
         const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;
@@ -349,9 +415,14 @@ class Lowering {
       Dispatch d = dispatch("merge", "merge", {64});
       d.bind(Binding{partials.buffer, partials.offset, partials.bytes});
       d.bind(rows(op.out, block, true));
-      d.set_push(params::MergeParams{.heads = word(heads), .head_dim = word(shape.head_dim), .parts = tables.parts, .states_at = static_cast<uint>(states_at),
-                                     .out_at = word(op.out.col), .out_stride = stride(op.out)});
-      push(d, static_cast<std::int64_t>(queries), static_cast<double>(queries) * tables.parts * shape.head_dim * 2, static_cast<double>(partials.bytes));
+      d.set_push(params::MergeParams{.heads = word(heads),
+                                     .head_dim = word(shape.head_dim),
+                                     .parts = tables.parts,
+                                     .states_at = static_cast<uint>(states_at),
+                                     .out_at = word(op.out.col),
+                                     .out_stride = stride(op.out)});
+      push(d, static_cast<std::int64_t>(queries), static_cast<double>(queries) * tables.parts * shape.head_dim * 2,
+           static_cast<double>(partials.bytes));
     }
   }
 
@@ -366,9 +437,15 @@ class Lowering {
         d.bind(rows(op.in, source, false));
         d.bind(rows(op.out, block, true));
         d.bind(meta());
-        d.set_push(params::SelectParams{.blocks = word(per_row), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
-                                        .out_at = word(op.out.col), .out_stride = stride(op.out), .rows_at = tables_.selected_at + word(block.first),
-                                        .chunk_first = word(source.first), .chunk_rows = word(source.count)});
+        d.set_push(params::SelectParams{.blocks = word(per_row),
+                                        .width = word(op.in.width),
+                                        .in_at = word(op.in.col),
+                                        .in_stride = stride(op.in),
+                                        .out_at = word(op.out.col),
+                                        .out_stride = stride(op.out),
+                                        .rows_at = tables_.selected_at + word(block.first),
+                                        .chunk_first = word(source.first),
+                                        .chunk_rows = word(source.count)});
         const double values = static_cast<double>(block.count) * op.in.width;
         push(d, block.count * per_row, values, values * 8);
       }
@@ -384,10 +461,15 @@ class Lowering {
         d.bind(rows(op.in, chunk, false));
         d.bind(rows(op.out, block, true));
         d.bind(meta());
-        d.set_push(params::PoolParams{.blocks = word(per_segment), .width = word(op.in.width), .in_at = word(op.in.col), .in_stride = stride(op.in),
-                                      .out_at = word(op.out.col), .out_stride = stride(op.out),
+        d.set_push(params::PoolParams{.blocks = word(per_segment),
+                                      .width = word(op.in.width),
+                                      .in_at = word(op.in.col),
+                                      .in_stride = stride(op.in),
+                                      .out_at = word(op.out.col),
+                                      .out_stride = stride(op.out),
                                       .segments_at = tables_.segments_at + params::kSegmentWords * word(block.first),
-                                      .chunk_first = word(chunk.first), .chunk_rows = word(chunk.count)});
+                                      .chunk_first = word(chunk.first),
+                                      .chunk_rows = word(chunk.count)});
         const double values = static_cast<double>(chunk.count) * op.in.width;
         push(d, block.count * per_segment, values, values * 4);
       }
@@ -396,12 +478,17 @@ class Lowering {
 
   void operator()(const LogProb& op) {
     for (const Block block : blocks(Rows::tokens, {op.logits, op.out})) {
-      Dispatch d = dispatch("log_prob", "log_prob", {word(std::min<std::int64_t>(128, static_cast<std::int64_t>(device_.limits().invocations)))});
+      Dispatch d =
+          dispatch("log_prob", "log_prob", {word(std::min<std::int64_t>(128, static_cast<std::int64_t>(device_.limits().invocations)))});
       d.bind(rows(op.logits, block, false));
       d.bind(rows(op.out, block, true));
       d.bind(meta());
-      d.set_push(params::LogProbParams{.width = word(op.logits.width), .in_at = word(op.logits.col), .in_stride = stride(op.logits),
-                                       .out_at = word(op.out.col), .out_stride = stride(op.out), .ids_at = tables_.ids_at + word(block.first)});
+      d.set_push(params::LogProbParams{.width = word(op.logits.width),
+                                       .in_at = word(op.logits.col),
+                                       .in_stride = stride(op.logits),
+                                       .out_at = word(op.out.col),
+                                       .out_stride = stride(op.out),
+                                       .ids_at = tables_.ids_at + word(block.first)});
       const double values = static_cast<double>(block.count) * op.logits.width;
       push(d, block.count, values * 8, values * 4);
     }
@@ -439,14 +526,22 @@ class Lowering {
   Binding rows(const View& v, const Block& block, bool written) const {
     const std::uint64_t row = std::uint64_t{stride(v)} * 4;
     const std::uint64_t base = keys_ != nullptr ? 0 : areas_.slots[static_cast<std::size_t>(v.slot)];
-    return {buffers_.scratch, base + static_cast<std::uint64_t>(block.first) * row, static_cast<std::uint64_t>(block.count) * row, written, v.slot, v.col,
+    return {buffers_.scratch,
+            base + static_cast<std::uint64_t>(block.first) * row,
+            static_cast<std::uint64_t>(block.count) * row,
+            written,
+            v.slot,
+            v.col,
             v.width};
   }
   Binding quantised_rows(const View& in, const Block& block, bool written) const {
     const std::uint64_t row = static_cast<std::uint64_t>(params::quantised_row_words(in.width)) * 4;
-    return {buffers_.scratch, areas_.quantised + aligned(static_cast<std::uint64_t>(block.first) * row), static_cast<std::uint64_t>(block.count) * row, written};
+    return {buffers_.scratch, areas_.quantised + aligned(static_cast<std::uint64_t>(block.first) * row),
+            static_cast<std::uint64_t>(block.count) * row, written};
   }
-  Binding meta() const { return {buffers_.meta, 0, buffers_.meta != nullptr ? std::min(buffers_.meta->bytes(), device_.limits().range) : 0}; }
+  Binding meta() const {
+    return {buffers_.meta, 0, buffers_.meta != nullptr ? std::min(buffers_.meta->bytes(), device_.limits().range) : 0};
+  }
   static Binding bind(const Piece& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
   static Binding bind(const GpuVector& vector) { return {vector.buffer.get(), vector.offset, vector.bytes}; }
 
@@ -475,7 +570,8 @@ class Lowering {
     if (keys_ != nullptr) return {PageRange{}};
     std::vector<PageRange> ranges;
     const auto c = static_cast<std::size_t>(id);
-    for (const GpuCaches::Slab& slab : caches_->all) ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
+    for (const GpuCaches::Slab& slab : caches_->all)
+      ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
     return ranges;
   }
   std::vector<PageRange> kept_ranges(std::uint64_t page_words) const {
@@ -525,7 +621,8 @@ class Lowering {
   void copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
     if (slot < 0 || keys_ != nullptr) return;
     const SlotShape& shape = plan_.program.slots[static_cast<std::size_t>(slot)];
-    const std::uint64_t bytes = static_cast<std::uint64_t>(counts_.of(shape.rows)) * static_cast<std::uint64_t>(slot_stride(shape.width)) * 4;
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(counts_.of(shape.rows)) * static_cast<std::uint64_t>(slot_stride(shape.width)) * 4;
     if (bytes == 0) return;
     const std::uint64_t base = areas_.slots[static_cast<std::size_t>(slot)];
     commands_.emplace_back(Copy{to_slot ? host : buffers_.scratch, to_slot ? buffers_.scratch : host,
@@ -595,11 +692,13 @@ Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables
     if (attends[a].parts == 1) continue;
     for (const TileBlock& block : attends[a].blocks) {
       const std::uint64_t queries = bytes_of(block.rows, std::int64_t{shape.kv_heads} * shape.heads_per_kv);
-      areas.partial_bytes = std::max(areas.partial_bytes, params::attend_partial_words(queries, attends[a].parts, word(shape.head_dim)) * 4);
+      areas.partial_bytes =
+          std::max(areas.partial_bytes, params::attend_partial_words(queries, attends[a].parts, word(shape.head_dim)) * 4);
     }
   }
   if (areas.partial_bytes > range) {
-    fail(ErrorKind::out_of_device_memory, "attention needs ", areas.partial_bytes, " bytes for parts of its results, one binding holds ", range);
+    fail(ErrorKind::out_of_device_memory, "attention needs ", areas.partial_bytes, " bytes for parts of its results, one binding holds ",
+         range);
   }
   std::uint64_t found = 0;
   for (const Op& op : plan.program.ops) {
@@ -617,8 +716,8 @@ std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std
   return static_cast<std::uint32_t>(std::max<std::int64_t>(1, ceil_div(kept_pages, static_cast<std::int64_t>(range / page))));
 }
 
-std::vector<Command> lower(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables, const Areas& areas,
-                           const RunBuffers& buffers, const GpuCaches::Slabs* caches, KvFormat format) {
+std::vector<Command> lower(const Plan& plan, const GpuWeights& weights, Device& device, const Counts& counts, const Tables& tables,
+                           const Areas& areas, const RunBuffers& buffers, const GpuCaches::Slabs* caches, KvFormat format) {
   return Lowering(plan, weights, device, counts, tables, areas, buffers, caches, nullptr, format).commands();
 }
 

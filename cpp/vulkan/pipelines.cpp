@@ -40,28 +40,41 @@ Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache
   try {
     VkDescriptorSetLayoutBinding buffers[8];
     for (std::uint32_t b = 0; b < bindings_; ++b) {
-      buffers[b] = {.binding = b, .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .descriptorCount = 1, .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
+      buffers[b] = {.binding = b,
+                    .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                    .descriptorCount = 1,
+                    .stageFlags = VK_SHADER_STAGE_COMPUTE_BIT};
     }
-    const VkDescriptorSetLayoutCreateInfo set{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO, .bindingCount = bindings_, .pBindings = buffers};
+    const VkDescriptorSetLayoutCreateInfo set{
+        .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO, .bindingCount = bindings_, .pBindings = buffers};
     device.check(api.vkCreateDescriptorSetLayout(device.handle(), &set, nullptr, &set_layout_), "vkCreateDescriptorSetLayout");
     const VkPushConstantRange push{.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .offset = 0, .size = kPushBytes};
-    const VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO, .setLayoutCount = 1, .pSetLayouts = &set_layout_,
-                                            .pushConstantRangeCount = 1, .pPushConstantRanges = &push};
+    const VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                            .setLayoutCount = 1,
+                                            .pSetLayouts = &set_layout_,
+                                            .pushConstantRangeCount = 1,
+                                            .pPushConstantRanges = &push};
     device.check(api.vkCreatePipelineLayout(device.handle(), &layout, nullptr, &layout_), "vkCreatePipelineLayout");
-    const VkShaderModuleCreateInfo code{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv.size_bytes(), .pCode = spirv.data()};
+    const VkShaderModuleCreateInfo code{
+        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = spirv.size_bytes(), .pCode = spirv.data()};
     device.check(api.vkCreateShaderModule(device.handle(), &code, nullptr, &module), "vkCreateShaderModule");
     std::vector<VkSpecializationMapEntry> entries;
     for (std::uint32_t c = 0; c < key.constants.size(); ++c) entries.push_back({.constantID = c, .offset = 4 * c, .size = 4});
     const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()), .pMapEntries = entries.data(),
                                          .dataSize = 4 * key.constants.size(), .pData = key.constants.data()};
-    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
-                                                                 .requiredSubgroupSize = key.subgroup};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO, .requiredSubgroupSize = key.subgroup};
     const bool sized = key.subgroup > 0;
-    const VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-                                           .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, .pNext = sized ? &subgroup : nullptr,
-                                                     .flags = sized ? VkPipelineShaderStageCreateFlags{VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT} : 0,
-                                                     .stage = VK_SHADER_STAGE_COMPUTE_BIT, .module = module, .pName = "main", .pSpecializationInfo = &constants},
-                                           .layout = layout_};
+    const VkComputePipelineCreateInfo info{
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .pNext = sized ? &subgroup : nullptr,
+                  .flags = sized ? VkPipelineShaderStageCreateFlags{VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT} : 0,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main",
+                  .pSpecializationInfo = &constants},
+        .layout = layout_};
     const VkResult made = api.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline_);
     if (made != VK_SUCCESS) device.fail_call(made, str("compiling shader '", key.shader, "' on ", device.physical().name));
     api.vkDestroyShaderModule(device.handle(), module, nullptr);
@@ -111,8 +124,8 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
   VkPipelineCacheHeaderVersionOne inner{};
   if (data.size() < sizeof inner) return {};
   std::memcpy(&inner, data.data(), sizeof inner);
-  const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor && inner.deviceID == device.device &&
-                    std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
+  const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor &&
+                    inner.deviceID == device.device && std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
   return same ? data : std::vector<char>{};
 } catch (const std::bad_alloc&) {
   return {};
@@ -142,7 +155,8 @@ VkPipelineCache Pipelines::cache() {
   const std::lock_guard lock(mutex_);
   if (cache_ != VK_NULL_HANDLE) return cache_;
   const std::vector<char> known = read_cache(file(), device_.physical());
-  VkPipelineCacheCreateInfo info{.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
+  VkPipelineCacheCreateInfo info{
+      .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
   VkResult result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
   if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // what the file has is not worth an error
     info.initialDataSize = 0;

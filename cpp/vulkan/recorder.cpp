@@ -21,7 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 bool Recording::Range::overlaps(const Range& other, bool columns) const {
   if (buffer != other.buffer || begin >= other.end || other.begin >= end) return false;
-  const bool apart = columns && slot >= 0 && slot == other.slot && width > 0 && other.width > 0 && (col + width <= other.col || other.col + other.width <= col);
+  const bool apart = columns && slot >= 0 && slot == other.slot && width > 0 && other.width > 0 &&
+                     (col + width <= other.col || other.col + other.width <= col);
   return !apart;
 }
 
@@ -58,7 +59,8 @@ void Recording::make_pools() {
       buffers += dispatch->pipeline->bindings();
     }
   }
-  const VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, .queueFamilyIndex = device_->physical().queue_family};
+  const VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                     .queueFamilyIndex = device_->physical().queue_family};
   device_->check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
   const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, std::max(1u, buffers)};
   const VkDescriptorPoolCreateInfo set_pool{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets),
@@ -69,7 +71,9 @@ void Recording::make_pools() {
     device_->check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
   }
   if (timed_) {
-    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, .queryType = VK_QUERY_TYPE_TIMESTAMP, .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, left_.size()))};
+    const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                                     .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                                     .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, left_.size()))};
     device_->check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
   }
 }
@@ -115,8 +119,8 @@ void Recording::order(std::span<const Range> reads, std::span<const Range> write
       return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
     });
   };
-  // Writers of other columns of one slot (the parts of a product) go on beside each other. Readers wait for them: the validation layer knows
-  // ranges, not columns, and where a program reads other columns of what it writes is not worth an exception to it.
+  // Writers of other columns of one slot (the parts of a product) go on beside each other. Readers wait for them: the validation layer
+  // knows ranges, not columns, and where a program reads other columns of what it writes is not worth an exception to it.
   if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
@@ -137,8 +141,8 @@ bool Recording::record(const Copy& copy) {
   writes.push_back({copy.to, to, to_end, -1, 0, 0});
   order(reads, writes);
   begin_time(timed_);
-  device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(), static_cast<std::uint32_t>(copy.regions.size()),
-                                 copy.regions.data());
+  device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(),
+                                 static_cast<std::uint32_t>(copy.regions.size()), copy.regions.data());
   end_time(timed_, {"copy", 0, bytes, 0});
   pieces_.back().work += device_->work(0, bytes);
   return true;
@@ -147,10 +151,11 @@ bool Recording::record(const Copy& copy) {
 void Recording::describe(const Dispatch& dispatch) {
   const DeviceApi& api = device_->api();
   const Pipeline& pipeline = *dispatch.pipeline;
-  require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ", dispatch.what,
-          " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
+  require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ",
+          dispatch.what, " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
   const VkDescriptorSetLayout layout = pipeline.set_layout();
-  const VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
+  const VkDescriptorSetAllocateInfo info{
+      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
   device_->check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set_), "vkAllocateDescriptorSets");
   VkDescriptorBufferInfo buffers[8];
   VkWriteDescriptorSet writes[8];
@@ -161,14 +166,15 @@ void Recording::describe(const Dispatch& dispatch) {
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
     const Binding& binding = dispatch.bindings[given ? b : 0];
     if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
-      fail(ErrorKind::device, dispatch.what, ": binding ", b, " of ", binding.bytes, " bytes at ", binding.offset, " of ", binding.buffer->bytes(),
-           " does not fit the device's range of ", device_->limits().range);
+      fail(ErrorKind::device, dispatch.what, ": binding ", b, " of ", binding.bytes, " bytes at ", binding.offset, " of ",
+           binding.buffer->bytes(), " does not fit the device's range of ", device_->limits().range);
     }
     buffers[b] = {.buffer = binding.buffer->handle(), .offset = binding.offset, .range = binding.bytes};
     writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, .dstSet = set_, .dstBinding = b, .descriptorCount = 1,
                  .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .pBufferInfo = &buffers[b]};
     if (given) {
-      (binding.written ? writes_ : reads_).push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
+      (binding.written ? writes_ : reads_)
+          .push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
     }
   }
   api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
@@ -254,7 +260,8 @@ void Recording::run(const Cancel& cancel) {
     ++finished;
   };
   const auto fits = [&] {
-    return submitted == finished || (submitted < finished + kMostInFlight && (in_flight + pieces_[submitted].work) * device_->pace() <= most);
+    return submitted == finished ||
+           (submitted < finished + kMostInFlight && (in_flight + pieces_[submitted].work) * device_->pace() <= most);
   };
   try {
     while (finished < pieces_.size() || !complete_) {
@@ -303,9 +310,9 @@ std::vector<Timing> Recording::timings() const {
   std::vector<Timing> result = timings_;
   for (std::size_t i = 0; i < result.size(); ++i) {
     std::uint64_t ticks[2] = {};
-    device_->check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks, sizeof(std::uint64_t),
-                                               VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
-          "vkGetQueryPoolResults");
+    device_->check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks,
+                                                        ticks, sizeof(std::uint64_t), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+                   "vkGetQueryPoolResults");
     result[i].seconds = static_cast<double>(ticks[1] - ticks[0]) * static_cast<double>(device_->physical().timestamp_ns) * 1e-9;
   }
   return result;

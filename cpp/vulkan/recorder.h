@@ -66,8 +66,8 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits and waits. Cancelled between submissions. The first run records them, each while the device works on those before it: so they are
-  // cut by what those have told, and a Cancel is seen meanwhile. After an error (cancelled among them) it is not to be run again.
+  // Submits and waits. Cancelled between submissions. The first run records them, each while the device works on those before it: so they
+  // are cut by what those have told, and a Cancel is seen meanwhile. After an error (cancelled among them) it is not to be run again.
   void run(const Cancel& cancel);
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }

@@ -42,7 +42,8 @@ std::uint32_t Tables::put_turns(const Rope& rope, const Batch& batch) {
 std::uint32_t Tables::put_segments(const Batch& batch) {
   const std::uint32_t at = here();
   for (const Segment& s : batch.segments) {
-    words_.insert(words_.end(), {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u});
+    words_.insert(words_.end(),
+                  {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u});
   }
   return at;
 }
@@ -54,7 +55,8 @@ void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at
     const Segment& segment = batch.segments[s];
     words_[segments_at + params::kSegmentWords * s + 3] = here();
     const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
-    for (std::int64_t p = 0; p < pages; ++p) words_.push_back(static_cast<std::uint32_t>(kept ? next++ : segment.pages[static_cast<std::size_t>(p)]));
+    for (std::int64_t p = 0; p < pages; ++p)
+      words_.push_back(static_cast<std::uint32_t>(kept ? next++ : segment.pages[static_cast<std::size_t>(p)]));
   }
 }
 
@@ -93,7 +95,8 @@ void Tables::fill_masked(std::uint32_t top_at, const Batch& batch) {
 }
 
 // Tiles never cross segments nor blocks; those with many keys come first, so that the last ones to run are short.
-void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables) {
+void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges,
+                       AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
   for (const Segment& s : batch.segments) {
     longest = std::max<std::int64_t>(longest, s.rows);
@@ -106,7 +109,8 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   groups *= static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
   // Up to the next power of two: a sequence that grows keeps its recording.
   const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
-  tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024, request.software ? 512 : 4096);
+  tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
+                                        request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
   // Rows whose results, and parts of results, one binding holds.
   std::int64_t block_rows = shape.binding_rows;
@@ -122,7 +126,8 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
     std::vector<Tile> tiles;
     for (std::size_t s = 0; s < batch.segments.size(); ++s) {
       const Segment& segment = batch.segments[s];
-      const std::int64_t from = std::max<std::int64_t>(first, segment.first), to = std::min<std::int64_t>(end, segment.first + segment.rows);
+      const std::int64_t from = std::max<std::int64_t>(first, segment.first),
+                         to = std::min<std::int64_t>(end, segment.first + segment.rows);
       for (std::int64_t row = from; row < to; row += tables.tile.rows) {
         const std::int64_t rows = std::min<std::int64_t>(tables.tile.rows, to - row);
         tiles.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(row - segment.first), static_cast<std::uint32_t>(rows),
@@ -152,11 +157,13 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
     }
     return at;
   };
-  if (request.positions) positions_at = each_position([](const Segment&, std::int32_t position) { return static_cast<std::uint32_t>(position); });
+  if (request.positions)
+    positions_at = each_position([](const Segment&, std::int32_t position) { return static_cast<std::uint32_t>(position); });
   if (request.facts.takes_selected) selected_at = put(batch.selected);
   if (request.cached) {
     cells_at = each_position([](const Segment& segment, std::int32_t position) {
-      return static_cast<std::uint32_t>(segment.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens);
+      return static_cast<std::uint32_t>(segment.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens +
+                                        position % kPageTokens);
     });
   }
   kept_pages = 0;

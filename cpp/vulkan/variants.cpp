@@ -54,7 +54,8 @@ std::vector<std::uint8_t> random_rows(const Product& p) {
 
 std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::shared_ptr<const GpuWeights>& weights, const Product& p,
                             const Variants& variants, std::int32_t rows, const Cancel& cancel) {
-  Program program{.name = "self-test", .slots = {{Rows::tokens, static_cast<std::int32_t>(p.cols)}, {Rows::tokens, kOutputs}}, .input = 0, .output = 1};
+  Program program{
+      .name = "self-test", .slots = {{Rows::tokens, static_cast<std::int32_t>(p.cols)}, {Rows::tokens, kOutputs}}, .input = 0, .output = 1};
   program.ops.push_back(Linear{{0, 0, static_cast<std::int32_t>(p.cols)}, {1, 0, kOutputs}, {{MatrixId{0}}}});
   const GpuExecutable executable(device, std::move(program), weights, variants, cancel);
   Random random;
@@ -99,8 +100,8 @@ std::string failure(const std::shared_ptr<Device>& device, Variant variant, cons
       if (listed_in("PUMICE_VULKAN_BREAK", name(variant))) ours[ours.size() / 2] = 1 - ours[ours.size() / 2];
       const double off = error(ours, truth);
       if (!(off <= limit(variant))) {
-        return str("its product of ", rows, rows == 1 ? " row" : " rows", " and ", info(p.format).name, " weights differs from the baseline's (",
-                   "relative squared error ", off, ", allowed ", limit(variant), ")");
+        return str("its product of ", rows, rows == 1 ? " row" : " rows", " and ", info(p.format).name,
+                   " weights differs from the baseline's (", "relative squared error ", off, ", allowed ", limit(variant), ")");
       }
     }
   }
@@ -119,7 +120,8 @@ bool VariantTests::works(Variant variant, const Cancel& cancel) {
     state = why.empty() ? State::works : State::off;
     if (!why.empty()) {
       const std::lock_guard noting(mutex_);
-      notes_.push_back(str(name(variant), " is off on ", device_.physical().name, ": ", why, ". Results are right without it, products slower"));
+      notes_.push_back(
+          str(name(variant), " is off on ", device_.physical().name, ": ", why, ". Results are right without it, products slower"));
     }
   }
   return state == State::works;

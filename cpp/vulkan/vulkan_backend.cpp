@@ -17,7 +17,8 @@ DeviceInfo describe(const PhysicalDevice& device, std::size_t index) {
   info.id = str("vulkan:", index);
   info.name = device.name;
   info.type = device.type;
-  info.driver = str(device.driver, device.driver.empty() ? "" : ", ", "Vulkan ", version(device.api_version), ", loader ", version(Instance::get().loader_version()));
+  info.driver = str(device.driver, device.driver.empty() ? "" : ", ", "Vulkan ", version(device.api_version), ", loader ",
+                    version(Instance::get().loader_version()));
   info.features = device.features;
   info.usable = device.usable;
   info.why_not = device.why_not;
@@ -108,7 +109,8 @@ class VulkanBackend final : public Backend {
  private:
   // Those that this program has a use for and that pass their self-test.
   Variants variants(const Program& program, const WeightShapes& shapes, Compute compute, const Cancel& cancel) const {
-    return device_->variant_tests().passed(make_plan(program, shapes, offered(device_->physical(), compute), device_->physical()).variants, cancel);
+    return device_->variant_tests().passed(make_plan(program, shapes, offered(device_->physical(), compute), device_->physical()).variants,
+                                           cancel);
   }
 
   const std::shared_ptr<Device> device_;
@@ -123,7 +125,8 @@ std::vector<DeviceInfo> devices() {
     const std::vector<PhysicalDevice>& all = Instance::get().devices();
     for (std::size_t i = 0; i < all.size(); ++i) infos.push_back(describe(all[i], i));
     if (!infos.empty()) return infos;
-    fail(ErrorKind::device_not_found, "no Vulkan: the loader finds no device. Install your GPU's driver; mesa-vulkan-drivers has those of AMD, Intel ",
+    fail(ErrorKind::device_not_found,
+         "no Vulkan: the loader finds no device. Install your GPU's driver; mesa-vulkan-drivers has those of AMD, Intel ",
          "and a software one; in a container, the host's driver files must be visible");
   } catch (const std::exception& error) {
     DeviceInfo none;
@@ -139,11 +142,13 @@ std::vector<DeviceInfo> devices() {
 std::shared_ptr<Backend> make_backend(std::size_t index) {
   const std::vector<PhysicalDevice>& all = Instance::get().devices();
   if (index >= all.size()) {
-    fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\": there ", all.size() == 1 ? "is 1 Vulkan device" : str("are ", all.size(), " Vulkan devices"),
+    fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\": there ",
+         all.size() == 1 ? "is 1 Vulkan device" : str("are ", all.size(), " Vulkan devices"),
          all.empty() ? "; install your GPU's driver" : str(" (vulkan:0 to vulkan:", all.size() - 1, "); pumice.devices() lists them"));
   }
   const PhysicalDevice& device = all[index];
-  if (!device.usable) fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\" (", device.name, ") cannot be used: ", device.why_not);
+  if (!device.usable)
+    fail(ErrorKind::device_not_found, "device \"vulkan:", index, "\" (", device.name, ") cannot be used: ", device.why_not);
   return make_backend(Device::open(device), index);
 }
 

@@ -58,7 +58,8 @@ std::uint64_t device_bytes(const Matrix& matrix) {
 GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                        const Cancel& cancel)
     : device_(std::move(device)) {
-  require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ", weights.matrices.size());
+  require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ",
+          weights.matrices.size());
   for (const Vector& vector : weights.vectors) check_finite(vector);
   place(weights, used, true);
   upload(weights, progress, cancel);
@@ -83,7 +84,8 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
     const std::uint64_t row_bytes = checked_row_bytes(source);
     m.row_words = static_cast<std::int64_t>(row_bytes / 4);
     if (row_bytes > piece_bytes) {
-      fail(ErrorKind::unsupported_model, "tensor '", source.name, "' has rows of ", row_bytes, " bytes; ", device_->physical().name, " binds at most ", piece_bytes);
+      fail(ErrorKind::unsupported_model, "tensor '", source.name, "' has rows of ", row_bytes, " bytes; ", device_->physical().name,
+           " binds at most ", piece_bytes);
     }
     const auto rows = static_cast<std::int64_t>(piece_bytes / row_bytes);
     for (std::int64_t first = 0; first < m.rows; first += rows) {
@@ -107,7 +109,8 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
     v.size = static_cast<std::int64_t>(weights.vectors[i].values.size());
     v.bytes = std::max<std::uint64_t>(4, static_cast<std::uint64_t>(v.size) * 4);
     if (v.bytes > piece_bytes) {
-      fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", v.bytes, " bytes; ", device_->physical().name, " binds at most ", piece_bytes);
+      fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", v.bytes, " bytes; ", device_->physical().name, " binds at most ",
+           piece_bytes);
     }
     const Arenas::Place at = arenas.take(v.bytes);
     v.offset = at.offset;
@@ -136,13 +139,15 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     for (const Piece& piece : m.pieces) {
       for (std::int64_t row = 0; row < piece.rows; row += rows_at_once) {
         const std::int64_t rows = std::min(rows_at_once, piece.rows - row);
-        parts.push_back({&weights.matrices[i], nullptr, piece.buffer.get(), piece.offset + static_cast<std::uint64_t>(row * m.row_words * 4),
+        parts.push_back({&weights.matrices[i], nullptr, piece.buffer.get(),
+                         piece.offset + static_cast<std::uint64_t>(row * m.row_words * 4),
                          static_cast<std::uint64_t>(rows * m.row_words * 4), piece.first + row, rows, m.row_words});
       }
     }
   }
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
-    if (vectors_[i].size > 0) parts.push_back({nullptr, &weights.vectors[i], vectors_[i].buffer.get(), vectors_[i].offset, vectors_[i].bytes, 0, 0, 0});
+    if (vectors_[i].size > 0)
+      parts.push_back({nullptr, &weights.vectors[i], vectors_[i].buffer.get(), vectors_[i].offset, vectors_[i].bytes, 0, 0, 0});
   }
 
   std::mutex progress_mutex;
@@ -178,7 +183,8 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
       bytes += (parts[end].bytes + 15) / 16 * 16;
     }
     std::shared_ptr<Buffer>& stage = staging[turn % 2];
-    if (!direct && (!stage || stage->bytes() < bytes)) stage = device_->buffer(std::max(bytes, staging_bytes), Place::upload, "staging memory");
+    if (!direct && (!stage || stage->bytes() < bytes))
+      stage = device_->buffer(std::max(bytes, staging_bytes), Place::upload, "staging memory");
     parallel(
         static_cast<std::int64_t>(end - begin),
         [&](std::int64_t i) {
@@ -189,7 +195,8 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     if (!direct) {
       std::vector<Command> copies;
       for (std::size_t i = begin; i < end; ++i) {
-        copies.push_back(Copy{stage.get(), parts[i].to, {{.srcOffset = at[i - begin], .dstOffset = parts[i].offset, .size = parts[i].bytes}}});
+        copies.push_back(
+            Copy{stage.get(), parts[i].to, {{.srcOffset = at[i - begin], .dstOffset = parts[i].offset, .size = parts[i].bytes}}});
       }
       if (copying.valid()) copying.get();
       const auto copy = [this, stage, copies = std::move(copies), &cancel] {

@@ -33,7 +33,8 @@ struct GpuVector {
 
 class GpuWeights final : public DeviceWeights {
  public:
-  GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress, const Cancel& cancel);
+  GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+             const Cancel& cancel);
   // What it would be, without memory: enough for shapes, formats and pieces.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }

@@ -74,7 +74,8 @@ py::list tensors(const ModelFile& file) {
 
 void bind_files(py::module_& module) {
   py::class_<ModelFile, std::shared_ptr<ModelFile>>(module, "ModelFile")
-      .def_property_readonly("path", [](const ModelFile& f) { return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(f.path().c_str())); })
+      .def_property_readonly("path",
+                             [](const ModelFile& f) { return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(f.path().c_str())); })
       .def_property_readonly("kind", [](const ModelFile& f) { return f.kind() == files::Kind::gguf ? "gguf" : "safetensors"; })
       .def_property_readonly("size", &ModelFile::size_bytes)
       .def_property_readonly("architecture", &architecture)

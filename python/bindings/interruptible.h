@@ -13,8 +13,8 @@ namespace pumice::bindings {
 // wakes every 20 ms to see signals (PyErr_CheckSignals) and to call `poll` with the GIL held (progress bars; may be empty);
 // a signal handler that raises (KeyboardInterrupt) requests the cancel, waits for the work to stop and lets the exception through.
 // On other threads, which never see signals, the work runs in place unless there is something to poll.
-// `brief`: the work should end within milliseconds, and may be begun anew: it runs in place for the 20 ms that Python may be deaf anyway, and
-// only if that was not enough on the helper thread, whose waking costs a short text a tenth of its time.
+// `brief`: the work should end within milliseconds, and may be begun anew: it runs in place for the 20 ms that Python may be deaf anyway,
+// and only if that was not enough on the helper thread, whose waking costs a short text a tenth of its time.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
 }  // namespace pumice::bindings

@@ -47,8 +47,8 @@ using engine::LoadOptions;
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {
-    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", std::string(py::str(py::dtype::of<T>())), ", found ",
-         array.ndim(), " dimensions of ", std::string(py::str(array.dtype())));
+    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", std::string(py::str(py::dtype::of<T>())),
+         ", found ", array.ndim(), " dimensions of ", std::string(py::str(array.dtype())));
   }
   return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
 }
@@ -108,8 +108,8 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
 py::dict placement_dict(const engine::Placement& p) {
   py::list rows, devices;
   for (const auto& row : p.rows) {
-    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv, "formats"_a = row.formats,
-                         "why"_a = row.why));
+    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv,
+                         "formats"_a = row.formats, "why"_a = row.why));
   }
   for (const auto& device : p.devices) {
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "weights"_a = device.weights, "scratch"_a = device.scratch,
@@ -118,15 +118,17 @@ py::dict placement_dict(const engine::Placement& p) {
   py::object problem = py::none();
   if (p.problem) problem = py::str(p.problem->what());
   return py::dict("rows"_a = rows, "devices"_a = devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
-                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes, "fallback"_a = p.fallback,
-                  "problem"_a = problem);
+                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes,
+                  "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
 // A model that close() can empty. Running calls hold the inner pointer for themselves.
 // How long a model's calls took of late.
 class Pace {
  public:
-  bool brief(std::size_t tokens) const { return static_cast<double>(tokens) * seconds_per_token_.load(std::memory_order_relaxed) <= kBrief; }
+  bool brief(std::size_t tokens) const {
+    return static_cast<double>(tokens) * seconds_per_token_.load(std::memory_order_relaxed) <= kBrief;
+  }
   void saw(std::size_t tokens, Cancel::Clock::duration time) {
     const double seconds = std::chrono::duration<double>(time).count();
     seconds_per_token_.store(seconds / static_cast<double>(std::max<std::size_t>(1, tokens)), std::memory_order_relaxed);
@@ -192,11 +194,12 @@ py::dict model_info(const Handle& handle) {
       gpu_layers += static_cast<std::int64_t>(layers);
     }
   }
-  return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters, "layers"_a = c.layers.size(),
-                  "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads, "kv_heads"_a = c.kv_heads,
-                  "head_dim"_a = c.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
-                  "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = std::string(model::name(m->pooling())),
-                  "threads"_a = threads, "isa"_a = cpu::kernels().isa, "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
+  return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads,
+                  "kv_heads"_a = c.kv_heads, "head_dim"_a = c.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
+                  "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
+                  "pooling"_a = std::string(model::name(m->pooling())), "threads"_a = threads, "isa"_a = cpu::kernels().isa,
+                  "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
 }
 
 py::dict memory(const Handle& handle) {
@@ -206,7 +209,8 @@ py::dict memory(const Handle& handle) {
   if (m->generates()) stats = m->decoder().pages->stats();
   return py::dict("weights"_a = p.weights, "kv_budget"_a = p.kv_budget,
                   "kv_reserved"_a = static_cast<std::uint64_t>(stats.pages_reserved) * stats.page_bytes,
-                  "kv_used"_a = static_cast<std::uint64_t>(stats.pages_in_use + stats.pages_cached) * stats.page_bytes, "scratch"_a = p.scratch);
+                  "kv_used"_a = static_cast<std::uint64_t>(stats.pages_in_use + stats.pages_cached) * stats.page_bytes,
+                  "scratch"_a = p.scratch);
 }
 
 py::dict cache_stats(const Handle& handle) {
@@ -271,7 +275,8 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
   const engine::Texts texts = texts_of(ids, offsets, types);
   const auto rows = values<float>(out, 2, "out");
   require(out.writeable(), "out is not writable");
-  require(out.shape(0) == static_cast<py::ssize_t>(texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ", texts.offsets.size() - 1, " texts");
+  require(out.shape(0) == static_cast<py::ssize_t>(texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ",
+          texts.offsets.size() - 1, " texts");
   const auto d = checked_narrow<std::int32_t>(out.shape(1)).value_or(0);
   const std::span<float> target{const_cast<float*>(rows.data()), rows.size()};
   Counter counter(std::move(progress));
@@ -280,14 +285,16 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
   handle.compute(
       texts.ids.size(),
       [&](const Cancel& cancel) {
-        engine::encode(runtime, texts, target, d, normalize, token_budget, [&](std::int64_t done) { counter.set(static_cast<std::uint64_t>(done)); },
-                       cancel);
+        engine::encode(
+            runtime, texts, target, d, normalize, token_budget, [&](std::int64_t done) { counter.set(static_cast<std::uint64_t>(done)); },
+            cancel);
       },
       counter.poll(arguments));
   counter.finish(texts.offsets.size() - 1, arguments);
 }
 
-py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types) {
+py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets,
+                                 const std::optional<py::array>& types) {
   const auto m = handle.get();
   const engine::Texts texts = texts_of(ids, offsets, types);
   engine::Runtime& runtime = m->tokens();
@@ -348,10 +355,11 @@ T param(const py::dict& params, const char* key, T otherwise) {
 
 engine::GenerateParams generate_params(const py::dict& params) {
   static const auto& known = *new std::vector<std::string>{
-      "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-      "logit_bias", "seed", "n", "eos_ids", "logprobs"};
+      "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
+      "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs"};
   for (const auto& [key, value] : params) {
-    if (std::ranges::find(known, std::string(py::str(key))) == known.end()) fail(ErrorKind::wrong_type, "unknown parameter ", std::string(py::str(key)));
+    if (std::ranges::find(known, std::string(py::str(key))) == known.end())
+      fail(ErrorKind::wrong_type, "unknown parameter ", std::string(py::str(key)));
   }
   engine::GenerateParams p;
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
@@ -434,23 +442,27 @@ class GeneratorHandle {
 
 void bind_models(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
-      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(), "n_ctx"_a = py::none(),
-           "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = py::none());
+      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(),
+           "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
+           "pooling"_a = py::none());
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
   py::class_<GeneratorHandle> generator(module, "Generator");
-  handle
-      .def_property_readonly("info", &model_info)
+  handle.def_property_readonly("info", &model_info)
       .def("placement", [](const Handle& handle) { return placement_dict(handle.get()->placement()); })
       .def("memory", &memory)
       .def("cache_stats", &cache_stats)
-      .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a, "progress"_a = py::none())
+      .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
+           "progress"_a = py::none())
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
-      .def("generator", [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {
-        return std::make_unique<GeneratorHandle>(handle, prompts, params);
-      }, "prompts"_a, "params"_a)
+      .def(
+          "generator",
+          [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {
+            return std::make_unique<GeneratorHandle>(handle, prompts, params);
+          },
+          "prompts"_a, "params"_a)
       .def("close", &Handle::close);
 
   generator

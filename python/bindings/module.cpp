@@ -45,8 +45,8 @@ py::dict build_info() {
   for (const model::Architecture& row : model::architectures()) families.emplace_back(row.name);
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
-                  "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(), "threads"_a = cpu::default_threads(), "formats"_a = formats,
-                  "architectures"_a = families);
+                  "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
+                  "threads"_a = cpu::default_threads(), "formats"_a = formats, "architectures"_a = families);
 }
 
 py::list self_test() {
@@ -64,7 +64,8 @@ py::list self_test() {
 }
 
 // Strings stay alive and unchanged in the tuple while the GIL is released.
-py::array_t<std::int32_t> spm_merges(const py::iterable& tokens, const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
+py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
+                                     const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
                                      const py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>& mergeable) {
   const py::tuple texts(tokens);
   std::vector<std::string_view> views;

@@ -70,37 +70,69 @@ constexpr const char* op_name(const LogProb*) { return "log_prob"; }
 constexpr const char* op_name(const Top*) { return "top"; }
 
 void read(Embed& op, const py::dict& d) {
-  op = {.out = view(d, "out"), .tokens = id<MatrixId>(d, "tokens"), .positions = id<MatrixId>(d, "positions"), .types = id<MatrixId>(d, "types"),
+  op = {.out = view(d, "out"),
+        .tokens = id<MatrixId>(d, "tokens"),
+        .positions = id<MatrixId>(d, "positions"),
+        .types = id<MatrixId>(d, "types"),
         .scale = field<float>(d, "scale", 1)};
 }
 void read(Norm& op, const py::dict& d) {
-  op = {.in = view(d, "in"), .out = view(d, "out"), .add = view(d, "add", false), .weight = id<VectorId>(d, "weight"), .bias = id<VectorId>(d, "bias"),
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .add = view(d, "add", false),
+        .weight = id<VectorId>(d, "weight"),
+        .bias = id<VectorId>(d, "bias"),
         .kind = one_of(d, "kind", {std::pair{"rms", NormKind::rms}, {"layer", NormKind::layer}}, NormKind::rms),
-        .group = field<std::int32_t>(d, "group", 0), .eps = field<float>(d, "eps", 1e-5f)};
+        .group = field<std::int32_t>(d, "group", 0),
+        .eps = field<float>(d, "eps", 1e-5f)};
 }
 void read(Linear& op, const py::dict& d) {
   op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false),
         .precise = field<bool>(d, "precise", false)};
-  for (const auto& part : field<std::vector<py::dict>>(d, "parts")) op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
+  for (const auto& part : field<std::vector<py::dict>>(d, "parts"))
+    op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
 }
 void read(GatedLinear& op, const py::dict& d) {
-  op = {.in = view(d, "in"), .out = view(d, "out"), .gate = id<MatrixId>(d, "gate"), .up = id<MatrixId>(d, "up"), .activation = activation(d)};
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .gate = id<MatrixId>(d, "gate"),
+        .up = id<MatrixId>(d, "up"),
+        .activation = activation(d)};
 }
 void read(RopeStore& op, const py::dict& d) {
-  op = {.q = view(d, "q"), .k = view(d, "k"), .v = view(d, "v"), .cache = id<CacheId>(d, "cache"), .head_dim = field<std::int32_t>(d, "head_dim"),
-        .rope = {.inv_freq = field<std::vector<float>>(d, "inv_freq"), .interleaved = field<bool>(d, "interleaved", false),
+  op = {.q = view(d, "q"),
+        .k = view(d, "k"),
+        .v = view(d, "v"),
+        .cache = id<CacheId>(d, "cache"),
+        .head_dim = field<std::int32_t>(d, "head_dim"),
+        .rope = {.inv_freq = field<std::vector<float>>(d, "inv_freq"),
+                 .interleaved = field<bool>(d, "interleaved", false),
                  .magnitude = field<float>(d, "magnitude", 1)}};
 }
 void read(Attend& op, const py::dict& d) {
-  op = {.q = view(d, "q"), .out = view(d, "out"), .cache = id<CacheId>(d, "cache"), .k = view(d, "k", false), .v = view(d, "v", false),
-        .head_dim = field<std::int32_t>(d, "head_dim"), .kv_heads = field<std::int32_t>(d, "kv_heads"), .window = field<std::int32_t>(d, "window", 0),
-        .scale = field<float>(d, "scale", 1), .softcap = field<float>(d, "softcap", 0)};
+  op = {.q = view(d, "q"),
+        .out = view(d, "out"),
+        .cache = id<CacheId>(d, "cache"),
+        .k = view(d, "k", false),
+        .v = view(d, "v", false),
+        .head_dim = field<std::int32_t>(d, "head_dim"),
+        .kv_heads = field<std::int32_t>(d, "kv_heads"),
+        .window = field<std::int32_t>(d, "window", 0),
+        .scale = field<float>(d, "scale", 1),
+        .softcap = field<float>(d, "softcap", 0)};
 }
 void read(Select& op, const py::dict& d) { op = {.in = view(d, "in"), .out = view(d, "out")}; }
 void read(Pool& op, const py::dict& d) {
-  op = {.in = view(d, "in"), .out = view(d, "out"),
-        .kind = one_of(d, "kind", {std::pair{"mean", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}, {"max", PoolKind::max},
-                                   {"mean_sqrt_len", PoolKind::mean_sqrt_len}, {"weighted_mean", PoolKind::weighted_mean}}, PoolKind::mean)};
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .kind = one_of(d, "kind",
+                       {std::pair{"mean", PoolKind::mean},
+                        {"cls", PoolKind::cls},
+                        {"last", PoolKind::last},
+                        {"max", PoolKind::max},
+                        {"mean_sqrt_len", PoolKind::mean_sqrt_len},
+                        {"weighted_mean", PoolKind::weighted_mean}},
+                       PoolKind::mean)};
 }
 void read(LogProb& op, const py::dict& d) { op = {.logits = view(d, "logits"), .out = view(d, "out")}; }
 void read(Top& op, const py::dict& d) {
@@ -123,8 +155,8 @@ Op read_op(const std::string& name, const py::dict& d) {
 class Runner {
  public:
   Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
-         const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype, std::int32_t pages,
-         const std::string& device, bool may_round) {
+         const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype,
+         std::int32_t pages, const std::string& device, bool may_round) {
     Program p{.name = "test"};
     for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
     for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
@@ -144,7 +176,8 @@ class Runner {
       require(known.has_value(), "format ", format, " is not known");
       const auto data = std::make_shared<std::string>(bytes);
       const std::int64_t row = row_bytes(*known, cols);
-      require(rows > 0 && cols > 0 && static_cast<std::int64_t>(data->size()) == rows * row, format, ": ", data->size(), " bytes for ", rows, " x ", cols);
+      require(rows > 0 && cols > 0 && static_cast<std::int64_t>(data->size()) == rows * row, format, ": ", data->size(), " bytes for ",
+              rows, " x ", cols);
       weights.matrices.push_back({.name = str("matrix ", weights.matrices.size()), .format = *known, .rows = rows, .cols = cols,
                                   .read = [data, row](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                     std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row));
@@ -170,7 +203,9 @@ class Runner {
     for (const auto& [first, count, past, pages] : segments) parts.push_back({first, count, past, pages});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
                       .masked_first = masked_first};
-    const std::size_t out_rows = output_.rows == Rows::tokens ? static_cast<std::size_t>(rows) : output_.rows == Rows::segments ? parts.size() : selected.size();
+    const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)
+                                 : output_.rows == Rows::segments ? parts.size()
+                                                                  : selected.size();
     py::array_t<float> out({static_cast<py::ssize_t>(out_rows), static_cast<py::ssize_t>(output_.width)});
     Io io{.in = {}, .out = {out.mutable_data(), static_cast<std::size_t>(out.size())}};
     if (in) io.in = {in->data(), static_cast<std::size_t>(in->size())};
@@ -227,12 +262,13 @@ void bind_ops(py::module_& module) {
   auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
   py::class_<Runner>(ops, "Runner")
       .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
-                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&, bool>(),
-           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0, "device"_a = "cpu",
-           "may_round"_a = false)
-      .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{}, "segments"_a = py::list(),
-           "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(), "masked"_a = std::vector<std::int32_t>{},
-           "masked_first"_a = std::vector<std::int32_t>{});
+                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&,
+                    bool>(),
+           "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0,
+           "device"_a = "cpu", "may_round"_a = false)
+      .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{},
+           "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
+           "masked"_a = std::vector<std::int32_t>{}, "masked_first"_a = std::vector<std::int32_t>{});
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);

@@ -194,7 +194,8 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
 
 namespace pumice::cpu {
 constinit const MatrixKernels kMatrixScalar = {{
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Scalar, matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) \
+  matrix::entry<matrix::Scalar, matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
 }, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar}};

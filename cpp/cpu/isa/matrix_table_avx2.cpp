@@ -3,7 +3,8 @@
 
 namespace pumice::cpu {
 constinit const MatrixKernels kMatrixAvx2 = {{
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Avx2, matrix::Avx2, Format::name>(matrix::product_fixed_q8_0_avx2),
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) \
+  matrix::entry<matrix::Avx2, matrix::Avx2, Format::name>(matrix::product_fixed_q8_0_avx2),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
 }, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_avx2}};

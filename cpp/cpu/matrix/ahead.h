@@ -1,5 +1,5 @@
-// The weights of the next panel come to L1 while the tiles of this one compute, a few lines a block. Asked for all at once, by whoever reads the
-// panel first, they took a third of the time of a product of 20 tokens.
+// The weights of the next panel come to L1 while the tiles of this one compute, a few lines a block. Asked for all at once, by whoever
+// reads the panel first, they took a third of the time of a product of 20 tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace {
 class Ahead {
  public:
   // `bytes` from `at` on, in so many calls of some().
-  Ahead(const std::uint8_t* at, std::int64_t bytes, std::int64_t calls) : at_(at), end_(at + bytes), step_((bytes / calls + 63) / 64 * 64) {}
+  Ahead(const std::uint8_t* at, std::int64_t bytes, std::int64_t calls)
+      : at_(at), end_(at + bytes), step_((bytes / calls + 63) / 64 * 64) {}
   void some() {
     const std::uint8_t* stop = end_ - at_ > step_ ? at_ + step_ : end_;
     for (; at_ < stop; at_ += 64) __builtin_prefetch(at_);

@@ -1,5 +1,5 @@
-// Weights in fixed point (kernels.h). A group of float ones is a sequence of blocks of 64 columns of 16 rows; Q8_0 stays as it is. The sum of
-// one output, the same in every path: per block of the weights acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of
+// Weights in fixed point (kernels.h). A group of float ones is a sequence of blocks of 64 columns of 16 rows; Q8_0 stays as it is. The sum
+// of one output, the same in every path: per block of the weights acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of
 // code * x code, xs the activations' scale.
 #pragma once
 

@@ -57,8 +57,8 @@ inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileS
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-// `fours` times four steps of words, 64 columns a token: one loop, for unrolled it no longer fits the cache of decoded instructions (21 products
-// a cycle in place of 22.5).
+// `fours` times four steps of words, 64 columns a token: one loop, for unrolled it no longer fits the cache of decoded instructions (21
+// products a cycle in place of 22.5).
 inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
   __m256i w0, w1, xn, t0, t1;
   for (auto& token : a) token[0] = token[1] = _mm256_setzero_si256();

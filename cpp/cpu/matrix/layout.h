@@ -243,8 +243,8 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// Table entry of a format: Groups packs, Products multiplies; its integer kernels only if the format has them. bf16: of BF16 weights, where the
-// instruction set has one.
+// Table entry of a format: Groups packs, Products multiplies; its integer kernels only if the format has them. bf16: of BF16 weights, where
+// the instruction set has one.
 template <template <Format> class Groups, template <Format> class Products, Format F>
 constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
   using G = Groups<F>;

@@ -1,5 +1,5 @@
-// The matrix kernels that are written over vectors of 512 bits. Whoever includes this has included its vectors first (simd512_native.h), which name
-// the namespace; each of the .inc files beside is compiled once for each such namespace.
+// The matrix kernels that are written over vectors of 512 bits. Whoever includes this has included its vectors first (simd512_native.h),
+// which name the namespace; each of the .inc files beside is compiled once for each such namespace.
 #pragma once
 
 #include "cpu/matrix/fixed.h"
@@ -11,12 +11,12 @@ template <Format F>
 struct Products {
   PUMICE_MATRIX_PRODUCTS;
 };
-void product_panels(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x,
-                    std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride);
-void product_bf16(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride, std::int64_t count,
-                  float* out, std::int64_t out_stride);
-void product_fixed(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first, std::int64_t count,
-                   float* out, std::int64_t out_stride);
+void product_panels(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
+                    const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride);
+void product_bf16(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                  std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                   std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_q8_0(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
 

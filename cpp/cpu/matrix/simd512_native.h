@@ -1,5 +1,5 @@
-// Vectors of 512 bits: the operations that the matrix kernels of AVX-512 are written over. tests/cpp/cpu/emulated/simd512.h is the same list in
-// plain C++, so that the kernels run, slowly, where the processor has none of these instructions.
+// Vectors of 512 bits: the operations that the matrix kernels of AVX-512 are written over. tests/cpp/cpu/emulated/simd512.h is the same
+// list in plain C++, so that the kernels run, slowly, where the processor has none of these instructions.
 #pragma once
 
 #include <immintrin.h>
@@ -86,7 +86,7 @@ inline Ints pair_words(Ints v) {
 // Words 0 and 1 of every dword quad of bytes, sign-extended: columns (0, 1) or (2, 3) of 16 rows as pairs of words.
 template <int kPair>
 inline Ints widen_pair(Ints bytes) {
-  const Ints low = _mm512_srai_epi32(_mm512_slli_epi32(bytes, 24 - 16 * kPair), 24);        // byte 2 kPair as a dword: its low word is right
+  const Ints low = _mm512_srai_epi32(_mm512_slli_epi32(bytes, 24 - 16 * kPair), 24);  // byte 2 kPair as a dword: its low word is right
   const Ints high = _mm512_srai_epi32(_mm512_slli_epi32(bytes, kPair == 0 ? 16 : 0), 24);   // byte 2 kPair + 1
   return _mm512_mask_blend_epi16(0xaaaaaaaau, low, _mm512_slli_epi32(high, 16));
 }

@@ -17,7 +17,10 @@ constexpr MatrixId kTokens{0}, kQkv{1}, kOut{2};
 
 Weights weights() {
   Weights w;
-  w.matrices = {{"tokens", Format::F32, 100, 8, {}}, {"qkv", Format::F32, 24, 8, {}}, {"out", Format::F32, 8, 8, {}}, {"unused", Format::F32, 8, 8, {}}};
+  w.matrices = {{"tokens", Format::F32, 100, 8, {}},
+                {"qkv", Format::F32, 24, 8, {}},
+                {"out", Format::F32, 8, 8, {}},
+                {"unused", Format::F32, 8, 8, {}}};
   return w;
 }
 
@@ -69,7 +72,8 @@ TEST(ProgramCheck, FindsWhatAProgramTakesAndHowLongSlotsLive) {
 
   EXPECT_TRUE(check_program(layer(false), shapes_of(w)).keeps_no_past);
 
-  Program head{.name = "head", .slots = {{Rows::tokens, 8}, {Rows::tokens, 100}, {Rows::tokens, 1}, {Rows::tokens, 3}}, .input = 0, .output = 2};
+  Program head{
+      .name = "head", .slots = {{Rows::tokens, 8}, {Rows::tokens, 100}, {Rows::tokens, 1}, {Rows::tokens, 3}}, .input = 0, .output = 2};
   head.ops = {Linear{.in = {0, 0, 8}, .out = {1, 0, 100}, .parts = {{kTokens}}}, LogProb{.logits = {1, 0, 100}, .out = {2, 0, 1}}};
   const ProgramFacts of_head = check_program(head, shapes_of(w));
   EXPECT_TRUE(of_head.reduces_logits && of_head.takes_ids);
@@ -169,7 +173,8 @@ TEST(ProgramCheck, BatchesAndPages) {
   const Program encoder = layer(false);
   segment.past = 10;
   out.resize(16);
-  refused(ErrorKind::invalid_argument, "has a past of 10", [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
+  refused(ErrorKind::invalid_argument, "has a past of 10",
+          [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ struct Builder {
     pack(format, random.normals(rows * cols, 1 / std::sqrt(static_cast<float>(cols))).data(), rows * cols, bytes->data());
     return add(name, format, rows, cols, bytes);
   }
-  MatrixId add(const std::string& name, Format format, std::int64_t rows, std::int64_t cols, std::shared_ptr<std::vector<std::uint8_t>> bytes) {
+  MatrixId add(const std::string& name, Format format, std::int64_t rows, std::int64_t cols,
+               std::shared_ptr<std::vector<std::uint8_t>> bytes) {
     const std::int64_t stride = row_bytes(format, cols);
     weights.matrices.push_back({name, format, rows, cols, [bytes, stride](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                   std::memcpy(out, bytes->data() + first * stride, static_cast<std::size_t>(count * stride));
@@ -70,7 +71,8 @@ Decoder decoder(const DecoderShape& shape) {
   Decoder model;
   Program& p = model.body;
   p.name = "body";
-  p.slots = {{Rows::tokens, d}, {Rows::tokens, d}, {Rows::tokens, q + 2 * kv}, {Rows::tokens, q}, {Rows::tokens, shape.ffn}, {Rows::selected, d}};
+  p.slots = {{Rows::tokens, d}, {Rows::tokens, d},         {Rows::tokens, q + 2 * kv},
+             {Rows::tokens, q}, {Rows::tokens, shape.ffn}, {Rows::selected, d}};
   const View x{0, 0, d}, h{1, 0, d}, qkv{2, 0, q + 2 * kv}, a{3, 0, q}, f{4, 0, shape.ffn}, last{5, 0, d};
   Rope rope;
   for (int j = 0; j < shape.head_dim / 2; ++j) rope.inv_freq.push_back(std::pow(10000.0f, -2.0f * j / shape.head_dim));
@@ -96,7 +98,8 @@ Decoder decoder(const DecoderShape& shape) {
     p.ops.push_back(attend);
     p.ops.push_back(Linear{a, x, {{b.matrix("o", shape.format, d, q)}}, Activation::none, x});
     p.ops.push_back(Norm{x, h, {}, b.vector("norm2", d, 1), VectorId::none, NormKind::rms});
-    p.ops.push_back(GatedLinear{h, f, b.matrix("gate", shape.format, shape.ffn, d), b.matrix("up", shape.format, shape.ffn, d), Activation::silu});
+    p.ops.push_back(
+        GatedLinear{h, f, b.matrix("gate", shape.format, shape.ffn, d), b.matrix("up", shape.format, shape.ffn, d), Activation::silu});
     p.ops.push_back(Linear{f, x, {{b.matrix("down", shape.other, d, shape.ffn)}}, Activation::none, x});
   }
   model.all_rows = p;
@@ -107,7 +110,8 @@ Decoder decoder(const DecoderShape& shape) {
   model.head.name = "head";
   model.head.slots = {{Rows::tokens, d}, {Rows::tokens, d}, {Rows::tokens, shape.vocab}, {Rows::tokens, 1}};
   const VectorId norm = b.vector("final_norm", d, 1);
-  model.head.ops = {Norm{{0, 0, d}, {1, 0, d}, {}, norm, VectorId::none, NormKind::rms}, Linear{{1, 0, d}, {2, 0, shape.vocab}, {{embedding}}}};
+  model.head.ops = {Norm{{0, 0, d}, {1, 0, d}, {}, norm, VectorId::none, NormKind::rms},
+                    Linear{{1, 0, d}, {2, 0, shape.vocab}, {{embedding}}}};
   model.head.input = 0;
   model.head.output = 2;
   model.log_probs = model.head;
@@ -130,14 +134,18 @@ Encoder encoder(Format format, PoolKind pool, int window = 0, int layers = 2) {
   p.name = "encoder";
   p.slots = {{Rows::tokens, d}, {Rows::tokens, d}, {Rows::tokens, 3 * d}, {Rows::tokens, ffn}, {Rows::segments, d}};
   const View x{0, 0, d}, h{1, 0, d}, qkv{2, 0, 3 * d}, f{3, 0, ffn};
-  p.ops.push_back(Embed{x, b.matrix("words", format, vocab, d), b.matrix("positions", Format::F32, 600, d), b.matrix("types", Format::F32, 2, d)});
+  p.ops.push_back(
+      Embed{x, b.matrix("words", format, vocab, d), b.matrix("positions", Format::F32, 600, d), b.matrix("types", Format::F32, 2, d)});
   const auto norm = [&](const View& in, const View& out) {
     p.ops.push_back(Norm{in, out, {}, b.vector("norm", d, 1), b.vector("norm.bias", d, 0), NormKind::layer, 0, 1e-12f});
   };
   norm(x, x);
   for (int l = 0; l < layers; ++l) {
-    p.ops.push_back(Linear{x, qkv, {{b.matrix("q", format, d, d), b.vector("bq", d, 0)}, {b.matrix("k", format, d, d), b.vector("bk", d, 0)},
-                                    {b.matrix("v", format, d, d), b.vector("bv", d, 0)}}});
+    p.ops.push_back(Linear{x,
+                           qkv,
+                           {{b.matrix("q", format, d, d), b.vector("bq", d, 0)},
+                            {b.matrix("k", format, d, d), b.vector("bk", d, 0)},
+                            {b.matrix("v", format, d, d), b.vector("bv", d, 0)}}});
     Attend attend;
     attend.q = {2, 0, d};
     attend.k = {2, d, d};
@@ -271,7 +279,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, Truth, testing::Values(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Backend, EncodersMatchTheReference) {
-  for (const PoolKind pool : {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
+  for (const PoolKind pool :
+       {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
     for (const int window : {0, 20}) {
       const Encoder model = encoder(Format::F32, pool, window);
       const auto ids = ids_of(2, 1 + 33 + 300 + 64, model.vocab);
@@ -306,8 +315,9 @@ TEST(Backend, HeadAndLogProbabilitiesMatchTheReference) {
     Batch one;
     one.rows = 1;
     one.ids = std::span(targets).subspan(static_cast<std::size_t>(r), 1);
-    EXPECT_EQ(cpu.run(one, 1, std::span(hidden).subspan(static_cast<std::size_t>(r * shape.hidden), static_cast<std::size_t>(shape.hidden)))[0],
-              found[static_cast<std::size_t>(r)]);
+    EXPECT_EQ(
+        cpu.run(one, 1, std::span(hidden).subspan(static_cast<std::size_t>(r * shape.hidden), static_cast<std::size_t>(shape.hidden)))[0],
+        found[static_cast<std::size_t>(r)]);
   }
   Session head(make_backend(2), model.weights, model.head), head_truth(reference_backend(), model.weights, model.head);
   batch.ids = {};
@@ -361,7 +371,8 @@ TEST(Backend, APromptInOneGoInPiecesAndTokenByToken) {
       auto ends = cuts;
       ends.push_back(n);
       for (const std::int32_t end : ends) {
-        const auto part = advance(s, std::span(ids).subspan(static_cast<std::size_t>(past), static_cast<std::size_t>(end - past)), past, pages);
+        const auto part =
+            advance(s, std::span(ids).subspan(static_cast<std::size_t>(past), static_cast<std::size_t>(end - past)), past, pages);
         pieces.insert(pieces.end(), part.begin(), part.end());
         past = end;
       }
@@ -425,7 +436,8 @@ TEST(Backend, RowsDoNotDependOnTheirBatch) {
 TEST(Backend, EncodersGiveEachTextItsBitsInAnyBatch) {
   for (const Format format : {Format::F32, Format::Q8_0}) {
     const Encoder model = encoder(format, PoolKind::mean);
-    Session s(make_backend(2), model.weights, model.program), solo(make_backend(2), model.weights, model.program, Compute::automatic, KvFormat::f16, Crew::solo);
+    Session s(make_backend(2), model.weights, model.program),
+        solo(make_backend(2), model.weights, model.program, Compute::automatic, KvFormat::f16, Crew::solo);
     std::vector<std::int32_t> lengths = {5, 1, 200, 33, 513, 17, 96, 97};
     std::vector<std::vector<float>> alone;
     std::vector<std::vector<std::int32_t>> texts;
@@ -721,13 +733,15 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
 // A NaN or an infinity in the floats or the scales of any format is found and named, wherever the format keeps them.
 TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
   struct Place { Format format; int offset; };
-  const Place places[] = {{Format::Q4_0, 0}, {Format::Q4_1, 0}, {Format::Q4_1, 2}, {Format::Q5_0, 0}, {Format::Q5_1, 0}, {Format::Q5_1, 2},
-                          {Format::Q8_0, 0}, {Format::Q2_K, 80}, {Format::Q2_K, 82}, {Format::Q3_K, 108}, {Format::Q4_K, 0}, {Format::Q4_K, 2},
-                          {Format::Q5_K, 0}, {Format::Q5_K, 2}, {Format::Q6_K, 208}, {Format::IQ4_NL, 0}, {Format::IQ4_XS, 0},
-                          {Format::F16, 6}, {Format::F32, 8}, {Format::BF16, 4}, {Format::MXFP4, 0}};
+  const Place places[] = {{Format::Q4_0, 0},   {Format::Q4_1, 0},   {Format::Q4_1, 2},  {Format::Q5_0, 0},  {Format::Q5_1, 0},
+                          {Format::Q5_1, 2},   {Format::Q8_0, 0},   {Format::Q2_K, 80}, {Format::Q2_K, 82}, {Format::Q3_K, 108},
+                          {Format::Q4_K, 0},   {Format::Q4_K, 2},   {Format::Q5_K, 0},  {Format::Q5_K, 2},  {Format::Q6_K, 208},
+                          {Format::IQ4_NL, 0}, {Format::IQ4_XS, 0}, {Format::F16, 6},   {Format::F32, 8},   {Format::BF16, 4},
+                          {Format::MXFP4, 0}};
   const Cancel cancel;
   for (const FormatInfo& format : kFormats) {
-    EXPECT_TRUE(std::any_of(std::begin(places), std::end(places), [&](const Place& p) { return p.format == format.format; })) << format.name;
+    EXPECT_TRUE(std::any_of(std::begin(places), std::end(places), [&](const Place& p) { return p.format == format.format; }))
+        << format.name;
   }
   for (const Place& place : places) {
     const std::int64_t rows = 40, cols = 512, stride = row_bytes(place.format, cols);
@@ -770,7 +784,9 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
     make_backend(2)->weights(b.weights, {}, {}, never);
     FAIL();
   } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::io); }
-  b.weights.matrices[0].read = [](std::int64_t, std::int64_t count, std::uint8_t* out) { std::memset(out, 0, static_cast<std::size_t>(count * 256)); };
+  b.weights.matrices[0].read = [](std::int64_t, std::int64_t count, std::uint8_t* out) {
+    std::memset(out, 0, static_cast<std::size_t>(count * 256));
+  };
   Cancel cancel;
   try {
     make_backend(2)->weights(b.weights, {}, [&](std::uint64_t) { cancel.request(); }, cancel);
@@ -809,7 +825,13 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   };
   refused("an unknown matrix", [&](Program& p) { op(p, Linear{}).parts[0].weight = static_cast<MatrixId>(9999); }, "9999");
   refused("no matrix", [&](Program& p) { op(p, GatedLinear{}).up = MatrixId::none; }, "GatedLinear");
-  refused("a matrix of other columns", [&](Program& p) { std::swap(op(p, Linear{}).in.width, op(p, Norm{}).out.width); op(p, Linear{}).in.width = 32; }, "'q'");
+  refused(
+      "a matrix of other columns",
+      [&](Program& p) {
+        std::swap(op(p, Linear{}).in.width, op(p, Norm{}).out.width);
+        op(p, Linear{}).in.width = 32;
+      },
+      "'q'");
   refused("an unknown vector", [&](Program& p) { op(p, Norm{}).weight = static_cast<VectorId>(-7); }, "vector -7");
   refused("a vector of another size", [&](Program& p) { op(p, Norm{}).group = 32; }, "norm1");
   refused("a slot that is not there", [&](Program& p) { op(p, Linear{}).out.slot = 77; }, "slot 77");
@@ -817,7 +839,13 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("no width", [&](Program& p) { p.slots[2].width = 0; }, "wide");
   refused("a huge width", [&](Program& p) { p.slots[2].width = INT32_MAX; }, "wide");
   refused("rows of another kind", [&](Program& p) { p.slots[5].rows = Rows::tokens; }, "another kind");
-  refused("a slot read before it is written", [&](Program& p) { op(p, Norm{}).in.slot = 4; op(p, Norm{}).in.width = 64; }, "before anything wrote it");
+  refused(
+      "a slot read before it is written",
+      [&](Program& p) {
+        op(p, Norm{}).in.slot = 4;
+        op(p, Norm{}).in.width = 64;
+      },
+      "before anything wrote it");
   refused("an unknown cache", [&](Program& p) { op(p, RopeStore{}).cache = static_cast<CacheId>(5); }, "cache 5");
   refused("no heads", [&](Program& p) { op(p, Attend{}).kv_heads = 0; }, "kv heads");
   refused("heads that do not divide", [&](Program& p) { op(p, Attend{}).kv_heads = 3; }, "kv heads");
@@ -825,7 +853,9 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("too many rope pairs", [&](Program& p) { op(p, RopeStore{}).rope.inv_freq.resize(9, 1.0f); }, "pairs");
   refused("a rope of NaN", [&](Program& p) { op(p, RopeStore{}).rope.inv_freq[0] = NAN; }, "rope");
   refused("a product onto its own input", [&](Program& p) { op(p, Linear{}).out = {1, 0, 64}; }, "overlap");
-  refused("a cache that nothing fills", [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<RopeStore>(o); }); }, "stored");
+  refused(
+      "a cache that nothing fills",
+      [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<RopeStore>(o); }); }, "stored");
   refused("an output that is not written", [&](Program& p) { p.ops.pop_back(); }, "output slot");
   refused("an output that is not there", [&](Program& p) { p.output = 6; }, "output slot");
   refused("an input that is not there", [&](Program& p) { p.input = -2; }, "input slot");

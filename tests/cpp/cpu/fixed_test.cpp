@@ -26,20 +26,23 @@ struct Codes {
 };
 Codes quantise(const Kernels& k, const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
   const std::int64_t blocks = (cols + kFixedBlock - 1) / kFixedBlock;
-  Codes c{std::vector<std::int16_t>(static_cast<std::size_t>(rows * blocks * kFixedBlock), 77), std::vector<float>(static_cast<std::size_t>(rows * blocks), -1), {}};
+  Codes c{std::vector<std::int16_t>(static_cast<std::size_t>(rows * blocks * kFixedBlock), 77),
+          std::vector<float>(static_cast<std::size_t>(rows * blocks), -1),
+          {}};
   c.rows = {c.codes.data(), c.scales.data(), rows, cols};
   k.rows.quantize_fixed(x.data(), cols, rows, 0, c.rows);
   return c;
 }
 
-std::vector<float> product(const Kernels& k, const std::vector<float>& w, std::int64_t rows, std::int64_t cols, const Codes& x, std::int64_t first,
-                           std::int64_t count) {
+std::vector<float> product(const Kernels& k, const std::vector<float>& w, std::int64_t rows, std::int64_t cols, const Codes& x,
+                           std::int64_t first, std::int64_t count) {
   const FixedKernels& fixed = k.matrix.fixed;
   const std::int64_t groups = (rows + kGroupRows - 1) / kGroupRows, bytes = fixed.group_bytes(cols);
   EXPECT_EQ(bytes % 64, 0);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(groups * bytes) + 64, 0xcd);
   for (std::int64_t g = 0; g < groups; ++g)
-    fixed.pack_group(w.data() + g * kGroupRows * cols, std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows), cols, packed.data() + g * bytes);
+    fixed.pack_group(w.data() + g * kGroupRows * cols, std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows), cols,
+                     packed.data() + g * bytes);
   for (std::size_t i = packed.size() - 64; i < packed.size(); ++i) EXPECT_EQ(packed[i], 0xcd);
   std::vector<float> out(static_cast<std::size_t>(count * (rows + 3)), -5.0f);
   fixed.product(packed.data(), rows, cols, x.rows, first, count, out.data(), rows + 3);
@@ -49,7 +52,8 @@ std::vector<float> product(const Kernels& k, const std::vector<float>& w, std::i
 }
 
 TEST(Fixed, ProductsMatchDoublePrecisionAndEachOther) {
-  constexpr std::int64_t kShapes[][3] = {{1, 1, 1}, {15, 63, 2}, {16, 64, 3}, {17, 65, 4}, {48, 384, 5}, {70, 300, 97}, {129, 1536, 9}, {33, 257, 200}};
+  constexpr std::int64_t kShapes[][3] = {{1, 1, 1},    {15, 63, 2},   {16, 64, 3},    {17, 65, 4},
+                                         {48, 384, 5}, {70, 300, 97}, {129, 1536, 9}, {33, 257, 200}};
   for (const auto& [rows, cols, tokens] : kShapes) {
     const auto w = normals(rows * cols, 1), x = normals(tokens * cols, 2);
     std::vector<float> first;
@@ -62,7 +66,8 @@ TEST(Fixed, ProductsMatchDoublePrecisionAndEachOther) {
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t r = 0; r < rows; ++r) {
         double sum = 0;
-        for (std::int64_t c = 0; c < cols; ++c) sum += double{w[static_cast<std::size_t>(r * cols + c)]} * x[static_cast<std::size_t>(t * cols + c)];
+        for (std::int64_t c = 0; c < cols; ++c)
+          sum += double{w[static_cast<std::size_t>(r * cols + c)]} * x[static_cast<std::size_t>(t * cols + c)];
         const double found = first[static_cast<std::size_t>(t * (rows + 3) + r)];
         error += (found - sum) * (found - sum);
         power += sum * sum;
@@ -79,7 +84,8 @@ TEST(Fixed, SumsOfLargestCodesFit) {
     for (const Kernels* k : all_kernels()) {
       const auto out = product(*k, w, rows, cols, quantise(*k, x, tokens, cols), 0, tokens);
       for (std::int64_t t = 0; t < tokens; ++t)
-        for (std::int64_t r = 0; r < rows; ++r) EXPECT_NEAR(out[static_cast<std::size_t>(t * (rows + 3) + r)], sign * 6.0f * cols, 1e-3f) << k->isa;
+        for (std::int64_t r = 0; r < rows; ++r)
+          EXPECT_NEAR(out[static_cast<std::size_t>(t * (rows + 3) + r)], sign * 6.0f * cols, 1e-3f) << k->isa;
     }
   }
 }
@@ -90,7 +96,8 @@ TEST(Fixed, ARowsBitsDependOnNothingElse) {
   for (const Kernels* k : all_kernels()) {
     const Codes codes = quantise(*k, x, tokens, cols);
     const auto whole = product(*k, w, rows, cols, codes, 0, tokens);
-    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {50, 29}, {30, 101}}) {
+    for (const auto& [first, count] :
+         {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {50, 29}, {30, 101}}) {
       const auto part = product(*k, w, rows, cols, codes, first, count);
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first * (rows + 3))) << k->isa << ' ' << first << ' ' << count;
     }
@@ -104,7 +111,8 @@ TEST(Fixed, QuantizeOfZeroTinyAndBrokenBlocks) {
   x[kFixedBlock + 3] = 1e-31f;
   x[2 * kFixedBlock + 5] = nan;
   x[3 * kFixedBlock + 63] = -infinity;
-  x[4 * kFixedBlock] = -4.0f, x[4 * kFixedBlock + 1] = 4.0f, x[4 * kFixedBlock + 2] = 4.0f * 0.5f / 8191.0f, x[4 * kFixedBlock + 3] = 4.0f * 1.5f / 8191.0f;
+  x[4 * kFixedBlock] = -4.0f, x[4 * kFixedBlock + 1] = 4.0f, x[4 * kFixedBlock + 2] = 4.0f * 0.5f / 8191.0f,
+        x[4 * kFixedBlock + 3] = 4.0f * 1.5f / 8191.0f;
   x[5 * kFixedBlock] = std::numeric_limits<float>::max();
   for (const Kernels* k : all_kernels()) {
     all.push_back(quantise(*k, x, 6, kFixedBlock));

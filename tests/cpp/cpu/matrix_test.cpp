@@ -273,7 +273,8 @@ TEST_P(Matrix, Int8BitsDependOnNothingElse) {
         if (kernels == all_kernels().front() && count > 8) continue;
         const std::int64_t skip = std::min<std::int64_t>(3, most - count);
         const std::vector<float> some(truth.begin() + skip * rows, truth.begin() + (skip + count) * rows);
-        ASSERT_TRUE(same_bits(run_int8(k, groups, rows, cols, x, 1 + skip, count), some)) << kernels->isa << ", " << rows << " rows, " << count << " tokens";
+        ASSERT_TRUE(same_bits(run_int8(k, groups, rows, cols, x, 1 + skip, count), some))
+            << kernels->isa << ", " << rows << " rows, " << count << " tokens";
       }
       run_int8(k, groups, rows, cols, x, 0, 0);
     }
@@ -315,7 +316,8 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
   }
 }
 
-// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the row.
+// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the
+// row.
 TEST_P(Matrix, ProductsMayRoundToBf16) {
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
@@ -344,13 +346,15 @@ TEST_P(Matrix, ProductsMayRoundToBf16) {
             const Reference truth = reference(w.data() + r * cols, cols, [&](std::int64_t i) {
               return bf16_to_f32(f32_to_bf16(x[static_cast<std::size_t>(t * cols + i)]));
             });
-            ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale + 1e-38) << kernels->isa << ' ' << rows << 'x' << cols;
+            ASSERT_NEAR(all[static_cast<std::size_t>(t * rows + r)], truth.sum, 2e-6 * truth.scale + 1e-38)
+                << kernels->isa << ' ' << rows << 'x' << cols;
           }
         }
         for (const std::int64_t count : {1, 2, 3, 4, 5, 11, 12, 13, 23, 24, 25, 37}) {
           const std::int64_t skip = std::min<std::int64_t>(3, most - count);
           const std::vector<float> some(all.begin() + skip * rows, all.begin() + (skip + count) * rows);
-          ASSERT_TRUE(same_bits(run_f32(rounded, groups, rows, cols, x, skip, count), some)) << kernels->isa << ' ' << rows << 'x' << cols << ' ' << count;
+          ASSERT_TRUE(same_bits(run_f32(rounded, groups, rows, cols, x, skip, count), some))
+              << kernels->isa << ' ' << rows << 'x' << cols << ' ' << count;
         }
         run_f32(rounded, groups, rows, cols, x, 0, 0);
       }

@@ -19,14 +19,15 @@ namespace {
 namespace tiny = model::tiny;
 
 std::shared_ptr<Model> encoder_on(const std::shared_ptr<Backend>& device, const tiny::TempFolder& folder) {
-  return Model::load_on(std::vector<std::shared_ptr<Backend>>{device}, tiny::open(tiny::make("bert", 2), folder), {.compute = Compute::float32}, {},
-                        Cancel{});
+  return Model::load_on(std::vector<std::shared_ptr<Backend>>{device}, tiny::open(tiny::make("bert", 2), folder),
+                        {.compute = Compute::float32}, {}, Cancel{});
 }
 
 struct Input {
   explicit Input(std::size_t count) {
     for (std::uint64_t i = 0; i < count; ++i) {
-      for (std::uint64_t t = 0; t < 1 + toy::mix(i) % 60; ++t) ids.push_back(static_cast<std::int32_t>(toy::mix(i * 64 + t) % tiny::kVocab));
+      for (std::uint64_t t = 0; t < 1 + toy::mix(i) % 60; ++t)
+        ids.push_back(static_cast<std::int32_t>(toy::mix(i * 64 + t) % tiny::kVocab));
       offsets.push_back(static_cast<std::int64_t>(ids.size()));
     }
   }

@@ -55,7 +55,8 @@ class Fake final : public reference::ReferenceBackend {
 };
 
 Devices devices(std::uint64_t cpu, std::uint64_t gpu, const char* type = "discrete", bool named = false) {
-  return {.cpu = std::make_shared<Fake>("cpu", "cpu", cpu, 2, 144), .gpu = std::make_shared<Fake>("vulkan:0", type, gpu), .gpu_named = named};
+  return {
+      .cpu = std::make_shared<Fake>("cpu", "cpu", cpu, 2, 144), .gpu = std::make_shared<Fake>("vulkan:0", type, gpu), .gpu_named = named};
 }
 
 // Llama 3 with 70 billion weights: 39 GiB of holes.
@@ -115,7 +116,8 @@ std::size_t layers_on(const Placement& p, const std::string& device) {
 }
 ErrorKind problem_of(const Placement& p, std::initializer_list<const char*> parts) {
   if (!p.problem) throw std::runtime_error("it fits");
-  for (const char* part : parts) EXPECT_NE(std::string(p.problem->what()).find(part), std::string::npos) << part << " in: " << p.problem->what();
+  for (const char* part : parts)
+    EXPECT_NE(std::string(p.problem->what()).find(part), std::string::npos) << part << " in: " << p.problem->what();
   return p.problem->kind();
 }
 
@@ -159,7 +161,8 @@ TEST(Placement, AsManyLayersOfSeventyBillionWeightsAsTheCardHolds) {
   const auto missing = [&](std::size_t row) { return std::stoll(p.rows[row].why); };
   for (std::size_t row = 2; row <= 80 - count; ++row) EXPECT_LT(missing(row), missing(row - 1));
   EXPECT_TRUE(std::any_of(p.notes.begin(), p.notes.end(), [&](const std::string& note) {
-    return note.find(str(count, " of 80 layers are on vulkan:0")) != std::string::npos && note.find("keys and values of 8192 positions") != std::string::npos;
+    return note.find(str(count, " of 80 layers are on vulkan:0")) != std::string::npos &&
+           note.find("keys and values of 8192 positions") != std::string::npos;
   }));
 }
 
@@ -186,7 +189,8 @@ TEST(Placement, LargerCardsHoldMore) {
   const Placement none = place(seventy(), devices(64 * kGiB, 1 * kGiB), {});
   ASSERT_EQ(none.devices.size(), 1u);
   EXPECT_EQ(none.devices[0].id, "cpu");
-  EXPECT_EQ(none.fallback.rfind("vulkan:0 is not used, the model runs on the CPU: with layer 79 it would have to hold", 0), 0u) << none.fallback;
+  EXPECT_EQ(none.fallback.rfind("vulkan:0 is not used, the model runs on the CPU: with layer 79 it would have to hold", 0), 0u)
+      << none.fallback;
   EXPECT_EQ(all.fallback, "");
 }
 
@@ -248,7 +252,8 @@ TEST(Placement, TooManyLayersSayHowManyWouldFit) {
 }
 
 TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
-  EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 24 * kGiB), {}), {"what lies on cpu", "8192 MiB of memory is free"}), ErrorKind::out_of_memory);
+  EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 24 * kGiB), {}), {"what lies on cpu", "8192 MiB of memory is free"}),
+            ErrorKind::out_of_memory);
   const Devices alone{.cpu = std::make_shared<Fake>("cpu", "cpu", 8 * kGiB)};
   const Placement p = place(seventy(), alone, {});
   EXPECT_EQ(problem_of(p, {"the model needs", "8192 MiB"}), ErrorKind::out_of_memory);
@@ -265,7 +270,8 @@ TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
 TEST(Placement, DevicesThatShareTheMachinesMemoryAreCountedTogether) {
   for (const char* type : {"integrated", "software"}) {
     // 24 GiB for the GPU would do by themselves, and so would 24 GiB for the rest.
-    EXPECT_EQ(problem_of(place(seventy(), devices(30 * kGiB, 24 * kGiB, type), {}), {"cpu and vulkan:0", "30720 MiB"}), ErrorKind::out_of_memory);
+    EXPECT_EQ(problem_of(place(seventy(), devices(30 * kGiB, 24 * kGiB, type), {}), {"cpu and vulkan:0", "30720 MiB"}),
+              ErrorKind::out_of_memory);
     const Placement p = place(seventy(), devices(64 * kGiB, 24 * kGiB, type), {});
     ASSERT_FALSE(p.problem);
     EXPECT_EQ(p.memory_free, 64 * kGiB);
@@ -286,7 +292,8 @@ TEST(Placement, PagesFitOnEveryDevice) {
         ASSERT_FALSE(p.problem) << p.problem->what();
         const std::uint64_t pages = p.kv_budget / p.kv_page;
         EXPECT_GE(pages, 1u);
-        for (const PlacedDevice& device : p.devices) EXPECT_LE(pages, room(device)) << device.id << ", " << cpu << ", " << gpu << ", " << count;
+        for (const PlacedDevice& device : p.devices)
+          EXPECT_LE(pages, room(device)) << device.id << ", " << cpu << ", " << gpu << ", " << count;
         EXPECT_LE(p.n_ctx, static_cast<std::int64_t>(pages) * kPageTokens);
       }
     }
@@ -302,7 +309,8 @@ TEST(Placement, PagesFitOnEveryDevice) {
 // come back slowly the largest logits, which takes memory of its own.
 class Ranking final : public reference::ReferenceBackend {
  public:
-  Ranking(bool slow, std::map<std::string, std::uint64_t> scratch) : ReferenceBackend("vulkan:0"), slow_(slow), scratch_(std::move(scratch)) {}
+  Ranking(bool slow, std::map<std::string, std::uint64_t> scratch)
+      : ReferenceBackend("vulkan:0"), slow_(slow), scratch_(std::move(scratch)) {}
   DeviceInfo info() const override {
     DeviceInfo info = ReferenceBackend::info();
     info.type = "discrete";
@@ -379,7 +387,8 @@ struct Room {
       std::vector<DeviceInfo> list;
       for (std::size_t i = 0; i < this->cards.size(); ++i) {
         const Card& card = this->cards[i];
-        list.push_back({.id = str("vulkan:", i), .name = "Card", .type = card.type, .usable = card.why_not.empty(), .why_not = card.why_not});
+        list.push_back(
+            {.id = str("vulkan:", i), .name = "Card", .type = card.type, .usable = card.why_not.empty(), .why_not = card.why_not});
       }
       return list;
     };
@@ -452,7 +461,8 @@ TEST(Devices, ANamedDeviceIsTakenOrRefused) {
   refused({{"discrete", "Vulkan 1.1"}}, {.device = "vulkan:0"}, missing, {"Vulkan 1.1"});
   refused({{"discrete"}}, {.device = "vulkan:7"}, missing, {"\"vulkan:7\"", "\"vulkan:0\"", "\"cpu\""});
   refused({{"discrete"}}, {.device = "cuda"}, missing, {"cuda", "\"vulkan:0\""});
-  for (const char* id : {"vulkan:", "vulkan:x", "vulkan:-1", "vulkan: 0", "vulkan0", "Vulkan", ""}) refused({{"discrete"}}, {.device = id}, missing, {"not known"});
+  for (const char* id : {"vulkan:", "vulkan:x", "vulkan:-1", "vulkan: 0", "vulkan0", "Vulkan", ""})
+    refused({{"discrete"}}, {.device = id}, missing, {"not known"});
   refused({{"discrete", "", false}}, {.device = "vulkan"}, ErrorKind::device, {"the driver says no"});
   GpuRoom none{.list = [] { return std::vector<DeviceInfo>(); }, .open = {}, .absent = "built without Vulkan"};
   std::string message;
@@ -535,7 +545,8 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
       tiny::TempFolder folder;
       Cancel cancel;
       const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", "discrete", 4 * kGiB, lanes, 256)};
-      const auto m = Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
+      const auto m =
+          Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
       std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);
       encode(m->pooled(), texts, found, tiny::kHidden, false, 0, {}, cancel);
       encode(m->classes(), texts, classes, tiny::kLabels, false, 0, {}, cancel);

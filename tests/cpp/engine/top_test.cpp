@@ -38,7 +38,9 @@ class Bus final : public Backend {
                                                const Cancel& cancel) override {
     return inner_->weights(weights, used, progress, cancel);
   }
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override { return inner_->caches(shapes, format); }
+  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+    return inner_->caches(shapes, format);
+  }
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
     const std::string name = program.name;
     return std::make_shared<Counted>(*this, name, inner_->prepare(std::move(program), std::move(weights), compute));
@@ -55,7 +57,8 @@ class Bus final : public Backend {
 
  private:
   struct Counted final : Executable {
-    Counted(Bus& bus, std::string name, std::shared_ptr<const Executable> inner) : bus(bus), name(std::move(name)), inner(std::move(inner)) {}
+    Counted(Bus& bus, std::string name, std::shared_ptr<const Executable> inner)
+        : bus(bus), name(std::move(name)), inner(std::move(inner)) {}
     void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override {
       inner->run(workspace, caches, batch, io, cancel);
       const std::lock_guard lock(bus.mutex_);

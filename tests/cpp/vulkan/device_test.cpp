@@ -200,7 +200,8 @@ Case pooled() {
   c.program.name = "pooled";
   c.program.slots = {{Rows::tokens, kWide}, {Rows::segments, 6 * kTall}};
   std::int32_t col = 0;
-  for (const PoolKind kind : {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
+  for (const PoolKind kind :
+       {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
     c.program.ops.push_back(Pool{.in = {0, 7, kTall}, .out = {1, col, kTall}, .kind = kind});
     col += kTall;
   }

@@ -78,7 +78,8 @@ TEST(Variants, ThatDifferAreOffByNameAndTheBaselineIsUsed) {
   EXPECT_EQ(ours, run(*backend, Compute::float32));
   const std::vector<std::string> notes = backend->info().notes;
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("integer_dot is off on " + device.name + ": its product of 1 row and Q4_K weights differs"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("integer_dot is off on " + device.name + ": its product of 1 row and Q4_K weights differs"), std::string::npos)
+      << notes[0];
   EXPECT_EQ(run(*backend, Compute::automatic), ours);  // it stays off, and is named once
   EXPECT_EQ(backend->info().notes.size(), 1u);
 }
@@ -131,14 +132,16 @@ TEST(Variants, CooperativeProductsAreForManyRows) {
   const auto& constants = cooperative[0].constants;
   ASSERT_EQ(constants.size(), params::kLinearCoopSubgroup + 1);
   EXPECT_EQ(constants[params::kLinearCoopSubgroup], 32u);
-  const std::uint32_t subgroups = constants[params::kSpecLanes] / 32, tokens = constants[params::kLinearTokens], outputs = constants[params::kLinearOutputs];
+  const std::uint32_t subgroups = constants[params::kSpecLanes] / 32, tokens = constants[params::kLinearTokens],
+                      outputs = constants[params::kLinearOutputs];
   EXPECT_TRUE(subgroups == 1 || subgroups % 2 == 0);
   EXPECT_LE(constants[params::kSpecLanes], device.limits.invocations);
   EXPECT_LE((tokens + outputs) * 80 + 128 + subgroups * 4 * 256, device.limits.shared);
   EXPECT_EQ(tokens / (subgroups > 1 ? subgroups / 2 : 1) % 16, 0u);
   EXPECT_EQ(outputs / (subgroups > 1 ? 2 : 1) % 32, 0u);
 
-  for (const PipelineKey& key : pipelines({.integer_dot = true, .cooperative_matrix = true}, 1)) EXPECT_TRUE(key.shader == "matvec" || key.shader == "gemm") << key.shader;
+  for (const PipelineKey& key : pipelines({.integer_dot = true, .cooperative_matrix = true}, 1))
+    EXPECT_TRUE(key.shader == "matvec" || key.shader == "gemm") << key.shader;
   EXPECT_FALSE(offered(device, Compute::float32).cooperative_matrix || offered(device, Compute::float32).integer_dot);
 }
 

@@ -5,8 +5,9 @@
 
 namespace pumice::cpu {
 constinit const MatrixKernels kMatrixEmulated = {{
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) \
-  matrix::entry<matrix::Scalar, matrix::emulated::Products, Format::name>(matrix::emulated::product_fixed_q8_0, matrix::emulated::product_bf16),
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8)                                                        \
+  matrix::entry<matrix::Scalar, matrix::emulated::Products, Format::name>(matrix::emulated::product_fixed_q8_0, \
+                                                                          matrix::emulated::product_bf16),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
 }, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::emulated::product_fixed}};

@@ -31,7 +31,9 @@ inline Floats load_floats(const float* p) {
   return v;
 }
 inline void save_floats(float* p, const Floats& v) { std::memcpy(p, &v, sizeof(v)); }
-inline void save_first(float* p, const Floats& v, std::int64_t lanes) { std::memcpy(p, &v, static_cast<std::size_t>(lanes) * sizeof(float)); }
+inline void save_first(float* p, const Floats& v, std::int64_t lanes) {
+  std::memcpy(p, &v, static_cast<std::size_t>(lanes) * sizeof(float));
+}
 inline void prefetch(const void*) {}
 
 template <class F>
