@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/cancel.h"
+#include "core/error.h"
 #include "core/program.h"
 
 namespace pumice {
@@ -23,6 +24,7 @@ struct DeviceInfo {
   std::vector<std::string> notes;  // of an opened one: what was switched off, and why
   bool usable = true;
   std::string why_not;
+  ErrorKind why_kind = ErrorKind::device_not_found;  // of the error for whoever asks for it all the same
 };
 
 enum class KvFormat : std::uint8_t { f16, f32, q8_0 };
@@ -67,7 +69,7 @@ class Executable {
 struct Cost {
   std::uint64_t weights = 0;           // bytes of the program's own weights as packed here
   std::uint64_t page = 0;              // bytes of one cache page in all its caches
-  std::uint64_t scratch = 0;           // bytes of one workspace at `rows` rows
+  std::uint64_t scratch = 0;           // bytes of one workspace at `rows` rows, with what goes in and comes out
 };
 
 class Backend {
@@ -83,7 +85,9 @@ class Backend {
   virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) {
     (void)program, (void)weights, (void)compute, (void)cancel;
   }
-  virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) = 0;
+  // A GPU compiles what foresee() has not: seconds, with `cancel` seen from pipeline to pipeline.
+  virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                                    const Cancel& cancel = Cancel()) = 0;
   virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
   // Results come back over a bus: a row of logits costs more than choosing from it there (Top).

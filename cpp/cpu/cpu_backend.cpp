@@ -43,7 +43,8 @@ class CpuBackend final : public Backend {
     return std::make_unique<PageStore>(shapes, format);
   }
 
-  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                            const Cancel&) override {
     auto packed = std::dynamic_pointer_cast<const PackedWeights>(std::move(weights));
     require(packed != nullptr, "program '", program.name, "': weights of another device");
     return std::make_shared<ProgramExecutable>(std::move(program), std::move(packed), compute, team_);

@@ -51,6 +51,8 @@ std::string reasons(const std::vector<DeviceInfo>& list, const GpuRoom& gpus) {
   return !text.empty() ? text : !gpus.absent.empty() ? gpus.absent : "no Vulkan device was found";
 }
 
+ErrorKind why_kind(const std::vector<DeviceInfo>& list) { return list.size() == 1 ? list[0].why_kind : ErrorKind::device_not_found; }
+
 std::string ids(const std::vector<DeviceInfo>& list) {
   std::string text = "\"cpu\"";
   for (const DeviceInfo& device : list) text += str(", \"", device.id, "\"");
@@ -80,15 +82,15 @@ std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) 
   const std::vector<DeviceInfo> list = gpus.list();
   if (id == "vulkan") {
     const auto index = best(list, true);
-    if (!index) fail(ErrorKind::device_not_found, "device \"vulkan\": ", reasons(list, gpus));
+    if (!index) fail(why_kind(list), "device \"vulkan\": ", reasons(list, gpus));
     return gpus.open(*index);
   }
   const auto device = std::find_if(list.begin(), list.end(), [&](const DeviceInfo& d) { return d.id == id; });
   if (device == list.end()) {
     const bool any = std::any_of(list.begin(), list.end(), [](const DeviceInfo& d) { return d.usable; });
-    fail(ErrorKind::device_not_found, "device \"", id, "\": ", any ? str("there are ", ids(list)) : reasons(list, gpus));
+    fail(any ? ErrorKind::device_not_found : why_kind(list), "device \"", id, "\": ", any ? str("there are ", ids(list)) : reasons(list, gpus));
   }
-  if (!device->usable) fail(ErrorKind::device_not_found, "device \"", id, "\": ", device->why_not);
+  if (!device->usable) fail(device->why_kind, "device \"", id, "\": ", device->why_not);
   return gpus.open(static_cast<std::size_t>(device - list.begin()));
 }
 
@@ -139,11 +141,11 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
   const auto index = best(list, false);
   if (!index) {
     if (wants_gpu) {
-      fail(ErrorKind::device_not_found, "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus),
+      fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus),
            ". Leave gpu_layers out to use the CPU");
     }
     for (const DeviceInfo& other : list) {  // a card that could be mended; a machine without one is no news
-      if (!other.usable && (other.type == "discrete" || other.type == "integrated"))
+      if (!other.usable && (other.type == "discrete" || other.type == "integrated" || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
     }
     return devices;

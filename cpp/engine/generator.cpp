@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr std::int64_t kMostSequences = 65536;
-constexpr std::int64_t kDecodeRows = 512;     // sequences that decode at once
+constexpr std::int64_t kPromptRows = 32;      // of a step that prompts get at least, however many sequences decode
 constexpr std::size_t kParallelSampling = 5;  // rows from which sampling on all workers beats waiting for a turn of the device
 
 std::uint64_t system_seed() {
@@ -197,19 +197,20 @@ void Generator::each_sharing(const Sequence& first, Visit&& visit) {
     if (sequences_[i].state == State::follows) visit(sequences_[i]);
 }
 
-// One row of each sequence that decodes, then chunks of prompts, first come, first served.
-void Generator::assemble(std::int64_t rows_left) {
+// One row of each sequence that decodes, then chunks of prompts, first come, first served; no more rows than are given of each.
+void Generator::assemble(std::int64_t decode_rows, std::int64_t prompt_rows) {
   parts_.clear();
   batch_ids_.clear();
   segments_.clear();
   selected_.clear();
   std::size_t choices = 0;
   for (const bool decodes : {true, false}) {
+    std::int64_t& rows_left = decodes ? decode_rows : prompt_rows;
     for (Sequence& s : sequences_) {
       if (s.state != State::runs || (s.pending() == 1) != decodes) continue;
-      const auto rows = static_cast<std::int32_t>(decodes ? 1 : std::min(s.pending(), rows_left));
+      const auto rows = static_cast<std::int32_t>(std::min(s.pending(), rows_left));
       if (rows <= 0) continue;
-      if (!decodes) rows_left -= rows;
+      rows_left -= rows;
       const bool samples = rows == s.pending();
       const auto first = static_cast<std::int32_t>(batch_ids_.size());
       parts_.push_back({&s, rows, samples, choices});
@@ -339,24 +340,26 @@ Generator::Outcome Generator::step(const Cancel& cancel) {
   make_room();
   const std::int64_t running =
       std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state == State::runs; });
-  const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(runtime_->pace.rows(), kDecodeRows - running));
+  const std::int64_t most = runtime_->pace.most();
+  const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(runtime_->pace.rows(), most - running));
   const std::int64_t unfinished = std::accumulate(
       sequences_.begin(), sequences_.end(), std::int64_t{0},
       [](std::int64_t sum, const Sequence& s) { return sum + (s.state == State::runs && s.pending() > 1 ? s.pending() : 0); });
   admit(prefill - unfinished);
-  assemble(std::max<std::int64_t>(prefill, 32));
+  const bool prompts = std::any_of(sequences_.begin(), sequences_.end(),
+                                   [](const Sequence& s) { return s.state == State::runs && s.pending() > 1; });
+  const std::int64_t prompt_rows_left = prompts ? std::max(prefill, std::min(kPromptRows, (most + 1) / 2)) : 0;
+  assemble(most - std::min(prompt_rows_left, most), prompt_rows_left);
   if (parts_.empty()) return Outcome::starved;
 
   const auto lanes = runtime_->lanes.take(Crew::team, cancel);
-  const auto run_start = Clock::now();
   const bool samples = !selected_.empty();
   if (!samples) selected_.push_back(static_cast<std::int32_t>(batch_ids_.size()) - 1);  // a run has at least one row to give
   const std::size_t values = selected_.size() * static_cast<std::size_t>(runtime_->pipeline.hidden_size());
   if (hidden_.size() < values) hidden_.resize(values);
   const auto rows = static_cast<std::int32_t>(batch_ids_.size());
   const Batch batch{.rows = rows, .ids = batch_ids_, .segments = segments_, .selected = selected_};
-  runtime_->pipeline.body(lanes[0], &runtime_->pages->caches(), batch, std::span(hidden_).first(values), cancel);
-  runtime_->pace.measured(rows, seconds_since(run_start));
+  if (!runtime_->body(lanes[0], batch, std::span(hidden_).first(values), cancel)) return Outcome::computed;  // again, with fewer
   if (samples) sample(lanes[0], cancel);
 
   std::int64_t prompt_rows = 0;

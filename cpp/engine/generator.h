@@ -95,7 +95,7 @@ class Generator {
   void make_room();
   void admit(std::int64_t rows_left);
   bool prefix_on_its_way(const Sequence& sequence) const;
-  void assemble(std::int64_t rows_left);
+  void assemble(std::int64_t decode_rows, std::int64_t prompt_rows);
   void sample(Lane& lane, const Cancel& cancel);
   void run_top(Lane& lane, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel);
   void commit();

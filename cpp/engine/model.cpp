@@ -116,7 +116,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   const auto types = d.global(Role::type_embedding);
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
   const auto runner = [&](Output output) {
-    return std::make_unique<Runner>(build_pipeline(output, weights, options), pages_.get(), static_cast<std::int32_t>(placement_.n_ctx),
+    return std::make_unique<Runner>(build_pipeline(output, weights, options, cancel), pages_.get(), static_cast<std::int32_t>(placement_.n_ctx),
                                     d.vocab_size, type_count);
   };
   if (d.config.architecture->task == model::Task::generate) {
@@ -139,13 +139,13 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
 }
 
 Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights,
-                               const LoadOptions& options) const {
+                               const LoadOptions& options, const Cancel& cancel) const {
   const auto stage_of = [&](std::size_t device, Program program) {
     Backend& backend = *placement_.devices[device].backend;
     Pipeline::Stage stage{.backend = &backend, .backend_index = device};
     if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
     stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
-    stage.executable = backend.prepare(std::move(program), weights[device], options.compute);
+    stage.executable = backend.prepare(std::move(program), weights[device], options.compute, cancel);
     return stage;
   };
   std::vector<Pipeline::Stage> body;

@@ -52,7 +52,7 @@ class Model {
       : file_(std::move(file)), description_(std::move(description)) {}
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
   Pipeline build_pipeline(model::Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights,
-                          const LoadOptions& options) const;
+                          const LoadOptions& options, const Cancel& cancel) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
 
   std::shared_ptr<const files::ModelFile> file_;

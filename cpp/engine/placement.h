@@ -51,8 +51,6 @@ struct Placement {
   std::optional<Error> problem;    // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
 };
 
-// Rows of a forward pass that scratch is planned for: the generator's prefill chunk.
-inline constexpr std::int64_t kPlannedRows = 512;
 // Positions of one sequence whose keys and values have their place on a GPU before layers have, unless n_ctx or kv_budget say otherwise.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 

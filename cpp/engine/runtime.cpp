@@ -67,12 +67,32 @@ void LanePool::put_back(Crew crew, Set set) {
 
 std::int32_t Pace::rows() const {
   const float seconds = seconds_per_row_.load(std::memory_order_relaxed);
-  if (seconds <= 0) return 128;
-  return std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, 64, 512);
+  if (seconds <= 0) return std::min(128, most());
+  return std::min(std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, 64, kPlannedRows), most());
 }
 
 void Pace::measured(std::int32_t rows, double seconds) {
   if (rows >= 32) seconds_per_row_.store(static_cast<float>(seconds / rows), std::memory_order_relaxed);
+}
+
+void Pace::too_many(std::int32_t rows) {
+  std::int32_t most = most_.load(std::memory_order_relaxed);
+  const std::int32_t half = std::max(1, rows / 2);
+  while (half < most && !most_.compare_exchange_weak(most, half, std::memory_order_relaxed)) {
+  }
+}
+
+bool Runtime::body(Lane& lane, const Batch& batch, std::span<float> out, const Cancel& cancel) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    pipeline.body(lane, &pages->caches(), batch, out, cancel);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_device_memory || batch.rows == 1) throw;
+    pace.too_many(batch.rows);
+    return false;
+  }
+  pace.measured(batch.rows, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return true;
 }
 
 void Runtime::check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const {

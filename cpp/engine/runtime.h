@@ -59,15 +59,22 @@ class LanePool {
   const AtFork at_fork_;
 };
 
-// Prefill rows of one step: as many as take about 0.4 s, so that callers of a slow model get turns; 64 to 512. Says nothing about
-// results: a row's bits do not depend on its batch.
+// Rows of a decoder's step that scratch is planned for, and that none exceeds.
+inline constexpr std::int32_t kPlannedRows = 512;
+
+// Rows of one step. Says nothing about results: a row's bits do not depend on its batch.
 class Pace {
  public:
+  // Of prompts: as many as take about 0.4 s, so that callers of a slow model get turns; 64 to 512, never more than most().
   std::int32_t rows() const;
+  // Of all kinds: what is planned for, or less where the memory of a device turned out not to hold a run of so many.
+  std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
   void measured(std::int32_t rows, double seconds);
+  void too_many(std::int32_t rows);  // from now on half of them
 
  private:
   std::atomic<float> seconds_per_row_{0};
+  std::atomic<std::int32_t> most_{kPlannedRows};
 };
 
 // Rows of logits that are worked on at once: about 16 MiB.
@@ -88,6 +95,10 @@ struct Runtime {
   // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
   std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
+
+  // The body of a decoder's batch, measured by `pace`. False: a device has no memory for a run of so many rows (what a GPU holds is known
+  // when it is tried), nothing happened, and pace.most() is half of them now.
+  bool body(Lane& lane, const Batch& batch, std::span<float> out, const Cancel& cancel);
 };
 
 }  // namespace pumice::engine

@@ -1,7 +1,6 @@
 #include "engine/scorer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -51,7 +50,6 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
   std::vector<std::int32_t> selected;
   while (done < count) {
     cancel.check();
-    const auto start = std::chrono::steady_clock::now();
     const auto rows = static_cast<std::int32_t>(std::min<std::int64_t>(runtime.pace.rows(), count - done));
     selected.clear();
     for (std::int32_t row = all ? 0 : rows - 1; row < rows; ++row) selected.push_back(row);
@@ -59,8 +57,7 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
     const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages()};
     const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
     const auto lanes = runtime.lanes.take(Crew::team, cancel);
-    runtime.pipeline.body(lanes[0], &pool.caches(), batch, hidden, cancel);
-    runtime.pace.measured(rows, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (!runtime.body(lanes[0], batch, hidden, cancel)) continue;
     if (all || done + rows == count) each(lanes[0], all ? done : count - 1, hidden);
     done += rows;
     pool.publish(table, ids.first(done));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -217,6 +218,7 @@ void lower_limits(Limits& limits, std::string_view text) {
     *limit->value = std::min(*limit->value, number);
     if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
     if (key == "range") limits.range = limits.range / 256 * 256;
+    if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);  // workgroups are of whole subgroups
     at += item.size() + 1;
   }
 }

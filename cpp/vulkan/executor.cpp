@@ -31,12 +31,12 @@ Counts counts_of(const Batch& batch) {
   return {batch.rows, static_cast<std::int64_t>(batch.segments.size()), static_cast<std::int64_t>(batch.selected.size())};
 }
 
-// Rows between the caller, where they lie without gaps, and a buffer with a slot's stride.
 std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts) {
   if (slot < 0) return 0;
   const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(counts.of(shape.rows), slot_stride(shape.width) * 4, "rows of a run"));
 }
+// Rows between the caller, where they lie without gaps, and a buffer with a slot's stride.
 template <class CopyRow>
 void each_row(const Program& program, std::int32_t slot, const Counts& counts, CopyRow copy) {
   if (slot < 0) return;
@@ -49,17 +49,22 @@ void each_row(const Program& program, std::int32_t slot, const Counts& counts, C
   for (std::int64_t r = 0; r < count; ++r) copy(r * shape.width, r * stride, static_cast<std::size_t>(shape.width));
 }
 
-// Steps of a quarter: batches of slowly growing size do not allocate each time.
+// Steps of a quarter: batches of slowly growing size do not allocate each time. A device that has no room for a step may have it for the
+// bytes that are needed.
 const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
   if (buffer && buffer->bytes() >= bytes) return buffer.get();
   std::uint64_t step = 4096;
   while (step * 8 <= bytes) step *= 2;
-  const std::uint64_t most = device->limits().allocation;
   const std::uint64_t rounded = (bytes + step - 1) / step * step;
   recorded.clear();
   buffer.reset();
   ++buffers;
-  buffer = device->buffer(rounded <= most ? rounded : bytes, place, what);
+  try {
+    buffer = device->buffer(rounded, place, what);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_device_memory || rounded == bytes) throw;
+    buffer = device->buffer(bytes, place, what);
+  }
   return buffer.get();
 }
 

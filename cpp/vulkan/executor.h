@@ -55,5 +55,7 @@ class GpuExecutable final : public Executable {
 };
 
 Counts counts_of(const Batch& batch);
+// Bytes of a run's input or output, rows at a slot's stride; 0 for no slot.
+std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts);
 
 }  // namespace pumice::vulkan

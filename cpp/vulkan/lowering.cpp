@@ -665,6 +665,14 @@ Plan make_plan(Program program, const WeightShapes& weights, const Variants& all
   return plan;
 }
 
+std::uint64_t table_bytes(const Plan& plan, std::int64_t rows) {
+  std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);  // ids, types, positions, selected, cells and kept cells; segments and pages
+  for (const Rope& rope : plan.ropes) words += 2 * rope.inv_freq.size();
+  words += 4 * plan.attends.size();  // tiles
+  for (const Op& op : plan.program.ops) words += std::holds_alternative<Top>(op) ? params::kTopRowWords : 0;
+  return 4 * words * static_cast<std::uint64_t>(rows);
+}
+
 Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range) {
   Areas areas;
   const auto take = [&](std::uint64_t bytes) {

@@ -49,6 +49,9 @@ struct Areas {
 };
 Areas place(const Plan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
+// Bytes of a run's tables (Tables), each of `rows` rows being a segment of its own, without a past.
+std::uint64_t table_bytes(const Plan& plan, std::int64_t rows);
+
 // Pages of an encoder's scratch store lie in as many ranges as bindings need.
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
 

@@ -59,12 +59,13 @@ class VulkanBackend final : public Backend {
     device_->pipelines().prepare(pipelines_of(plan, shapes, *device_, KvFormat::f16), cancel);
   }
 
-  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                            const Cancel& cancel) override {
     device_->check_alive();
     auto ours = std::dynamic_pointer_cast<const GpuWeights>(std::move(weights));
     require(ours != nullptr && &ours->device() == device_.get(), "program '", program.name, "': weights of another device");
-    const Variants passed = variants(program, ours->shapes(), compute, Cancel{});
-    auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), passed, Cancel{});
+    const Variants passed = variants(program, ours->shapes(), compute, cancel);
+    auto executable = std::make_shared<GpuExecutable>(device_, std::move(program), std::move(ours), passed, cancel);
     device_->pipelines().save();
     return executable;
   }
@@ -84,14 +85,15 @@ class VulkanBackend final : public Backend {
     cost.page = kv_page_bytes(program.caches, format);
     if (rows == 0) return cost;
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
-    Tables tables;
     std::vector<AttendTables> attends;
     for (const AttendShape& shape : plan.attends) {
       attends.push_back({params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
                                              static_cast<std::uint32_t>(rows)),
                          1, 1, {}});
     }
-    cost.scratch = place(plan, {rows, 1, rows}, attends, kept_pages({&text, 1}), device_->limits().range).total;
+    const Counts counts{rows, 1, rows};
+    cost.scratch = place(plan, counts, attends, kept_pages({&text, 1}), device_->limits().range).total + table_bytes(plan, rows) +
+                   padded_bytes(plan.program, plan.program.input, counts) + padded_bytes(plan.program, plan.program.output, counts);
     return cost;
   }
 
@@ -135,6 +137,7 @@ std::vector<DeviceInfo> devices() {
     none.type = "none";
     none.usable = false;
     none.why_not = error.what();
+    if (const auto* ours = dynamic_cast<const Error*>(&error)) none.why_kind = ours->kind();
     return {none};
   }
 }

@@ -246,6 +246,65 @@ def test_too_many_layers_are_refused_with_the_number_that_fits() -> None:
     assert load_in(memory, str(fits + 1)).startswith(f"does not fit: {fits + 1} of 30 layers need")
 
 
+FITS = """
+import sys, threading
+import numpy as np, pumice
+path, device = sys.argv[1:]
+options = dict(device=device, gpu_layers="all", compute="float32", kv_dtype="f32", progress=False)
+assert pumice.plan(path, **{k: v for k, v in options.items() if k != "progress"}).problem is None
+with pumice.load(path, **options) as model:
+    ids = np.arange(500) * 7 % 500 + 1
+    model.score(ids), model.logits(ids, positions="all"), model.logits(ids[::-1])
+    errors = []
+    def generate(k):
+        try:
+            model.generate(ids[k:k + 300], max_new_tokens=2, temperature=0)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=generate, args=(k,)) for k in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert not errors, errors
+    with pumice.load(path, device="cpu", compute="float32", kv_dtype="f32", progress=False) as cpu:
+        assert np.abs(model.logits(ids) - cpu.logits(ids)).max() < 2e-4
+    print("ran")
+"""
+
+
+def test_what_plan_says_fits_runs(tmp_path: Path) -> None:
+    """With the very bytes that it plans for weights, keys and values, and scratch."""
+    folder = random_models.make_folder("llama3", tmp_path)
+    with pumice.load(folder, device=DEVICE, gpu_layers="all", compute="float32", kv_dtype="f32", progress=False) as model:
+        planned = model.memory()
+    memory = planned["weights"] + planned["kv_budget"] + planned["scratch"]
+    environment = os.environ | {"PUMICE_VULKAN_LIMITS": f"memory={memory}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", FITS, str(folder), DEVICE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+
+
+FORKED = """
+import os, sys, pumice
+path, device = sys.argv[1:]
+model = pumice.load(path, device=device, progress=False)
+child = os.fork()
+if child == 0:
+    try:
+        pumice.load(path, device=device, progress=False)
+    except pumice.ForkedDeviceError:
+        os._exit(5)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_load_in_a_forked_child_says_so(tmp_path: Path) -> None:
+    folder = random_models.make_folder("mistral", tmp_path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", FORKED, str(folder), DEVICE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+
+
 # ---------------------------------------------------------------- 7B shapes
 def text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()

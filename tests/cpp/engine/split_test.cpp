@@ -35,11 +35,14 @@ DeviceInfo with_memory(DeviceInfo info) {
 class Second final : public reference::ReferenceBackend {
  public:
   DeviceInfo info() const override { return with_memory(ReferenceBackend::info()); }
-  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
-    return std::make_shared<Watched>(ReferenceBackend::prepare(std::move(program), std::move(weights), compute), this);
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                            const Cancel& cancel) override {
+    return std::make_shared<Watched>(ReferenceBackend::prepare(std::move(program), std::move(weights), compute, cancel), this);
   }
   std::function<void()> before, after;  // a run
   std::atomic<int> runs{0};
+  std::int32_t holds = INT32_MAX;  // rows of a body: more do not fit its memory
+  std::int32_t largest = 0;        // of those that did
 
  private:
   struct Watched final : Executable {
@@ -47,6 +50,10 @@ class Second final : public reference::ReferenceBackend {
     void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override {
       ++device->runs;
       if (device->before) device->before();
+      if (!batch.segments.empty()) {
+        if (batch.rows > device->holds) fail(ErrorKind::out_of_device_memory, batch.rows, " rows do not fit");
+        device->largest = std::max(device->largest, batch.rows);
+      }
       inner->run(workspace, caches, batch, io, cancel);
       if (device->after) device->after();
     }
@@ -116,6 +123,65 @@ Backends cut_at(std::size_t cut, std::size_t layers, const std::shared_ptr<Backe
   Backends backends;
   for (std::size_t i = 0; i < layers; ++i) backends.push_back(i < cut ? first : second);
   return backends;
+}
+
+TEST(Rows, ADeviceThatHoldsFewGetsFewAndSaysTheSame) {
+  std::vector<Ids> prompts = {text(1, 75), text(2, 20)};
+  for (std::uint64_t i = 0; i < 40; ++i) prompts.push_back(text(3 + i, 1 + i % 7));
+  const auto second = std::make_shared<Second>();
+  std::vector<std::vector<Ids>> answers;
+  std::vector<std::vector<float>> rows;
+  for (const std::int32_t holds : {INT32_MAX, 37, 5, 1}) {
+    second->holds = holds;
+    second->largest = 0;
+    const Loaded m("mistral", 2, {cpu(), second});
+    answers.push_back(generate(m, prompts, 9));
+    rows.push_back(all_logits(m, prompts[0]));
+    rows.back().resize(rows.back().size() + prompts[0].size() - 1);
+    score(m.model->decoder(), prompts[0], std::span(rows.back()).last(prompts[0].size() - 1), m.cancel);
+    EXPECT_LE(second->largest, holds);
+    EXPECT_GE(second->largest, std::min(holds, 64) / 2);
+    EXPECT_EQ(m.leaked(), 0);
+  }
+  for (std::size_t i = 1; i < answers.size(); ++i) {
+    EXPECT_EQ(answers[i], answers[0]);
+    EXPECT_EQ(rows[i], rows[0]);
+  }
+}
+
+TEST(Rows, ADeviceThatHoldsNoneIsAnError) {
+  const auto second = std::make_shared<Second>();
+  const Loaded m("llama", 2, {cpu(), second});
+  const auto expected = generate(m, {text(1, 50)}, 5);
+  second->holds = 0;
+  EXPECT_THROW(generate(m, {text(2, 50)}, 5), Error);
+  EXPECT_THROW(all_logits(m, text(2, 50)), Error);
+  EXPECT_EQ(m.leaked(), 0);
+  second->holds = INT32_MAX;
+  EXPECT_EQ(generate(m, {text(1, 50)}, 5), expected);
+}
+
+TEST(Rows, ManySequencesTakeTurns) {
+  const auto second = std::make_shared<Second>();
+  const Loaded m("llama", 2, {cpu(), second}, 1 << 26);
+  const Ids prompt = text(1, 3);
+  const auto answers = [&](std::int32_t n) {
+    Generator g(m.decoder(), {prompt}, {.max_new_tokens = 3, .n = n, .sampling = {.temperature = 1, .seed = 7}});
+    std::vector<Ids> results(static_cast<std::size_t>(n));
+    while (!g.done()) {
+      for (const News& news : g.advance(1, 1e9, m.cancel)) {
+        auto& ids = results.at(static_cast<std::size_t>(news.sequence));
+        ids.insert(ids.end(), news.ids.begin(), news.ids.end());
+      }
+    }
+    return results;
+  };
+  const auto many = answers(kPlannedRows + 90);
+  EXPECT_LE(second->largest, kPlannedRows);
+  EXPECT_GT(second->largest, kPlannedRows / 2);
+  const auto few = answers(20);
+  EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
+  for (const Ids& ids : many) EXPECT_EQ(ids.size(), 3u);
 }
 
 TEST(Split, AtEveryLayerLogitsAreThoseOfOneDevice) {

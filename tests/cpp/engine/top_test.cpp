@@ -41,9 +41,10 @@ class Bus final : public Backend {
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
     return inner_->caches(shapes, format);
   }
-  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override {
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                            const Cancel& cancel) override {
     const std::string name = program.name;
-    return std::make_shared<Counted>(*this, name, inner_->prepare(std::move(program), std::move(weights), compute));
+    return std::make_shared<Counted>(*this, name, inner_->prepare(std::move(program), std::move(weights), compute, cancel));
   }
   std::unique_ptr<Workspace> workspace(Crew crew) override { return inner_->workspace(crew); }
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {

@@ -430,7 +430,8 @@ std::unique_ptr<CacheStore> ReferenceBackend::caches(std::span<const CacheShape>
   return store;
 }
 
-std::shared_ptr<const Executable> ReferenceBackend::prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute) {
+std::shared_ptr<const Executable> ReferenceBackend::prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute,
+                                                            const Cancel&) {
   auto executable = std::make_shared<Interpreter>();
   executable->program = std::move(program);
   executable->weights = std::dynamic_pointer_cast<const DoubleWeights>(weights);

@@ -18,7 +18,8 @@ class ReferenceBackend : public Backend {
                                                const Cancel& cancel) override;
   // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override;
-  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute) override;
+  std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
+                                            const Cancel& cancel = Cancel()) override;
   std::unique_ptr<Workspace> workspace(Crew crew) override;
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override;
   int lanes() const override { return lanes_; }

@@ -62,6 +62,8 @@ TEST(LimitsText, LowersWhatItNames) {
   lower_limits(limits, "groups=9");  // never raises
   EXPECT_EQ(limits.groups_x, 7u);
   EXPECT_EQ(limits.push_bytes, 128u);
+  lower_limits(limits, "invocations=100");  // workgroups of whole subgroups, which reductions halve
+  EXPECT_EQ(limits.invocations, 64u);
 }
 
 TEST(LimitsText, IsRefusedInWords) {
@@ -304,6 +306,19 @@ Case long_work(std::int32_t rows) {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPromisedMs = 100;  // until a Cancel is seen; five times that is asserted, for the machine may be busy
+
+TEST(Preparing, StopsWhenItIsCancelled) {
+  const auto device = Device::open(physical());
+  const auto backend = make_backend(device, 0);
+  const Case c = long_work(8);
+  const auto weights = backend->weights(c.weights, {}, {}, Cancel{});
+  Cancel cancel;
+  cancel.request();
+  (void)message_of(ErrorKind::cancelled, [&] { backend->prepare(c.program, weights, Compute::float32, cancel); });
+  EXPECT_EQ(device->pipelines().size(), 0u);
+  backend->prepare(c.program, weights, Compute::float32);
+  EXPECT_GT(device->pipelines().size(), 0u);
+}
 
 TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   PhysicalDevice endless = physical();
