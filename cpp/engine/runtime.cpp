@@ -65,10 +65,13 @@ void LanePool::put_back(Crew crew, Set set) {
   returned_->notify_all();
 }
 
+// A step reads all weights: with 64 rows in place of 128, prompts of 256 in a 1B model of float16 weights were 15 % slower, in Q4_K 5 %.
+constexpr std::int32_t kLeastRows = 128;
+
 std::int32_t Pace::rows() const {
   const float seconds = seconds_per_row_.load(std::memory_order_relaxed);
-  if (seconds <= 0) return std::min(128, most());
-  return std::min(std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, 64, kPlannedRows), most());
+  if (seconds <= 0) return std::min(kLeastRows, most());
+  return std::min(std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, kLeastRows, kPlannedRows), most());
 }
 
 void Pace::measured(std::int32_t rows, double seconds) {

@@ -65,7 +65,7 @@ inline constexpr std::int32_t kPlannedRows = 512;
 // Rows of one step. Says nothing about results: a row's bits do not depend on its batch.
 class Pace {
  public:
-  // Of prompts: as many as take about 0.4 s, so that callers of a slow model get turns; 64 to 512, never more than most().
+  // Of prompts: as many as take about 0.4 s, so that callers of a slow model get turns; 128 to 512, never more than most().
   std::int32_t rows() const;
   // Of all kinds: what is planned for, or less where the memory of a device turned out not to hold a run of so many.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
