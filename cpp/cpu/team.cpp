@@ -139,6 +139,11 @@ void Team::start() {
     }
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    constexpr std::uint64_t kThreadBytes = std::uint64_t{72} << 20;  // of address space: its stack, and the heap that glibc gives it
+    if (const auto left = address_space_left(); left && *left < kThreadBytes) {
+      fail(ErrorKind::out_of_memory, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started: it takes up to ",
+           kThreadBytes >> 20, " MiB of address space, and the limit (ulimit -v) leaves ", *left >> 20, " MiB");
+    }
     fail(ErrorKind::device, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started (", error.what(),
          "); ask for fewer threads or raise the limit of processes");
   } catch (...) {
