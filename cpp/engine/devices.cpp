@@ -88,7 +88,8 @@ std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) 
   const auto device = std::find_if(list.begin(), list.end(), [&](const DeviceInfo& d) { return d.id == id; });
   if (device == list.end()) {
     const bool any = std::any_of(list.begin(), list.end(), [](const DeviceInfo& d) { return d.usable; });
-    fail(any ? ErrorKind::device_not_found : why_kind(list), "device \"", id, "\": ", any ? str("there are ", ids(list)) : reasons(list, gpus));
+    fail(any ? ErrorKind::device_not_found : why_kind(list), "device \"", id,
+         "\": ", any ? str("there are ", ids(list)) : reasons(list, gpus));
   }
   if (!device->usable) fail(device->why_kind, "device \"", id, "\": ", device->why_not);
   return gpus.open(static_cast<std::size_t>(device - list.begin()));

@@ -349,7 +349,7 @@ Generator::Outcome Generator::step(const Cancel& cancel) {
   const bool prompts = std::any_of(sequences_.begin(), sequences_.end(),
                                    [](const Sequence& s) { return s.state == State::runs && s.pending() > 1; });
   const std::int64_t prompt_rows_left = prompts ? std::max(prefill, std::min(kPromptRows, (most + 1) / 2)) : 0;
-  assemble(most - std::min(prompt_rows_left, most), prompt_rows_left);
+  assemble(most - prompt_rows_left, prompt_rows_left);
   if (parts_.empty()) return Outcome::starved;
 
   const auto lanes = runtime_->lanes.take(Crew::team, cancel);

@@ -116,8 +116,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   const auto types = d.global(Role::type_embedding);
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
   const auto runner = [&](Output output) {
-    return std::make_unique<Runner>(build_pipeline(output, weights, options, cancel), pages_.get(), static_cast<std::int32_t>(placement_.n_ctx),
-                                    d.vocab_size, type_count);
+    return std::make_unique<Runner>(build_pipeline(output, weights, options, cancel), pages_.get(),
+                                    static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
   };
   if (d.config.architecture->task == model::Task::generate) {
     std::vector<std::unique_ptr<CacheStore>> stores;

@@ -226,12 +226,19 @@ else:
 """
 
 
-def load_in(memory: int, layers: str) -> str:
-    environment = os.environ | {"PUMICE_VULKAN_LIMITS": f"memory={memory}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", PROBE, str(samples.smollm2()), DEVICE, layers]
+def output_of(script: str, model: Path, *more: str, memory: int | None = None) -> str:
+    """What the script prints in a process of its own, whose device has so many bytes."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if memory is not None:
+        environment["PUMICE_VULKAN_LIMITS"] = f"memory={memory}"
+    command = [sys.executable, "-c", script, str(model), DEVICE, *more]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def load_in(memory: int, layers: str) -> str:
+    return output_of(PROBE, samples.smollm2(), layers, memory=memory)
 
 
 def test_too_many_layers_are_refused_with_the_number_that_fits() -> None:
@@ -275,11 +282,7 @@ def test_what_plan_says_fits_runs(tmp_path: Path) -> None:
     folder = random_models.make_folder("llama3", tmp_path)
     with pumice.load(folder, device=DEVICE, gpu_layers="all", compute="float32", kv_dtype="f32", progress=False) as model:
         planned = model.memory()
-    memory = planned["weights"] + planned["kv_budget"] + planned["scratch"]
-    environment = os.environ | {"PUMICE_VULKAN_LIMITS": f"memory={memory}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", FITS, str(folder), DEVICE]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert output_of(FITS, folder, memory=planned["weights"] + planned["kv_budget"] + planned["scratch"]) == "ran"
 
 
 FORKED = """
@@ -298,11 +301,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_a_load_in_a_forked_child_says_so(tmp_path: Path) -> None:
-    folder = random_models.make_folder("mistral", tmp_path)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", FORKED, str(folder), DEVICE]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    assert output_of(FORKED, random_models.make_folder("mistral", tmp_path)) == "5"
 
 
 # ---------------------------------------------------------------- 7B shapes

@@ -93,9 +93,9 @@ std::vector<float> all_logits(const Loaded& m, const Ids& ids) {
   logits(m.model->decoder(), ids, true, rows, m.cancel);
   return rows;
 }
-std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, std::int64_t tokens) {
-  Generator g(m.decoder(), prompts, {.max_new_tokens = tokens});
-  std::vector<Ids> results(prompts.size());
+std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, const GenerateParams& params) {
+  Generator g(m.decoder(), prompts, params);
+  std::vector<Ids> results(static_cast<std::size_t>(g.sequences()));
   while (!g.done()) {
     for (const News& news : g.advance(7, 1e9, m.cancel)) {
       auto& ids = results.at(static_cast<std::size_t>(news.sequence));
@@ -103,6 +103,9 @@ std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, std:
     }
   }
   return results;
+}
+std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, std::int64_t tokens) {
+  return generate(m, prompts, GenerateParams{.max_new_tokens = tokens});
 }
 
 // Logits of these models lie within +-5; float32 and float64 differ by some 1e-6 of that.
@@ -166,15 +169,7 @@ TEST(Rows, ManySequencesTakeTurns) {
   const Loaded m("llama", 2, {cpu(), second}, 1 << 26);
   const Ids prompt = text(1, 3);
   const auto answers = [&](std::int32_t n) {
-    Generator g(m.decoder(), {prompt}, {.max_new_tokens = 3, .n = n, .sampling = {.temperature = 1, .seed = 7}});
-    std::vector<Ids> results(static_cast<std::size_t>(n));
-    while (!g.done()) {
-      for (const News& news : g.advance(1, 1e9, m.cancel)) {
-        auto& ids = results.at(static_cast<std::size_t>(news.sequence));
-        ids.insert(ids.end(), news.ids.begin(), news.ids.end());
-      }
-    }
-    return results;
+    return generate(m, {prompt}, GenerateParams{.max_new_tokens = 3, .n = n, .sampling = {.temperature = 1, .seed = 7}});
   };
   const auto many = answers(kPlannedRows + 90);
   EXPECT_LE(second->largest, kPlannedRows);

@@ -209,7 +209,9 @@ class Device final : public Backend {
     return nullptr;
   }
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
-  std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override { return nullptr; }
+  std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override {
+    return nullptr;
+  }
   std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<Space>(crew); }
   Cost cost(const Program&, const Weights&, KvFormat, std::int64_t) const override { return {}; }
   int lanes() const override { return lanes_; }
