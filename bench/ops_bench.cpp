@@ -53,7 +53,8 @@ std::vector<Value> random_values(std::int64_t count, Value (*make)(std::uint32_t
 // Activations in every form that a kernel takes, for up to kMostTokens. Speed does not look at their values.
 struct Activations {
   explicit Activations(std::int64_t most_cols)
-      : floats(random_values<float>(kMostTokens * most_cols, [](std::uint32_t r) { return static_cast<float>(r % 1000) * 1e-3f - 0.5f; })),
+      : floats(random_values<float>(kMostTokens * activation_stride(most_cols),
+                                    [](std::uint32_t r) { return static_cast<float>(r % 1000) * 1e-3f - 0.5f; })),
         int8(random_values<std::int8_t>(kMostTokens * most_cols,
                                         [](std::uint32_t r) { return static_cast<std::int8_t>(static_cast<int>(r % 255) - 127); })),
         int16(random_values<std::int16_t>(
@@ -62,6 +63,7 @@ struct Activations {
         scales(floats.size() / kQuantBlock, 0.01f),
         sums(floats.size() / 16, 7) {}
 
+  const float* row(std::int64_t token, std::int64_t cols) const { return floats.data() + token * activation_stride(cols); }
   QuantRows quant(std::int64_t tokens, std::int64_t cols) { return {int8.data(), scales.data(), sums.data(), tokens, cols}; }
   FixedRows fixed(std::int64_t tokens, std::int64_t cols) { return {int16.data(), scales.data(), tokens, cols}; }
 
@@ -149,14 +151,14 @@ Rivals openblas(Shape shape, std::int64_t tokens, Activations& x, const Settings
   };
   const Times panels = each([&](const float* w) {
     in_tiles(shape.rows, tokens, [&](std::int64_t r, std::int64_t rows, std::int64_t t, std::int64_t count) {
-      sgemm_nt(count, rows, shape.cols, x.floats.data() + t * shape.cols, shape.cols, w + r * shape.cols, shape.cols,
+      sgemm_nt(count, rows, shape.cols, x.row(t, shape.cols), activation_stride(shape.cols), w + r * shape.cols, shape.cols,
                out.data() + t * shape.rows + r, shape.rows);
     });
   });
   const Times whole = each([&](const float* w) {
     constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
     const auto m = static_cast<int>(tokens), n = static_cast<int>(shape.rows), k = static_cast<int>(shape.cols);
-    sgemm(kRowMajor, kNoTrans, kTrans, m, n, k, 1.0f, x.floats.data(), k, w, k, 0.0f, out.data(), n);
+    sgemm(kRowMajor, kNoTrans, kTrans, m, n, k, 1.0f, x.floats.data(), static_cast<int>(activation_stride(k)), w, k, 0.0f, out.data(), n);
   });
   return {panels, whole};
 }
@@ -201,7 +203,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     }
     p.ways.push_back({"f32", [&x, &k](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t, std::int64_t first,
                                       std::int64_t count, float* out, std::int64_t stride) {
-                        k.product_f32(w, rows, cols, x.floats.data() + first * cols, cols, count, out, stride);
+                        k.product_f32(w, rows, cols, x.row(first, cols), activation_stride(cols), count, out, stride);
                       }});
     if (k.product_fixed != nullptr) p.ways.push_back({"fixed", fixed(k.product_fixed)});
     all.push_back(std::move(p));
@@ -323,7 +325,7 @@ void float32_table(const Settings& settings) {
     }
     const Way own{"f32", [&](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t, std::int64_t first,
                              std::int64_t count, float* to, std::int64_t stride) {
-                    k.product_f32(w, rows, cols, x.floats.data() + first * cols, cols, count, to, stride);
+                    k.product_f32(w, rows, cols, x.row(first, cols), activation_stride(cols), count, to, stride);
                   }};
     for (const std::int64_t tokens : {8, 32, 128, 512}) {
       const double macs = shape.macs(tokens);

@@ -110,7 +110,7 @@ class Lowering {
  private:
   // ---------------------------------------------------------------- begin and end
   void begin() {
-    for (const SlotShape& slot : program_.slots) plan_.slots.push_back({slot.rows, slot.width, round_up(slot.width, 16), -1});
+    for (const SlotShape& slot : program_.slots) plan_.slots.push_back({slot.rows, slot.width, activation_stride(slot.width), -1});
     if (program_.output >= 0) {  // it lies at the caller's, without gaps
       SlotPlace& output = plan_.slots[static_cast<std::size_t>(program_.output)];
       output.stride = output.width;
