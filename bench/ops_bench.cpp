@@ -65,7 +65,7 @@ struct Activations {
 
   const float* row(std::int64_t token, std::int64_t cols) const { return floats.data() + token * activation_stride(cols); }
   QuantRows quant(std::int64_t tokens, std::int64_t cols) { return {int8.data(), scales.data(), sums.data(), tokens, cols}; }
-  FixedRows fixed(std::int64_t tokens, std::int64_t cols) { return {int16.data(), scales.data(), tokens, cols}; }
+  FixedRows fixed(std::int64_t tokens, std::int64_t cols) { return {int16.data(), scales.data(), sums.data(), tokens, cols}; }
 
   std::vector<float> floats;
   std::vector<std::int8_t> int8;

@@ -253,7 +253,9 @@ class BatchRun final : public Job {
     rows.cols = place.cols;
     rows.rows = rows_at(place);
     rows.codes = reinterpret_cast<std::int16_t*>(area(place.area));
-    rows.scales = reinterpret_cast<float*>(rows.codes + rows.rows * ceil_div(rows.cols, kFixedBlock) * kFixedBlock);
+    const std::int64_t blocks = rows.rows * ceil_div(rows.cols, kFixedBlock);
+    rows.scales = reinterpret_cast<float*>(rows.codes + blocks * kFixedBlock);
+    rows.starts = reinterpret_cast<std::int32_t*>(rows.scales + blocks);
     return rows;
   }
   QuantRows quantised(std::int32_t q) const {

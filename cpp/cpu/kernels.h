@@ -53,10 +53,12 @@ inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
 
-// Block-major as QuantRows: codes[block][row][64], scales[block][row]. Columns past `cols` are zeros.
+// Block-major as QuantRows: codes[block][row][64], scales[block][row], starts[block][row]. Columns past `cols` are zeros. A start is
+// minus the sum of c0 c2 + c1 c3 over a block's fours of codes; matrix/fixed.h says what for.
 struct FixedRows {
   std::int16_t* codes = nullptr;
   float* scales = nullptr;
+  std::int32_t* starts = nullptr;
   std::int64_t rows = 0, cols = 0;  // rows: stride of a block
 };
 

@@ -250,8 +250,8 @@ class Lowering {
 }  // namespace
 
 std::int64_t QuantisedPlace::row_bytes() const {
-  constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t);
-  if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * static_cast<std::int64_t>(sizeof(std::int16_t)) + kScale);
+  constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t), kCode = sizeof(std::int16_t);
+  if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
   return terms() * (cols + cols / kQuantBlock * (kScale + 2 * kSum));
 }
 

@@ -138,7 +138,8 @@ class SelfTest {
                      groups.data() + g * bytes);
       Aligned<std::int16_t> codes(kTokens * kCols);
       Aligned<float> scales(kTokens * kCols / kFixedBlock);
-      const FixedRows rows{codes.data(), scales.data(), kTokens, kCols};
+      Aligned<std::int32_t> starts(kTokens * kCols / kFixedBlock);
+      const FixedRows rows{codes.data(), scales.data(), starts.data(), kTokens, kCols};
       k.rows.quantize_fixed(x.data(), kCols, kTokens, 0, rows);
       f.product(groups.data(), kRows, kCols, rows, 0, kTokens, out, kRows);
     });

@@ -9,17 +9,29 @@
 namespace pumice::cpu::matrix {
 namespace {
 
+// A block times four tokens.
+void block_product(const FixedBlock& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
+  for (int n = 0; n < kTileTokens; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256i start = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.start + 8 * half));
+      a[n][half] = _mm256_add_epi32(_mm256_set1_epi32(starts[n]), start);
+    }
+  }
+  crossed_fours(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), kFixedBlock / 8, a);
+}
+void block_product(const WordBlock<32>& block, const std::int16_t* codes, const std::int32_t*, TileSums& a) {
+  wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), 32 / 8, a);
+}
+
 // One panel of so many columns times four tokens; zeros fill up the last tile.
-template <int kColumns>
-void tile_product(const WordBlock<kColumns>* panel, std::int64_t columns, const FixedTile& x, int, float (*sums)[16], Ahead& ahead) {
-  for (std::int64_t k = 0; k < columns; k += kColumns, ++panel) {
-    const std::int64_t b = k / kFixedBlock;
-    const auto* w = reinterpret_cast<const std::uint8_t*>(panel->codes);
-    const auto* xk = reinterpret_cast<const std::uint8_t*>(x.codes + b * x.codes_stride + k % kFixedBlock);
+template <class Block>
+void tile_product(const Block* panel, std::int64_t columns, const FixedTile& x, int, float (*sums)[16], Ahead& ahead) {
+  for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
+    const std::int64_t at = k / kFixedBlock * x.rows;
     ahead.some();
     TileSums a;
-    wide_pairs(w, xk, kColumns / 2 / 4, a);
-    const float* scales = x.scales + b * x.scales_stride;
+    block_product(*panel, x.codes + at * kFixedBlock + k % kFixedBlock, x.starts + at, a);
+    const float* scales = x.scales + at;
     for (int half = 0; half < 2; ++half) {
       const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);
       for (int n = 0; n < kTileTokens; ++n) {

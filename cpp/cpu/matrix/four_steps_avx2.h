@@ -72,6 +72,45 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
       :
       : "memory", "cc");
 }
+// Words by Winograd's inner product (fixed.h): four columns of 16 rows, 01 and 23 of rows 0-7 (u) and 8-15 (v), against those of four
+// tokens, 64 columns a token.
+// clang-format off
+#define PUMICE_CROSSED_TOKEN(STEP, N, A, B)                           \
+  "vpbroadcastd " #N "*128+8*" #STEP "(%[x]), %[x01]\n\t"            \
+  "vpbroadcastd " #N "*128+8*" #STEP "+4(%[x]), %[x23]\n\t"          \
+  "vpaddw %[x01], %[u23], %[t0]\n\t"                                 \
+  "vpaddw %[x23], %[u01], %[t1]\n\t"                                 \
+  "vpaddw %[x01], %[v23], %[x01]\n\t"                                \
+  "vpaddw %[x23], %[v01], %[x23]\n\t"                                \
+  "vpmaddwd %[t0], %[t1], %[t0]\n\t"                                 \
+  "vpmaddwd %[x01], %[x23], %[x01]\n\t"                              \
+  "vpaddd %[t0], %[" #A "], %[" #A "]\n\t"                           \
+  "vpaddd %[x01], %[" #B "], %[" #B "]\n\t"
+#define PUMICE_CROSSED_FOUR(STEP)                                     \
+  "vmovdqu 128*" #STEP "(%[w]), %[u01]\n\t"                          \
+  "vmovdqu 128*" #STEP "+32(%[w]), %[v01]\n\t"                       \
+  "vmovdqu 128*" #STEP "+64(%[w]), %[u23]\n\t"                       \
+  "vmovdqu 128*" #STEP "+96(%[w]), %[v23]\n\t"                       \
+  PUMICE_CROSSED_TOKEN(STEP, 0, a0, b0) PUMICE_CROSSED_TOKEN(STEP, 1, a1, b1) \
+  PUMICE_CROSSED_TOKEN(STEP, 2, a2, b2) PUMICE_CROSSED_TOKEN(STEP, 3, a3, b3)
+// clang-format on
+// `pairs` times eight columns, added to `a`.
+inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pairs, TileSums& a) {
+  __m256i u01, v01, u23, v23, x01, x23, t0, t1;
+  asm(".p2align 6\n"
+      "1:\n\t" PUMICE_CROSSED_FOUR(0) PUMICE_CROSSED_FOUR(1)
+      "add $256, %[w]\n\t"
+      "add $16, %[x]\n\t"
+      "dec %[pairs]\n\t"
+      "jnz 1b\n"
+      : [a0] "+&x"(a[0][0]), [b0] "+&x"(a[0][1]), [a1] "+&x"(a[1][0]), [b1] "+&x"(a[1][1]), [a2] "+&x"(a[2][0]), [b2] "+&x"(a[2][1]),
+        [a3] "+&x"(a[3][0]), [b3] "+&x"(a[3][1]), [u01] "=&x"(u01), [v01] "=&x"(v01), [u23] "=&x"(u23), [v23] "=&x"(v23),
+        [x01] "=&x"(x01), [x23] "=&x"(x23), [t0] "=&x"(t0), [t1] "=&x"(t1), [w] "+&r"(w), [x] "+&r"(x), [pairs] "+&r"(pairs)
+      :
+      : "memory", "cc");
+}
+#undef PUMICE_CROSSED_FOUR
+#undef PUMICE_CROSSED_TOKEN
 #undef PUMICE_FOUR
 #undef PUMICE_ACCUMULATORS
 #undef PUMICE_FOUR_STEPS

@@ -44,10 +44,6 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-PUMICE_INLINE void store(std::int16_t* p, Bits x) {  // within [-32768, 32767]
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8));
-}
-
 // 32 integers within [-128, 127], with the sums of the first and the second sixteen.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
   // In each half of `words` and `bytes` lie the elements [0, 4), [8, 12) and so on: the permutation puts the dwords in order.
@@ -59,6 +55,17 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
   const __m256i sixteens = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4e));
   sums[0] = _mm256_cvtsi256_si32(sixteens);
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sixteens, 1));
+}
+// 32 integers within [-8191, 8191]; the sum of c0 c2 + c1 c3 over their fours.
+PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
+  const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
+  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // each twice
+  const __m256i first = words(a), second = words(b);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), second);
+  const __m256i eight = _mm256_add_epi32(crossed(first), crossed(second));
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_unpackhi_epi64(four, four)));
 }
 
 PUMICE_INLINE Lanes operator+(Lanes a, Lanes b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

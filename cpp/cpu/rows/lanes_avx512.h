@@ -34,10 +34,6 @@ PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
 PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // integers within [-128, 127]
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
-PUMICE_INLINE void store(std::int16_t* p, Bits x) {  // within [-32768, 32767]
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(x.v));
-}
-
 // Lanes i and i + 8 by f, then i and i + 4, i + 2, i + 1: the one order of every horizontal operation.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }
@@ -54,6 +50,13 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
   store(p + kLanes, b);
   sums[0] = sum_of(a.v);
   sums[1] = sum_of(b.v);
+}
+// 32 integers within [-8191, 8191]; the sum of c0 c2 + c1 c3 over their fours.
+PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
+  const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
+  _mm512_storeu_si512(p, codes);
+  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // each twice
+  return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 
 PUMICE_INLINE Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }

@@ -40,9 +40,6 @@ PUMICE_INLINE void store(std::uint16_t* p, const Lanes& x) {
 PUMICE_INLINE void store(std::int8_t* p, const Bits& x) {
   for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int8_t>(x.v[i]);
 }
-PUMICE_INLINE void store(std::int16_t* p, const Bits& x) {
-  for (int i = 0; i < kLanes; ++i) p[i] = static_cast<std::int16_t>(x.v[i]);
-}
 PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std::int32_t* sums) {
   store(p, a);
   store(p + kLanes, b);
@@ -51,6 +48,12 @@ PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std
     sums[0] += a.v[i];
     sums[1] += b.v[i];
   }
+}
+PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, const Bits& a, const Bits& b) {
+  std::int32_t crossed = 0;
+  for (int i = 0; i < 2 * kLanes; ++i) p[i] = static_cast<std::int16_t>(i < kLanes ? a.v[i] : b.v[i - kLanes]);
+  for (int i = 0; i < 2 * kLanes; i += 4) crossed += p[i] * p[i + 2] + p[i + 1] * p[i + 3];
+  return crossed;
 }
 
 PUMICE_INLINE Lanes operator+(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] + b.v[i]; }); }

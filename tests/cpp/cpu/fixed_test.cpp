@@ -22,14 +22,16 @@ std::vector<float> normals(std::int64_t count, std::uint32_t seed) {
 struct Codes {
   std::vector<std::int16_t> codes;
   std::vector<float> scales;
+  std::vector<std::int32_t> starts;
   FixedRows rows;
 };
 Codes quantise(const Kernels& k, const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
   const std::int64_t blocks = (cols + kFixedBlock - 1) / kFixedBlock;
   Codes c{std::vector<std::int16_t>(static_cast<std::size_t>(rows * blocks * kFixedBlock), 77),
           std::vector<float>(static_cast<std::size_t>(rows * blocks), -1),
+          std::vector<std::int32_t>(static_cast<std::size_t>(rows * blocks), -1),
           {}};
-  c.rows = {c.codes.data(), c.scales.data(), rows, cols};
+  c.rows = {c.codes.data(), c.scales.data(), c.starts.data(), rows, cols};
   k.rows.quantize_fixed(x.data(), cols, rows, 0, c.rows);
   return c;
 }
@@ -127,6 +129,12 @@ TEST(Fixed, QuantizeOfZeroTinyAndBrokenBlocks) {
     EXPECT_EQ(c.codes[4 * kFixedBlock + 3], 2);
     EXPECT_EQ(c.codes[5 * kFixedBlock], 8191);
     EXPECT_EQ(c.codes, all.front().codes) << k->isa;
+    for (std::size_t i = 0; i < c.starts.size(); ++i) {
+      std::int32_t start = 0;
+      for (const std::int16_t* four = c.codes.data() + kFixedBlock * i; four < c.codes.data() + kFixedBlock * (i + 1); four += 4)
+        start -= four[0] * four[2] + four[1] * four[3];
+      EXPECT_EQ(c.starts[i], start) << k->isa << ' ' << i;
+    }
   }
 }
 

@@ -51,7 +51,8 @@ class CaseMatrix {
     const auto blocks = static_cast<std::size_t>(ceil_div(matrix_.cols, kFixedBlock) * rows_);
     std::vector<std::int16_t> codes(blocks * kFixedBlock);
     std::vector<float> scales(blocks);
-    const FixedRows x{codes.data(), scales.data(), rows_, matrix_.cols};
+    std::vector<std::int32_t> starts(blocks);
+    const FixedRows x{codes.data(), scales.data(), starts.data(), rows_, matrix_.cols};
     kRowsScalar.quantize_fixed(x_, stride_, rows_, 0, x);
     if (k.product_fixed) {
       k.product_fixed(groups.data(), matrix_.rows, matrix_.cols, x, 0, rows_, out(products.fixed), matrix_.rows);
