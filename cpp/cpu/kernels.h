@@ -48,10 +48,11 @@ using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::
 
 // Fixed point, for float weights that may be rounded (Matrix::may_round): per row and 64 columns w ~ scale * code with |code| <= 4095, and
 // x ~ scale * code with |code| <= 8191, so that the sum of a block's 64 products fits 32 bits. vpmaddwd adds 16 products an instruction
-// where float32 multiply-add does 8: 1.5 times the speed on AVX2, and half the bytes of float32. The rounding is 1/20 of int8's.
+// where float32 multiply-add does 8: 1.5 times the speed on AVX2, and 0.53 of float32's bytes. The rounding is 1/20 of int8's.
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
+static_assert(kFixedWeight + kFixedActivation <= INT16_MAX && kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // starts
 
 // Block-major as QuantRows: codes[block][row][64], scales[block][row], starts[block][row]. Columns past `cols` are zeros. A start is
 // minus the sum of c0 c2 + c1 c3 over a block's fours of codes; matrix/fixed.h says what for.

@@ -27,11 +27,11 @@ void block_product(const WordBlock<32>& block, const std::int16_t* codes, const 
 template <class Block>
 void tile_product(const Block* panel, std::int64_t columns, const FixedTile& x, int, float (*sums)[16], Ahead& ahead) {
   for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
-    const std::int64_t at = k / kFixedBlock * x.rows;
+    const std::int64_t row = k / kFixedBlock * x.rows;
     ahead.some();
     TileSums a;
-    block_product(*panel, x.codes + at * kFixedBlock + k % kFixedBlock, x.starts + at, a);
-    const float* scales = x.scales + at;
+    block_product(*panel, x.codes + row * kFixedBlock + k % kFixedBlock, x.starts + row, a);
+    const float* scales = x.scales + row;
     for (int half = 0; half < 2; ++half) {
       const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);
       for (int n = 0; n < kTileTokens; ++n) {

@@ -2,6 +2,7 @@
 // promise that bits depend neither on the instruction set nor on how many rows of activations go along.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -318,6 +319,17 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
 
 // Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the
 // row.
+TEST(ActivationStride, KeepsATilesRowsInSetsOfTheirOwn) {
+  for (std::int64_t width = 1, before = 0; width < 70'000; ++width) {
+    const std::int64_t stride = activation_stride(width), beyond = stride % 512;
+    ASSERT_EQ(stride % 16, 0) << width;
+    ASSERT_GE(stride, std::max(width, before)) << width;
+    ASSERT_LT(stride, width + 16 + 128) << width;
+    ASSERT_TRUE(stride < 512 - 64 || (beyond >= 64 && beyond <= 512 - 64)) << width << ": " << stride;
+    before = stride;
+  }
+}
+
 TEST_P(Matrix, ProductsMayRoundToBf16) {
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
