@@ -29,18 +29,9 @@ struct QuantRows {
   std::int64_t rows = 0, cols = 0;  // rows: stride of a block
 };
 
-// Floats from row to row of activations of this width. Any distance is right, this one is fast: a tile of six rows about a multiple of 2
-// KiB apart finds them in few sets of L1, where they push each other and the weights out (6 multiply-adds a cycle instead of 14.5 at a
-// width of 2,048).
-constexpr std::int64_t activation_stride(std::int64_t width) {
-  constexpr std::int64_t kLine = 16, kCycle = 512, kApart = 4 * kLine;
-  const std::int64_t stride = (width + kLine - 1) / kLine * kLine, beyond = stride % kCycle;  // the last multiple of 2 KiB
-  if (stride < kCycle - kApart || (beyond >= kApart && beyond <= kCycle - kApart)) return stride;
-  return stride - beyond + (beyond < kApart ? 0 : kCycle) + kApart;
-}
-
 // out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k], r in [0, rows), t in [0, count).
-// `groups` is the first group; rows may end inside the last one; nothing is written outside.
+// `groups` is the first group; rows may end inside the last one; nothing is written outside. Any x_stride is right,
+// activation_stride() of lowering.h is fast.
 using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride);
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,

@@ -249,6 +249,13 @@ class Lowering {
 
 }  // namespace
 
+std::int64_t activation_stride(std::int64_t width) {
+  constexpr std::int64_t kLine = 16, kCycle = 512, kApart = 4 * kLine;
+  const std::int64_t stride = round_up(width, kLine), beyond = stride % kCycle;  // the last multiple of 2 KiB
+  if (stride < kCycle - kApart || (beyond >= kApart && beyond <= kCycle - kApart)) return stride;
+  return stride - beyond + (beyond < kApart ? 0 : kCycle) + kApart;
+}
+
 std::int64_t QuantisedPlace::row_bytes() const {
   constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t), kCode = sizeof(std::int16_t);
   if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);

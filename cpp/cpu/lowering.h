@@ -51,6 +51,10 @@ struct SlotPlace {
   std::int64_t stride = 0;  // floats from row to row
   std::int32_t area = -1;   // -1: the output slot, which lies at the caller's, or a slot that nothing uses
 };
+// Floats from row to row of activations of this width. A tile of six rows about a multiple of 2 KiB apart would find them in few sets of
+// L1, where they push each other and the weights out (6 multiply-adds a cycle instead of 14.5 at a width of 2,048).
+std::int64_t activation_stride(std::int64_t width);
+
 // How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its
 // own.
 enum class Codes : std::uint8_t { int8, two_int8, fixed };

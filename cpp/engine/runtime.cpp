@@ -71,7 +71,8 @@ constexpr std::int32_t kLeastRows = 128;
 std::int32_t Pace::rows() const {
   const float seconds = seconds_per_row_.load(std::memory_order_relaxed);
   if (seconds <= 0) return std::min(kLeastRows, most());
-  return std::min(std::clamp(static_cast<std::int32_t>(std::min(0.4f / seconds, 512.0f)) / 32 * 32, kLeastRows, kPlannedRows), most());
+  const auto wanted = static_cast<std::int32_t>(std::min(0.4f / seconds, float{kPlannedRows}));
+  return std::min(std::clamp(wanted / 32 * 32, kLeastRows, kPlannedRows), most());
 }
 
 void Pace::measured(std::int32_t rows, double seconds) {

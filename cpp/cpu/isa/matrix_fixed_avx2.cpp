@@ -17,10 +17,10 @@ void block_product(const FixedBlock& block, const std::int16_t* codes, const std
       a[n][half] = _mm256_add_epi32(_mm256_set1_epi32(starts[n]), start);
     }
   }
-  crossed_fours(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), kFixedBlock / 8, a);
+  crossed_fours(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 void block_product(const WordBlock<32>& block, const std::int16_t* codes, const std::int32_t*, TileSums& a) {
-  wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), 32 / 8, a);
+  wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 
 // One panel of so many columns times four tokens; zeros fill up the last tile.

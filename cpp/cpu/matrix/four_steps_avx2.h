@@ -34,9 +34,11 @@ using TileSums = __m256i[kTileTokens][2];
 #define PUMICE_FOUR_STEPS(FIRST, MUL, ADD, S)                                                      \
   PUMICE_STEP(FIRST, MUL, ADD, S, 0) PUMICE_STEP(PUMICE_TOKEN, MUL, ADD, S, 1)                     \
   PUMICE_STEP(PUMICE_TOKEN, MUL, ADD, S, 2) PUMICE_STEP(PUMICE_TOKEN, MUL, ADD, S, 3)
-#define PUMICE_ACCUMULATORS(MODE)                                                                  \
+#define PUMICE_SUMS(MODE)                                                                          \
   [a0] MODE(a[0][0]), [b0] MODE(a[0][1]), [a1] MODE(a[1][0]), [b1] MODE(a[1][1]), [a2] MODE(a[2][0]), [b2] MODE(a[2][1]), \
-      [a3] MODE(a[3][0]), [b3] MODE(a[3][1]), [w0] "=&x"(w0), [w1] "=&x"(w1), [xn] "=&x"(xn), [t0] "=&x"(t0), [t1] "=&x"(t1)
+      [a3] MODE(a[3][0]), [b3] MODE(a[3][1])
+#define PUMICE_ACCUMULATORS(MODE)                                                                  \
+  PUMICE_SUMS(MODE), [w0] "=&x"(w0), [w1] "=&x"(w1), [xn] "=&x"(xn), [t0] "=&x"(t0), [t1] "=&x"(t1)
 // The memory read: all of it through two pointers, so "memory" stands for it.
 #define PUMICE_FOUR(FIRST, MODE, MUL, ADD, S)                                                                                     \
   {                                                                                                                               \
@@ -103,9 +105,8 @@ inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pair
       "add $16, %[x]\n\t"
       "dec %[pairs]\n\t"
       "jnz 1b\n"
-      : [a0] "+&x"(a[0][0]), [b0] "+&x"(a[0][1]), [a1] "+&x"(a[1][0]), [b1] "+&x"(a[1][1]), [a2] "+&x"(a[2][0]), [b2] "+&x"(a[2][1]),
-        [a3] "+&x"(a[3][0]), [b3] "+&x"(a[3][1]), [u01] "=&x"(u01), [v01] "=&x"(v01), [u23] "=&x"(u23), [v23] "=&x"(v23),
-        [x01] "=&x"(x01), [x23] "=&x"(x23), [t0] "=&x"(t0), [t1] "=&x"(t1), [w] "+&r"(w), [x] "+&r"(x), [pairs] "+&r"(pairs)
+      : PUMICE_SUMS("+&x"), [u01] "=&x"(u01), [v01] "=&x"(v01), [u23] "=&x"(u23), [v23] "=&x"(v23), [x01] "=&x"(x01), [x23] "=&x"(x23),
+        [t0] "=&x"(t0), [t1] "=&x"(t1), [w] "+&r"(w), [x] "+&r"(x), [pairs] "+&r"(pairs)
       :
       : "memory", "cc");
 }
@@ -113,6 +114,7 @@ inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pair
 #undef PUMICE_CROSSED_TOKEN
 #undef PUMICE_FOUR
 #undef PUMICE_ACCUMULATORS
+#undef PUMICE_SUMS
 #undef PUMICE_FOUR_STEPS
 #undef PUMICE_STEP
 #undef PUMICE_TOKEN_FIRST

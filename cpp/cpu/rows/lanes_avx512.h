@@ -34,6 +34,7 @@ PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
 PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // integers within [-128, 127]
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
+
 // Lanes i and i + 8 by f, then i and i + 4, i + 2, i + 1: the one order of every horizontal operation.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }

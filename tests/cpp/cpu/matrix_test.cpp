@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu/all_kernels.h"
+#include "cpu/lowering.h"
 
 namespace pumice::cpu {
 namespace {
@@ -317,8 +318,6 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
   }
 }
 
-// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the
-// row.
 TEST(ActivationStride, KeepsATilesRowsInSetsOfTheirOwn) {
   for (std::int64_t width = 1, before = 0; width < 70'000; ++width) {
     const std::int64_t stride = activation_stride(width), beyond = stride % 512;
@@ -330,6 +329,8 @@ TEST(ActivationStride, KeepsATilesRowsInSetsOfTheirOwn) {
   }
 }
 
+// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the
+// row.
 TEST_P(Matrix, ProductsMayRoundToBf16) {
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
