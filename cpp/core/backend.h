@@ -41,7 +41,7 @@ class DeviceWeights {
 };
 
 // The pages of all caches of a model on one device. Page ids run from 0 to the number asked for; engine/ says who owns which.
-// Pages are not cleared: a page holds garbage until RopeStore writes it.
+// Pages are not cleared: a page holds garbage until Store writes it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
