@@ -26,13 +26,13 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
   for (const StagePlan& stage : placement.stages) {
     std::vector<bool>& mine = used[stage.device];
-    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::tokens), count));
+    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::hidden), d.weights));
   }
   std::vector<bool>& last = used[placement.stages.back().device];
-  if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), count));
+  if (d.config.has_head) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
   if (d.labels > 0) {
-    last = merge(
-        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
+    const Program classes = model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes);
+    last = merge(last, model::used_matrices(classes, d.weights));
   }
   return used;
 }
@@ -47,7 +47,7 @@ class Foresight {
     try {
       thread_ = std::jthread([this, &d, &placement, compute] {
         try {
-          const Output output = d.config.architecture->task == model::Task::generate ? Output::selected : Output::pooled;
+          const Output output = d.config.has_head ? Output::selected : Output::pooled;
           for (const StagePlan& stage : placement.stages) {
             tell(*placement.devices[stage.device].backend, model::body_program(d, stage.first, stage.last, output), d, compute);
           }
@@ -119,11 +119,11 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     return std::make_unique<Runner>(build_pipeline(output, weights, options, cancel), pages_.get(),
                                     static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
   };
-  if (d.config.architecture->task == model::Task::generate) {
+  if (d.config.has_head) {
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
-      const std::vector<CacheShape> shapes(stage.last - stage.first, {d.config.kv_heads, d.config.head_dim});
-      stores.push_back(placement_.devices[stage.device].backend->caches(shapes, options.kv_format));
+      const Program body = model::body_program(d, stage.first, stage.last, Output::selected);
+      stores.push_back(placement_.devices[stage.device].backend->caches(body.caches, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = runner(Output::selected);
@@ -165,7 +165,7 @@ Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
-  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name,
+  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.family->name,
        "\". Use ", instead);
 }
 

@@ -170,6 +170,7 @@ py::dict model_info(const Handle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
+  const model::Attention& first = c.layers.front().attention;
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   if (!m->generates()) tasks.push_back("encode");
@@ -194,9 +195,9 @@ py::dict model_info(const Handle& handle) {
       gpu_layers += static_cast<std::int64_t>(layers);
     }
   }
-  return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads,
-                  "kv_heads"_a = c.kv_heads, "head_dim"_a = c.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
+  return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
+                  "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
                   "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
                   "pooling"_a = std::string(model::name(m->pooling())), "threads"_a = threads, "isa"_a = cpu::kernels().isa,
                   "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);

@@ -13,7 +13,7 @@
 #include "file.h"
 #include "gil.h"
 #include "model.h"
-#include "model/architecture.h"
+#include "model/family.h"
 #include "ops.h"
 
 namespace py = pybind11;
@@ -42,7 +42,7 @@ py::dict build_info() {
     if (cpu::kernels_for(isa)) isas.emplace_back(isa);
   }
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
-  for (const model::Architecture& row : model::architectures()) families.emplace_back(row.name);
+  for (const model::Family* family : model::families()) families.emplace_back(family->name);
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
                   "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
