@@ -27,6 +27,7 @@ struct Config {
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
+  bool norm_weight = true;   // OLMo 1: norms have no weights
   bool norm_bias = false;    // must be in the file
   bool norm_offset = false;  // a weight w in the file stands for 1 + w
   // ends

@@ -99,22 +99,23 @@ class Resolver {
     const Config& c = config();
     static const Layer none;
     const Layer& l = of_layer(role) ? c.layers[layer] : none;
+    const auto norm_if = [&](bool asked) { return yes_if(asked && c.norm_weight); };
     const Norms &attention = l.attention.norms, &feed_forward = l.feed_forward.norms;
     switch (role) {
       case Role::token_embedding: case Role::q: case Role::k: case Role::v: case Role::attn_out: case Role::up: case Role::down:
         return Need::yes;
       case Role::position_embedding: return yes_if(c.learned_positions);
       case Role::type_embedding: return !c.token_types ? Need::no : c.gguf ? Need::maybe : Need::yes;
-      case Role::embedding_norm: return yes_if(c.embedding_norm);
-      case Role::attn_norm: return yes_if(attention.before);
-      case Role::attn_branch_norm: return yes_if(attention.branch);
-      case Role::attn_residual_norm: return yes_if(attention.sum);
+      case Role::embedding_norm: return norm_if(c.embedding_norm);
+      case Role::attn_norm: return norm_if(attention.before);
+      case Role::attn_branch_norm: return norm_if(attention.branch);
+      case Role::attn_residual_norm: return norm_if(attention.sum);
       case Role::q_norm: case Role::k_norm: return yes_if(l.attention.qk_norm != QkNorm::none);
-      case Role::ffn_norm: return yes_if(feed_forward.before);
-      case Role::ffn_branch_norm: return yes_if(feed_forward.branch);
-      case Role::ffn_residual_norm: return yes_if(feed_forward.sum);
+      case Role::ffn_norm: return norm_if(feed_forward.before);
+      case Role::ffn_branch_norm: return norm_if(feed_forward.branch);
+      case Role::ffn_residual_norm: return norm_if(feed_forward.sum);
       case Role::gate: return yes_if(l.feed_forward.gated);
-      case Role::final_norm: return yes_if(c.final_norm);
+      case Role::final_norm: return norm_if(c.final_norm);
       case Role::head: return c.has_head ? Need::maybe : Need::no;
       case Role::pooler: case Role::classifier: return c.has_head ? Need::no : Need::maybe;
     }

@@ -39,6 +39,7 @@ struct FeedForward {
   std::int32_t width = 0;
   bool gated = true;
   Activation activation = Activation::silu;
+  float alpha_p = 0, alpha_n = 0;  // of xielu
   Norms norms;
   bool bias = false;  // must be in the file
 };

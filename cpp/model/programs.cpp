@@ -164,7 +164,11 @@ class Builder {
       program_.ops.push_back(GatedLinear{.in = in, .out = wide, .gate = gate.matrix, .up = up.matrix, .gate_bias = gate.bias,
                                          .up_bias = up.bias, .activation = f.activation});
     } else {
-      linear(in, wide, {up}, f.activation);
+      Linear op = make_linear(in, wide, {up});
+      op.activation = f.activation;
+      op.alpha_p = f.alpha_p;
+      op.alpha_n = f.alpha_n;
+      program_.ops.push_back(std::move(op));
     }
     close_branch(wide, layer, Role::down, f.norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
   }

@@ -20,9 +20,8 @@ std::string Reader::key(std::string_view gguf_key, std::string_view json_key) co
   return prefix_ + std::string(json_key);
 }
 
-bool Reader::flag(std::string_view json_key, bool otherwise) const {
-  if (gguf_) return otherwise;
-  const std::string where = key("", json_key);
+bool Reader::flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const {
+  const std::string where = key(gguf_key, json_key);
   return asked(where) ? file_.boolean(where).value_or(otherwise) : otherwise;
 }
 

@@ -42,7 +42,7 @@ class Reader {
   // A nested object of config.json: absent, null or empty counts as none.
   bool object(const std::string& where) const;
 
-  bool flag(std::string_view json_key, bool otherwise) const;  // of config.json; GGUF files have none
+  bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
   // A number for each of `count` layers: one for all, or a list of them. Empty where the file has no such key.
   std::vector<std::int64_t> per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
                                       std::int64_t high) const;

@@ -8,8 +8,8 @@
 namespace pumice::model {
 namespace {
 
-float softcap(const Reader& read, const char* key) {
-  const double cap = read.number(key, key).value_or(0);
+float softcap(const Reader& read, const char* key, double otherwise) {
+  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: none
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
   return static_cast<float>(cap);
 }
@@ -27,7 +27,7 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   const double pre_attention =
       read.positive("", "query_pre_attn_scalar", defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
   a.scale = static_cast<float>(1 / std::sqrt(pre_attention));
-  a.softcap = softcap(read, "attn_logit_softcapping");
+  a.softcap = softcap(read, "attn_logit_softcapping", defaults.attention_softcap);
   return a;
 }
 
@@ -42,13 +42,13 @@ std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std
   return std::vector<std::int64_t>(layers, read.size("", "num_key_value_heads", kMaxHeads, silent));
 }
 
-std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, std::size_t layers, std::int32_t otherwise) {
+std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, std::size_t layers, std::int32_t factor) {
   if (c.gguf) {
     auto list = read.per_layer("feed_forward_length", "", layers, 1, kMaxWidth * 4);
     if (!list.empty()) return list;
   }
   return std::vector<std::int64_t>(layers, read.size("feed_forward_length", "intermediate_size", kMaxWidth * 4,
-                                                     otherwise > 0 ? std::optional<std::int64_t>(otherwise) : std::nullopt));
+                                                     factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   const Attention attention = read_attention(read, c, defaults);
   const auto layers = static_cast<std::size_t>(read.size("block_count", "num_hidden_layers", kMaxLayers));
   const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults.kv_heads);
-  const auto widths = read_ffn_widths(read, c, layers, defaults.ffn_width);
+  const auto widths = read_ffn_widths(read, c, layers, defaults.ffn_factor);
   const Activation activation = read_activation(read, defaults.activation);
   for (std::size_t i = 0; i < layers; ++i) {
     Layer layer{.attention = attention, .feed_forward = {.width = static_cast<std::int32_t>(widths[i]), .activation = activation}};
@@ -71,7 +71,7 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
                           read.key("context_length", "max_position_embeddings"));
   c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
                                                      : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
-  c.logit_softcap = softcap(read, "final_logit_softcapping");
+  c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
 }
 
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults) {
@@ -80,9 +80,10 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             ? read.integer("attention.sliding_window", "sliding_window").value_or(0)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
-  if (!read.flag("use_sliding_window", true)) window = 0;  // Qwen 2: the number stands beside it and means nothing
+  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
   if (window >= c.n_ctx) window = 0;                       // sees everything anyway
   std::int64_t full_every = defaults.full_every;
+  const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
     if (const auto pattern = read.integer("", key)) full_every = read.in_range(*pattern, 1, kMaxLayers, key);
   }
@@ -102,7 +103,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
   if (!types.empty() && types.size() != count) read.unsupported("layer_types has ", types.size(), " entries for ", count, " layers");
   for (std::size_t i = 0; i < count; ++i) {
     const auto number = static_cast<std::int64_t>(i) + (defaults.full_first ? 0 : 1);
-    bool here = full_every == 0 || number % full_every != 0;
+    bool here = static_cast<std::int64_t>(i) >= first && (full_every == 0 || number % full_every != 0);
     if (!windowed.empty()) here = windowed[i] != 0;
     if (!types.empty()) {
       if (types[i] != "sliding_attention" && types[i] != "full_attention") read.unsupported("layer type \"", types[i], "\" is not known");

@@ -10,10 +10,11 @@ namespace pumice::model {
 struct SizeDefaults {
   std::int32_t heads = 0, kv_heads = 0;         // 0: the file must say; as many as heads
   std::int32_t head_dim = 0;                    // 0: hidden_size / heads
-  std::int32_t ffn_width = 0;                   // 0: the file must say
+  std::int32_t ffn_factor = 0;                  // width of the feed-forward network over hidden_size; 0: the file must say
   std::int32_t query_pre_attn_scalar = 0;       // 0: head_dim
   std::int64_t n_ctx = 2048;
   double eps = 1e-6;
+  double attention_softcap = 0, logit_softcap = 0;
   Activation activation = Activation::silu;
 };
 
@@ -23,6 +24,8 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {}
 struct WindowDefaults {
   std::int64_t window = 0;      // where the file has no such key at all
   std::int32_t full_every = 0;  // layers n, 2n, ... see everything, the others their window; 0: all have a window
+  bool used = true;             // use_sliding_window where config.json is silent; a GGUF file of a family without says nothing
+  std::int64_t first = 0;       // max_window_layers: the first layer with a window, where the family has that key
   bool full_first = false;      // counted from the first layer: 0, n, 2n, ... see everything (ModernBERT)
 };
 
