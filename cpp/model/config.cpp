@@ -10,6 +10,8 @@ namespace {
 const Family& family_of(const Reader& read) {
   const std::string name = read.gguf() ? read.text("general.architecture") : read.text("model_type");
   if (const Family* family = find_family(name, read.gguf())) return *family;
+  const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text half of a multimodal model
+  if (const Family* family = half ? find_family(*half, false) : nullptr) return *family;
   read.unsupported("architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
@@ -52,8 +54,12 @@ Config read_config(const files::ModelFile& file) {
 
 namespace {
 constexpr std::pair<std::string_view, PoolKind> kPoolings[] = {
-    {"mean", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last},
-    {"max", PoolKind::max},   {"mean_sqrt_len", PoolKind::mean_sqrt_len}, {"weighted_mean", PoolKind::weighted_mean},
+    {"mean", PoolKind::mean},
+    {"cls", PoolKind::cls},
+    {"last", PoolKind::last},
+    {"max", PoolKind::max},
+    {"mean_sqrt_len", PoolKind::mean_sqrt_len},
+    {"weighted_mean", PoolKind::weighted_mean},
 };
 }
 

@@ -142,7 +142,9 @@ class Resolver {
     const Layer& l = of_layer(role) ? c.layers[layer] : none;
     const Attention& a = l.attention;
     const std::int64_t hidden = c.hidden_size;
-    const auto qk_norm = [&](std::int64_t width) { return std::pair<std::int64_t, std::int64_t>(a.qk_norm == QkNorm::whole ? width : a.head_dim, 0); };
+    const auto qk_norm = [&](std::int64_t width) {
+      return std::pair<std::int64_t, std::int64_t>(a.qk_norm == QkNorm::whole ? width : a.head_dim, 0);
+    };
     switch (role) {
       case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: case Role::classifier: return {0, hidden};
       case Role::head: return {d_.vocab_size, hidden};
@@ -161,8 +163,8 @@ class Resolver {
   }
 
   // ---------------------------------------------------------------- names
-  // Names of a role in the order in which they are tried: the family's own, and for GGUF one tensor for q, k and v, which llama.cpp's converter
-  // can write for any family.
+  // Names of a role in the order in which they are tried: the family's own, and for GGUF one tensor for q, k and v, which llama.cpp's
+  // converter can write for any family.
   std::vector<TensorName> names_of(Role role) const {
     static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                   {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
@@ -266,7 +268,8 @@ class Resolver {
     switch (name.fused) {
       case Fused::no: return {};
       case Fused::qkv: return role == Role::q ? Slice{0, q, q} : Slice{role == Role::k ? q : q + kv, kv, kv};
-      case Fused::qkv_by_head: return role == Role::q ? Slice{0, group, stride} : Slice{role == Role::k ? group : group + dim, dim, stride};
+      case Fused::qkv_by_head:
+        return role == Role::q ? Slice{0, group, stride} : Slice{role == Role::k ? group : group + dim, dim, stride};
       case Fused::gate_up: return {role == Role::gate ? 0 : width, width, width};
       case Fused::up_gate: return {role == Role::gate ? width : 0, width, width};
     }
@@ -338,7 +341,8 @@ class Resolver {
 
   using ReadRows = std::function<void(std::int64_t, std::int64_t, std::uint8_t*)>;
   ReadRows read_rows(const files::TensorInfo& tensor, Slice part, std::int64_t cols) const {
-    return [file = file_, &tensor, part, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    return [file = file_, &tensor, part, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count,
+                                                                                  std::uint8_t* out) {
       for (std::int64_t row = first; row < first + count;) {
         const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
         file->read(tensor, static_cast<std::uint64_t>(part.of(row) * bytes), static_cast<std::uint64_t>(run * bytes), out);
@@ -353,13 +357,15 @@ class Resolver {
       fail(ErrorKind::unsupported_model, file_->path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),
            ", whose blocks cannot be turned");
     }
-    return [file = file_, &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    return [file = file_, &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
+                                                                                    std::uint8_t* out) {
       const std::int64_t across = tensor.shape[1];
       std::vector<std::uint8_t> stretch(static_cast<std::size_t>(count * size));
       for (std::int64_t row = first; row < first + count;) {
         const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
         for (std::int64_t col = 0; col < cols; ++col) {
-          file->read(tensor, static_cast<std::uint64_t>((col * across + part.of(row)) * size), static_cast<std::uint64_t>(run * size), stretch.data());
+          file->read(tensor, static_cast<std::uint64_t>((col * across + part.of(row)) * size), static_cast<std::uint64_t>(run * size),
+                     stretch.data());
           for (std::int64_t r = 0; r < run; ++r)
             std::memcpy(out + ((row - first + r) * cols + col) * size, stretch.data() + r * size, static_cast<std::size_t>(size));
         }
@@ -420,7 +426,8 @@ class Resolver {
     const std::vector<float> values = file_->read_floats(*factors);
     for (std::size_t j = 0; j < inv_freq.size(); ++j) {
       if (!(values[j] >= 1e-6f)) {
-        fail(ErrorKind::model_format, file_->path(), ": ", tensor, "[", j, "] is ", values[j], ", which is no sound factor (1 to about 64)");
+        fail(ErrorKind::model_format, file_->path(), ": ", tensor, "[", j, "] is ", values[j],
+             ", which is no sound factor (1 to about 64)");
       }
       inv_freq[j] /= values[j];
     }

@@ -1,5 +1,5 @@
-// What one family of models is: the names of its tensors and of its configuration's keys, and one function that fills Config. Each has a file
-// in families/ and a line in families.def.
+// What one family of models is: the names of its tensors and of its configuration's keys, and one function that fills Config. Each has a
+// file in families/ and a line in families.def.
 #pragma once
 
 #include <cstdint>

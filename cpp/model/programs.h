@@ -8,8 +8,8 @@
 
 namespace pumice::model {
 
-// What the last stage of a body gives. To go on from: every row (hidden) or the selected rows, both before the final norm; a decoder then keeps
-// keys and values in caches. To look at, of whole texts and without caches: every row, one pooled row for each segment, or the classifier's
+// What the last stage of a body gives. To go on from: every row (hidden) or the selected rows, both before the final norm; a decoder then
+// keeps keys and values in caches. To look at, of whole texts and without caches: every row, one pooled row for each segment, or the classifier's
 // logits for each segment.
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 

@@ -40,11 +40,12 @@ bool Reader::object(const std::string& where) const {
   if (!held) return file_.has(where);
   if (std::holds_alternative<std::monostate>(*held) || files::type_name(*held) == "an empty list") return false;
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
-      .in_file(file_.path()).at_field(where);
+      .in_file(file_.path())
+      .at_field(where);
 }
 
 std::int32_t Reader::size(std::string_view gguf_key, std::string_view json_key, std::int64_t high,
-                  std::optional<std::int64_t> otherwise) const {
+                          std::optional<std::int64_t> otherwise) const {
   auto value = integer(gguf_key, json_key);
   if (!value) value = otherwise;
   if (!value) missing(key(gguf_key, json_key));
@@ -67,14 +68,16 @@ void Reader::missing(const std::string& where) const {
 
 void Reader::bad_number(const std::string& where, double value, const char* needed) const {
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; ", needed, " is needed"))
-      .in_file(file_.path()).at_field(where);
+      .in_file(file_.path())
+      .at_field(where);
 }
 
 bool Reader::asked(const std::string& where) const {
   if (where == prefix_) return false;
   if (!file_.value(where) && file_.has(where)) {
     throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is an object; a single value is needed"))
-        .in_file(file_.path()).at_field(where);
+        .in_file(file_.path())
+        .at_field(where);
   }
   return true;
 }

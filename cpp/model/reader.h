@@ -1,4 +1,5 @@
-// Reads hyperparameters under their GGUF key ("block_count", below the architecture's name) or their config.json key, with a range for each.
+// Reads hyperparameters under their GGUF key ("block_count", below the architecture's name) or their config.json key, with a range for
+// each.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class Reader {
  public:
   explicit Reader(const files::ModelFile& file);
   // The same for a family whose config.json has other names for some keys.
-  Reader(const Reader& plain, std::span<const KeyName> names) : file_(plain.file_), gguf_(plain.gguf_), prefix_(plain.prefix_), names_(names) {}
+  Reader(const Reader& plain, std::span<const KeyName> names)
+      : file_(plain.file_), gguf_(plain.gguf_), prefix_(plain.prefix_), names_(names) {}
 
   bool gguf() const { return gguf_; }
   std::string key(std::string_view gguf_key, std::string_view json_key) const;
@@ -59,7 +61,8 @@ class Reader {
   template <class T>
   [[noreturn]] void bad(const std::string& where, const T& value, std::int64_t low, std::int64_t high) const {
     throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; it must lie between ", low, " and ", high))
-        .in_file(file_.path()).at_field(where);
+        .in_file(file_.path())
+        .at_field(where);
   }
   [[noreturn]] void bad_number(const std::string& where, double value, const char* needed) const;
   template <class... Parts>

@@ -10,9 +10,9 @@ struct RopeScaling {
   std::string type = "default";
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  double magnitude = 1;   // of YaRN and longrope
+  double magnitude = 1;               // of YaRN and longrope
   std::vector<double> short_factors;  // longrope's, up to original_context
-  bool truncate = true;   // YaRN's ramp begins and ends at whole dimensions
+  bool truncate = true;               // YaRN's ramp begins and ends at whole dimensions
 };
 
 // inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
@@ -25,7 +25,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
   }
   if (s.type == "default" || s.type == "none") return rope;
   if (s.type == "dynamic") return rope;  // changes beyond the original context alone, where read_ropes() ends the model's
-  if (s.type == "linear") {  // Chen et al. 2023, position interpolation
+  if (s.type == "linear") {              // Chen et al. 2023, position interpolation
     for (float& f : rope.inv_freq) f = static_cast<float>(f / s.factor);
     return rope;
   }
@@ -53,14 +53,16 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     return rope;
   }
   if (s.type == "longrope" || s.type == "su") {  // Ding et al. 2024: a factor for each frequency, found by a search
-    if (read.gguf()) return rope;                 // they are tensors there
+    if (read.gguf()) return rope;                // they are tensors there
     if (s.short_factors.size() != rope.inv_freq.size()) {
-      read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(), " frequencies");
+      read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(),
+                       " frequencies");
     }
     for (std::size_t j = 0; j < rope.inv_freq.size(); ++j) {
       if (!(s.short_factors[j] > 0)) read.unsupported("rope scaling longrope: short_factor[", j, "] is ", s.short_factors[j]);
       const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
-      rope.inv_freq[j] = 1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
+      rope.inv_freq[j] =
+          1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
     }
     rope.magnitude = static_cast<float>(s.magnitude);
     return rope;
@@ -74,7 +76,9 @@ RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const R
   const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
   if (!std::ranges::all_of(rope.inv_freq, sound) || !sound(rope.magnitude)) {
     throw Error(ErrorKind::model_format, str(read.file().path(), ": rotary base ", theta, " with scaling \"", s.type, "\" by ", s.factor,
-                                             " gives frequencies that are not finite")).in_file(read.file().path()).at_field("rope_theta");
+                                             " gives frequencies that are not finite"))
+        .in_file(read.file().path())
+        .at_field("rope_theta");
   }
   return rope;
 }
@@ -85,12 +89,13 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   const bool gguf = read.gguf();
   auto type = read.string("rope.scaling.type", at + ".rope_type");
   if (!type) type = read.string("", at + ".type");
-  s.type = type.value_or(gguf ? "linear" : "default");  // llama.cpp: a factor alone is linear
+  s.type = type.value_or(gguf ? "linear" : "default");                                 // llama.cpp: a factor alone is linear
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 says it beside the object
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
   const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
-  const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1)  // the key's name before there were types
-                                : s.type == "yarn" ? n_ctx / s.original_context : 1;
+  const double otherwise = gguf               ? read.positive("rope.scale_linear", "", 1)  // the key's name before there were types
+                           : s.type == "yarn" ? n_ctx / s.original_context
+                                              : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   s.low_freq_factor = read.positive("", at + ".low_freq_factor", 1);
   s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
@@ -103,7 +108,8 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   const double part = read.positive("", at + ".mscale", 1), all = read.positive("", at + ".mscale_all_dim", 1);
   const bool parts = read.has("", at + ".mscale") && read.has("", at + ".mscale_all_dim");
   s.magnitude = parts ? paper(part) / paper(all) : paper(1);
-  if (gguf && read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
+  if (gguf &&
+      read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
   if (s.type == "longrope" || s.type == "su") {
@@ -125,7 +131,8 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
 
 // How many columns of a head turn.
 std::int32_t rotary_dims(const Reader& read, const std::string& at, std::int32_t head_dim, double otherwise) {
-  const double partial = read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
+  const double partial =
+      read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
   const std::int64_t turned = static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
@@ -166,9 +173,10 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   }
   if (defaults.window_theta == 0) return;
   const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
-  const double base = read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
-  c.ropes.push_back(rope_at(read, local, base, head_dim,
-                            per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, defaults));
+  const double base =
+      read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
+  c.ropes.push_back(
+      rope_at(read, local, base, head_dim, per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, defaults));
   for (Layer& layer : c.layers) layer.attention.rope = layer.attention.window > 0 || layer.windowed ? 1 : 0;
 }
 

@@ -7,10 +7,10 @@
 namespace pumice::model {
 
 struct RopeDefaults {
-  double theta = 10000;       // where the file is silent
-  bool interleaved = false;   // pairs (2j, 2j+1)
-  double partial = 1;         // of a head that turns
-  double window_theta = 0;    // of layers with a window; 0: as all
+  double theta = 10000;      // where the file is silent
+  bool interleaved = false;  // pairs (2j, 2j+1)
+  double partial = 1;        // of a head that turns
+  double window_theta = 0;   // of layers with a window; 0: as all
 };
 
 // Fills Config::ropes and Attention::rope. After read_sizes() and read_windows().

@@ -24,15 +24,16 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
     read.unsupported("heads of keys and of values differ in size");
   if (a.head_dim % 8 != 0) read.unsupported("head_dim is ", a.head_dim, "; it must be a multiple of 8");
-  const double pre_attention =
-      read.positive("", "query_pre_attn_scalar", defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
+  const double pre_attention = read.positive("", "query_pre_attn_scalar",
+                                             defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
   a.scale = static_cast<float>(1 / std::sqrt(pre_attention));
   a.softcap = softcap(read, "attn_logit_softcapping", defaults.attention_softcap);
   return a;
 }
 
 // Heads of keys of each layer; null in config.json means as many as heads.
-std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads, std::int32_t otherwise) {
+std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
+                                        std::int32_t otherwise) {
   if (c.gguf) {
     auto list = read.per_layer("attention.head_count_kv", "", layers, 1, kMaxHeads);
     return list.empty() ? std::vector<std::int64_t>(layers, heads) : list;
@@ -81,7 +82,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
   if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
-  if (window >= c.n_ctx) window = 0;                       // sees everything anyway
+  if (window >= c.n_ctx) window = 0;                                    // sees everything anyway
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
@@ -96,7 +97,8 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
       windowed = read.file().integer_list(pattern).value_or(std::vector<std::int64_t>{});
     }
     if (windowed.size() == 1 && count != 1) full_every = read.in_range(windowed.front(), 0, kMaxLayers, pattern), windowed.clear();
-    if (!windowed.empty() && windowed.size() != count) read.unsupported(pattern, " has ", windowed.size(), " entries for ", count, " layers");
+    if (!windowed.empty() && windowed.size() != count)
+      read.unsupported(pattern, " has ", windowed.size(), " entries for ", count, " layers");
   }
   const auto types =
       c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types")).value_or(std::vector<std::string>{});

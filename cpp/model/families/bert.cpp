@@ -41,6 +41,7 @@ void configure(const Reader& read, Config& c) {
 }  // namespace
 
 extern const Family bert;
-const Family bert{.name = "bert", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+const Family bert{.name = "bert", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames,
+                  .configure = configure};
 
 }  // namespace pumice::model::families_in_files

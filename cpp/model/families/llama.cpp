@@ -1,4 +1,5 @@
-// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and what shares its layers and its model_type: SmolLM, Yi, Falcon 3, R1-Distill.
+// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and what shares its layers and its model_type: SmolLM, Yi, Falcon 3,
+// R1-Distill.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -21,7 +22,11 @@ void configure(const Reader& read, Config& c) {
 }  // namespace
 
 extern const Family llama;
-const Family llama{.name = "llama", .gguf_names = kGguf, .model_types = kTypes, .prefixes = names::kDecoderPrefixes, .names = names::kLlama,
+const Family llama{.name = "llama",
+                   .gguf_names = kGguf,
+                   .model_types = kTypes,
+                   .prefixes = names::kDecoderPrefixes,
+                   .names = names::kLlama,
                    .configure = configure};
 
 }  // namespace pumice::model::families_in_files
