@@ -63,7 +63,7 @@ class LoadKeywords(TypedDict, total=False):
     gpu_layers: int | str
     quantize: str | None
     n_ctx: int | None
-    kv_dtype: str
+    kv_dtype: str | None
     kv_budget: int | str
     compute: str
     threads: int | None
@@ -77,7 +77,6 @@ class LoadKeywords(TypedDict, total=False):
 LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "device": "auto",
     "gpu_layers": "auto",
-    "kv_dtype": "f16",
     "kv_budget": "auto",
     "compute": "auto",
 }
@@ -105,8 +104,10 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     o["gpu_layers"] = choice_or_integer("gpu_layers", o["gpu_layers"], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
-    choice("kv_dtype", o["kv_dtype"], ("f16", "f32", "q8_0"))
+    choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
+    if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
+        o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     choice("pooling", o["pooling"], (None, *POOLINGS))
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
@@ -159,8 +160,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         "auto": as many as its free memory holds beside their keys and values.
     quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
     n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
-    kv_dtype: "f16" | "f32" | "q8_0".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
-    compute: "auto" | "float32" (nothing is rounded in products).  threads: None: as many as the machine grants this process.
+    kv_dtype: "f16" | "f32" | "q8_0"; None: "f32" with compute="float32", else "f16".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
+    compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
     pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.

@@ -64,6 +64,10 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": "last"}
+    with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
+        assert model._core.options.kv_dtype == "f32"
+    with pumice.load(path, compute="float32", kv_dtype="f16") as model:
+        assert model._core.options.kv_dtype == "f16"
 
 
 @pytest.mark.parametrize(
