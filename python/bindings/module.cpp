@@ -37,12 +37,16 @@ py::list devices() {
 }
 
 py::dict build_info() {
-  std::vector<std::string> isas, formats, families;
+  std::vector<std::string> isas, formats;
+  py::dict families;
   for (const char* isa : cpu::known_isas()) {
     if (cpu::kernels_for(isa)) isas.emplace_back(isa);
   }
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
-  for (const model::Family* family : model::families()) families.emplace_back(family->name);
+  const auto texts = [](std::span<const std::string_view> names) { return std::vector<std::string>(names.begin(), names.end()); };
+  for (const model::Family* family : model::families()) {
+    families[py::str(std::string(family->name))] = py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
+  }
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
                   "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
