@@ -12,10 +12,11 @@ class Builder {
  public:
   Builder(const Description& d, std::string name) : d_(d), c_(d.config) { program_.name = std::move(name); }
 
-  Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling) {
+  // `from_ids`: begins with the embedding, where the first layer is the model's first.
+  Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
     make_slots();
-    if (first == 0) embed(); else program_.input = x_.slot;
+    if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
     finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
     return std::move(program_);
@@ -232,6 +233,10 @@ class Builder {
 
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling) {
   return Builder(d, str("layers ", first, " to ", last)).body(first, last, output, pooling);
+}
+
+Program layer_program(const Description& d, std::size_t layer) {
+  return Builder(d, str("layer ", layer)).body(layer, layer + 1, Output::tokens, PoolKind::mean, false);
 }
 
 Program head_program(const Description& d) { return Builder(d, "head").head(Builder::Give::logits); }

@@ -16,6 +16,8 @@ enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 // Layers [first, last). The first stage takes ids, the others hidden rows; only a stage that ends with the last layer gives `output`, the
 // others give hidden rows.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling = PoolKind::mean);
+// One layer alone, hidden rows to hidden rows, without caches; the last one with the final norm.
+Program layer_program(const Description& d, std::size_t layer);
 Program head_program(const Description& d);       // hidden rows to logits
 Program log_prob_program(const Description& d);   // hidden rows and targets to log-probabilities
 

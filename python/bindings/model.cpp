@@ -316,6 +316,16 @@ py::array_t<float> classify(const Handle& handle, const py::array& ids, const py
   return out;
 }
 
+py::array_t<float> hidden_states(const Handle& handle, const py::array& ids, const py::array& layers) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids), asked = ids_of(layers);
+  py::array_t<float> out({static_cast<py::ssize_t>(asked.size()), static_cast<py::ssize_t>(tokens.size()),
+                          static_cast<py::ssize_t>(m->description().config.hidden_size)});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { m->hidden_states(tokens, asked, target, cancel); });
+  return out;
+}
+
 // ---------------------------------------------------------------- decoders
 py::array_t<float> logits(const Handle& handle, const py::array& ids, bool all_positions) {
   const auto m = handle.get();
@@ -456,6 +466,7 @@ void bind_models(py::module_& module) {
            "progress"_a = py::none())
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
+      .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
       .def(

@@ -117,6 +117,9 @@ class Model:
     def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
         """Logits of a sequence classifier or cross-encoder (n x labels)."""
 
+    def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
+        """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
+
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""
 

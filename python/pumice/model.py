@@ -567,6 +567,27 @@ class Model:
         self._need("generate", "score()")
         return self._core.score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
+    @checked_keywords()
+    @_survives_its_device
+    def hidden_states(self, ids: str | Ids, layers: int | Sequence[int] | None = None) -> Float32:
+        """The rows of a text inside the model: float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
+
+        ids: a text (with the tokens that the model wants around it), or token ids.
+        layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm where
+            the model has one; -1 is the last, -2 the one before. None: all, from 0 on. transformers' output_hidden_states=True is the same.
+
+        Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
+        Raises ContextLengthError for longer texts, IndexError for layers that are not there."""
+        count = self.info["layers"]
+        if layers is None:
+            wanted = list(range(count + 1))
+        else:
+            wanted = [integer("layers", layer, -count - 1, count) for layer in ([layers] if isinstance(layers, int) else layers)]
+        at = np.array([layer % (count + 1) for layer in wanted], np.int32)
+        text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
+        rows = self._core.hidden_states(np.ascontiguousarray(text, np.int32), at)
+        return rows[0] if isinstance(layers, int) else rows
+
     # ------------------------------------------------------------ tokens
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
