@@ -577,7 +577,7 @@ class Model:
             the model has one; -1 is the last, -2 the one before. None: all, from 0 on. transformers' output_hidden_states=True is the same.
 
         Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
-        Raises ContextLengthError for longer texts, IndexError for layers that are not there."""
+        Raises ContextLengthError for longer texts, ValueError for layers that are not there."""
         count = self.info["layers"]
         if layers is None:
             wanted = list(range(count + 1))
