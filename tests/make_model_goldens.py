@@ -1,6 +1,6 @@
-"""Makes tests/goldens/{minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers, llama-cpp-python,
-gguf, Django (versions in the files it writes) and the sample model packages; the tests need none of the engines. random_models are made by
-make_random_model_goldens.py.
+"""Makes tests/goldens/{minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers,
+llama-cpp-python, gguf, Django (versions in the files it writes) and the sample model packages; the tests need none of the engines.
+random_models are made by make_random_model_goldens.py.
 
     python tests/make_model_goldens.py [minilm] [decoders]
 """

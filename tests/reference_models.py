@@ -1,5 +1,5 @@
-"""References in numpy, float64, of decoders whose code transformers does not hold (it lies beside the weights on the hub): InternLM2 and
-MiniCPM. Written from what is known of them, so a golden made here proves agreement with this page, not with the originals' code:
+"""References in numpy, float64, of models whose code transformers does not hold (it lies beside the weights on the hub): InternLM2, MiniCPM
+and Jina BERT 2. Written from what is known of them, so a golden made here proves agreement with this page, not with the originals' code:
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1): Llama's block. `attention.wqkv` holds, for each key head, the rows of its
 query heads, then those of its key, then those of its value; `attention.wo`; `feed_forward.w1` is the gate, w3 the up and w2 the down
@@ -7,10 +7,17 @@ projection; `attention_norm`, `ffn_norm`, `norm`; tables `tok_embeddings` and `o
 
 MiniCPM (Hu et al. 2024, arXiv 2404.06395, appendix A.1): Llama's block and names. Embedding times `scale_emb`; what each branch adds is
 multiplied by scale_depth / sqrt(layers); the rows that meet the head are divided by hidden_size / dim_model_base. MiniCPM 4: longrope.
+
+Jina BERT 2 (Günther et al. 2023, arXiv 2310.19923, section 2): BERT without a table of positions; ALiBi (Press et al. 2022) in both
+directions, -slope · |i - j| added to the scaled scores; `mlp.gated_layers` holds the rows that GELU acts on, then those that it
+multiplies, without bias; `mlp.wo` with bias; `mlp.layernorm` after the sum. The models of `jina-bert-v2-qk-post-norm` (code) normalise q
+and k over all heads (`attention.self.layer_norm_q`, `layer_norm_k`), add the layer's input a second time (`layer_norm_1`) and name the
+rest `mlp.up_gated_layer`, `mlp.down_layer` and `layer_norm_2`: known from the converter and the graph of llama.cpp (`jina-bert-v2`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +32,7 @@ def head_dim(config: dict[str, Any]) -> int:
 
 
 def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
-    return {"internlm2": internlm2_shapes, "minicpm": minicpm_shapes}[config["model_type"]](config)
+    return {"internlm2": internlm2_shapes, "minicpm": minicpm_shapes, "bert": jina2_shapes}[config["model_type"]](config)
 
 
 def internlm2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
@@ -74,6 +81,41 @@ def minicpm_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
     return found
 
 
+JINA2 = {"up": "mlp.gated_layers", "down": "mlp.wo", "norm": "mlp.layernorm"}
+JINA2_CODE = {"up": "mlp.up_gated_layer", "down": "mlp.down_layer", "norm": "layer_norm_2"}
+
+
+def is_code(config: dict[str, Any]) -> bool:
+    return "qk-post-norm" in config["_name_or_path"]
+
+
+def jina2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    found = {
+        "embeddings.word_embeddings.weight": [config["vocab_size"], hidden],
+        "embeddings.token_type_embeddings.weight": [config["type_vocab_size"], hidden],
+        "embeddings.LayerNorm.weight": [hidden],
+        "embeddings.LayerNorm.bias": [hidden],
+    }
+    code = is_code(config)
+    names = JINA2_CODE if code else JINA2
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}."
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            found |= {f"{at}{name}.weight": [hidden, hidden], f"{at}{name}.bias": [hidden]}
+        norms = ["attention.output.LayerNorm", names["norm"]]
+        if code:
+            norms += ["attention.self.layer_norm_q", "attention.self.layer_norm_k", "layer_norm_1"]
+        for name in norms:
+            found |= {f"{at}{name}.weight": [hidden], f"{at}{name}.bias": [hidden]}
+        found |= {
+            f"{at}{names['up']}.weight": [2 * inner, hidden],
+            f"{at}{names['down']}.weight": [hidden, inner],
+            f"{at}{names['down']}.bias": [hidden],
+        }
+    return found
+
+
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
@@ -105,6 +147,23 @@ def rotate(x: Array, turn: Array, magnitude: float) -> Array:
     a, b = x[..., :half], x[..., half:]
     cos, sin = magnitude * np.cos(turn)[:, None], magnitude * np.sin(turn)[:, None]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
+
+
+def gelu(x: Array) -> Array:
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def alibi_slopes(heads: int) -> Array:
+    """A geometric sequence for powers of two; else that of the power below, then every second of the next one."""
+    below = 2 ** int(math.log2(heads))
+    slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
+    between = 2.0 ** (-4 / below * np.arange(1, 2 * below + 1))[::2]
+    return np.concatenate([slopes, between])[:heads]
 
 
 def attend(q: Array, k: Array, v: Array) -> Array:
@@ -161,3 +220,40 @@ def minicpm(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) 
         x = x + depth * (y @ w[at + "mlp.down_proj.weight"].T)
     x = rms_norm(x, w["model.norm.weight"], eps) / (config["hidden_size"] / config["dim_model_base"])
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:
+    """The function from ids and types (T,) to hidden rows (T, hidden)."""
+    wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    return lambda ids, types: jina2(config, wide, ids, types)
+
+
+def jina2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:
+    heads, width, eps, inner = config["num_attention_heads"], head_dim(config), config["layer_norm_eps"], config["intermediate_size"]
+    code = is_code(config)
+    names = JINA2_CODE if code else JINA2
+    distance = np.abs(np.subtract.outer(np.arange(len(ids)), np.arange(len(ids))))
+    bias = -alibi_slopes(heads)[:, None, None] * distance
+
+    def norm(y: Array, name: str) -> Array:
+        return layer_norm(y, w[name + ".weight"], w[name + ".bias"], eps)
+
+    def linear(y: Array, name: str) -> Array:
+        return y @ w[name + ".weight"].T + w.get(name + ".bias", np.zeros(1))
+
+    x = norm(w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][types], "embeddings.LayerNorm")
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}."
+        q, k, v = (linear(x, at + "attention.self." + name) for name in ("query", "key", "value"))
+        if code:
+            q, k = norm(q, at + "attention.self.layer_norm_q"), norm(k, at + "attention.self.layer_norm_k")
+        q, k, v = (y.reshape(len(ids), heads, width) for y in (q, k, v))
+        weight = np.exp(np.einsum("ihd,jhd->hij", q, k) / np.sqrt(width) + bias)
+        weight /= weight.sum(-1, keepdims=True)
+        y = np.einsum("hij,jhd->ihd", weight, v).reshape(len(ids), -1)
+        y = norm(linear(y, at + "attention.output.dense") + x, at + "attention.output.LayerNorm")
+        if code:
+            y = norm(y + x, at + "layer_norm_1")
+        both = linear(y, at + names["up"])
+        x = norm(linear(gelu(both[:, :inner]) * both[:, inner:], at + names["down"]) + y, at + names["norm"])
+    return x

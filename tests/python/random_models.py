@@ -26,7 +26,7 @@ class Variant:
     family: str  # the file in TABLES
     config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of that class; without one: config.json itself
-    kind: str = "decoder"  # decoder, encoder, classifier, or refused: a folder that must not load
+    kind: str = "decoder"  # decoder, encoder, classifier, projection, or refused: a folder that must not load
     auto: str = ""  # class of transformers where it is not the one that `kind` implies
     reason: str = ""  # refused: what the error must name
     pending: bool = False  # the engine does not run it yet, and a test says so as long as this holds
@@ -35,7 +35,12 @@ class Variant:
     scale: float = 1.0  # of the matrices, where the logits of the family's own scaling would be flat
     scales: dict[str, float] = dataclasses.field(default_factory=dict)  # of tensors whose names contain the key
     texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
-    remote: dict[str, Any] = dataclasses.field(default_factory=dict)  # keys that config.json has besides, as on the hub
+    end: int | None = None  # encoders: the last id of each text, where the family looks for one
+    bare: bool = False  # names without the prefix of the body, as in the hub's older files
+    as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
+
+
+OWN = ("like", "seed", "bare", "as_given")  # what a variant does not take over from the one that it is like
 
 
 def read_variants() -> dict[str, Variant]:
@@ -43,7 +48,7 @@ def read_variants() -> dict[str, Variant]:
     for path in sorted(TABLES.glob("*.json")):
         rows: dict[str, dict[str, Any]] = {}
         for name, row in json.loads(path.read_text()).items():
-            base = rows[row["like"]] if "like" in row else {}
+            base = {key: value for key, value in rows[row["like"]].items() if key not in OWN} if "like" in row else {}
             rows[name] = base | row | {"settings": base.get("settings", {}) | row["settings"]}
             fields = {key: value for key, value in rows[name].items() if key != "like"}
             assert name not in variants, f"{path}: {name} is in another file too"
@@ -59,7 +64,15 @@ AROUND_ONE = re.compile(
     r"norm|(^|\.)(ln_[a-z0-9]+|emb_ln|attn_ln|mlp_ln)\.weight$|layer_scalar$|per_expert_scale$|router\.scale$", re.IGNORECASE
 )
 # Vectors with ranges of their own: (lowest, highest).
-RANGES = {"A_log": (0.0, 2.7), "dt_bias": (-4.0, 1.0), "sinks": (-4.0, 4.0)}
+RANGES = {
+    "A_log": (0.0, 2.7),
+    "dt_bias": (-4.0, 1.0),
+    "sinks": (-4.0, 4.0),
+    "act_fn.alpha_p": (-1.0, 1.0),  # xIELU of Apertus: softplus of it
+    "act_fn.alpha_n": (-1.0, 1.0),
+    "act_fn.beta": (0.4, 0.6),  # 0.5 in the models
+    "act_fn.eps": (-2e-6, -1e-6),  # -1e-6 in the models
+}
 
 
 def weights(name: str, shape: tuple[int, ...], factor: float = 1.0) -> npt.NDArray[np.float32]:
@@ -122,5 +135,6 @@ def make_folder(name: str, target: Path) -> Path:
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
     """What the reference says, in float32. Decoders: ids (T,), logits (T, V / stride), each row's columns 0, stride, ...; last (V,), the
     whole last row; log_sum_exp (T,); targets (T - 1,), the logit of each next id; greedy (64,), the ids that follow ids[:20].
-    Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride); classifiers: logits."""
+    Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride); classifiers:
+    logits (texts, labels); projections: embeddings (texts, width)."""
     return dict(np.load(GOLDENS / f"{name}.npz"))
