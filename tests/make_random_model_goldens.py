@@ -24,7 +24,8 @@ from random_models import GOLDENS, VARIANTS, Variant  # noqa: E402
 PROMPT = 20  # ids before the greedy text
 GREEDY = 64
 MARGIN = 1e-3  # between the best and the second logit of every greedy step: below it, correct engines may part
-DISTINCT = 12  # ids in a greedy text, at least: a text that repeats one id proves little
+DISTINCT = 12  # ids in a greedy text, at least: a text that repeats itself proves little
+REPEATED = 20  # times that one id may be in it
 SEEDS = range(7, 31)
 KEPT = 6400  # logits kept of all rows together, besides the last row: 24 KB
 
@@ -40,6 +41,10 @@ def auto_class(variant: Variant) -> Any:
     import transformers
 
     return getattr(transformers, variant.auto or AUTO[variant.kind])
+
+
+def write_config(variant: Variant, config: dict[str, Any]) -> None:
+    (GOLDENS / f"{variant.name}.config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def write_folder_files(variant: Variant) -> None:
@@ -59,7 +64,7 @@ def write_folder_files(variant: Variant) -> None:
             shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
     if variant.bare:
         shapes = {key.removeprefix(model.base_model_prefix + "."): shape for key, shape in shapes.items()}
-    (GOLDENS / f"{variant.name}.config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
+    write_config(variant, written)
     (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(shapes))
 
 
@@ -134,9 +139,11 @@ def decoder(variant: Variant, model: Original | Reference) -> dict[str, np.ndarr
     seeds = [variant.seed] if variant.seed is not None else list(SEEDS if variant.config else SEEDS[:6])  # ours has no cache: slow
     texts, margins = model.greedy([some_ids(seed, variant.ids)[:PROMPT] for seed in seeds])
     distinct = np.array([len(set(text.tolist())) for text in texts])
-    good = [i for i in range(len(seeds)) if margins[i] > MARGIN and distinct[i] >= DISTINCT]
+    repeated = np.array([np.bincount(text).max() for text in texts])
+    good = [i for i in range(len(seeds)) if margins[i] > MARGIN and distinct[i] >= DISTINCT and repeated[i] <= REPEATED]
     if variant.seed is None:
-        assert good, f"{variant.name}: no seed of {SEEDS} gives {DISTINCT} distinct ids ({distinct.max()}) without near ties"
+        best = f"{distinct.max()} distinct ids, {repeated.min()} times the same"
+        assert good, f"{variant.name}: the greedy texts of {seeds} have near ties or are monotonous (at best {best}): change its scale"
     chosen = good[0] if good else 0
     ids = some_ids(seeds[chosen], variant.ids)
     logits = model.logits(ids)
@@ -225,7 +232,7 @@ def make(variant: Variant) -> None:
     else:
         import reference_models
 
-        (GOLDENS / f"{variant.name}.config.json").write_text(json.dumps(variant.settings, indent=2, sort_keys=True) + "\n")
+        write_config(variant, variant.settings)
         (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
     if variant.kind == "refused":
         print(f"{variant.name}: written, to be refused for {variant.reason}", flush=True)
@@ -237,6 +244,8 @@ def make(variant: Variant) -> None:
         else:
             golden = encoder(variant, folder)
     np.savez_compressed(GOLDENS / f"{variant.name}.npz", **golden)
+    if variant.hub_config:
+        write_config(variant, variant.hub_config)
 
 
 def main(chosen: list[str]) -> int:

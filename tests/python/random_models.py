@@ -37,10 +37,11 @@ class Variant:
     texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
     end: int | None = None  # encoders: the last id of each text, where the family looks for one
     bare: bool = False  # names without the prefix of the body, as in the hub's older files
+    hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
     as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
 
 
-OWN = ("like", "seed", "bare", "as_given")  # what a variant does not take over from the one that it is like
+OWN = ("like", "seed", "bare", "hub_config", "as_given")  # what a variant does not take over from the one that it is like
 
 
 def read_variants() -> dict[str, Variant]:
