@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/family.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
