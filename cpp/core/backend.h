@@ -10,6 +10,7 @@
 
 #include "core/cancel.h"
 #include "core/error.h"
+#include "core/kv_format.h"
 #include "core/program.h"
 
 namespace pumice {
@@ -27,7 +28,6 @@ struct DeviceInfo {
   ErrorKind why_kind = ErrorKind::device_not_found;  // of the error for whoever asks for it all the same
 };
 
-enum class KvFormat : std::uint8_t { f16, f32, q8_0 };
 enum class Compute : std::uint8_t { automatic, float32 };  // float32: activations are never quantised
 
 // Progress of a load: bytes done so far, of a total that the caller knows. Called from one thread at a time.

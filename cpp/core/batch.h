@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <span>
 
-namespace pumice {
+#include "core/kinds.h"
 
-inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
+namespace pumice {
 
 // One sequence's rows in a ragged batch: rows [first, first + rows) of the batch are its positions [past, past + rows).
 // pages[i] holds positions [32 i, 32 i + 32) in every cache of the store; there are enough for past + rows.

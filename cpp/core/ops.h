@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "core/kinds.h"
 #include "core/weights.h"
 
 namespace pumice {
@@ -26,18 +28,16 @@ inline bool overlap(const View& a, const View& b) {
 }
 
 // ---------------------------------------------------------------- kinds
-enum class Activation : std::uint8_t {
-#define PUMICE_ACTIVATION(name) name,
-#include "core/activations.def"
-#undef PUMICE_ACTIVATION
-};
+// Names by value: as the bindings and tests call them.
 inline constexpr std::string_view kActivations[] = {
 #define PUMICE_ACTIVATION(name) #name,
 #include "core/activations.def"
 #undef PUMICE_ACTIVATION
 };
-enum class NormKind : std::uint8_t { rms, layer };
-enum class PoolKind : std::uint8_t { mean, cls, last, max, mean_sqrt_len, weighted_mean };
+#define PUMICE_QUOTED(name) #name,
+inline constexpr std::string_view kNormKinds[] = {PUMICE_NORM_KINDS(PUMICE_QUOTED)};
+inline constexpr std::string_view kPoolKinds[] = {PUMICE_POOL_KINDS(PUMICE_QUOTED)};
+#undef PUMICE_QUOTED
 
 // ---------------------------------------------------------------- operations
 // out = scale * tokens[id] (+ positions[position]) (+ types[type]).
@@ -176,5 +176,8 @@ using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store,
 inline std::string_view name(const Op& op) {
   return std::visit([](const auto& it) { return it.kName; }, op);
 }
+// "GatedLinear" -> "gated_linear": what the bindings, tests/op_cases.json and bench call an operation.
+std::string snake_case(std::string_view name);
+std::vector<std::string> op_names();  // of all, in the order of Op, in snake case
 
 }  // namespace pumice

@@ -13,8 +13,6 @@
 
 namespace pumice {
 
-inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast
-
 // ---------------------------------------------------------------- weights, as far as a program's shapes go
 // Names are views into the weights that the shapes were taken from.
 struct MatrixShape {

@@ -3,6 +3,7 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -87,10 +88,10 @@ const Kernels& kernels() {
   return chosen;
 }
 
-const std::vector<const char*>& known_isas() {
-  static const std::vector<const char*> names = [] {
-    std::vector<const char*> all;
-    for (auto candidate = known().rbegin(); candidate != known().rend(); ++candidate) all.push_back(candidate->kernels.isa);
+std::span<const char* const> known_isas() {
+  static const auto names = [] {
+    std::array<const char*, std::tuple_size_v<std::remove_cvref_t<decltype(known())>>> all;
+    std::transform(known().rbegin(), known().rend(), all.begin(), [](const Known& candidate) { return candidate.kernels.isa; });
     return all;
   }();
   return names;

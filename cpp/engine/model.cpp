@@ -26,13 +26,13 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
   for (const StagePlan& stage : placement.stages) {
     std::vector<bool>& mine = used[stage.device];
-    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::tokens), count));
+    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::tokens), d.weights));
   }
   std::vector<bool>& last = used[placement.stages.back().device];
-  if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), count));
+  if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
   if (d.labels > 0) {
     last = merge(
-        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
+        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), d.weights));
   }
   return used;
 }

@@ -270,7 +270,7 @@ class Planner {
 
   std::string formats_of(const Program& program) const {
     std::set<std::string_view> names;
-    const auto used = model::used_matrices(program, d_.weights.matrices.size());
+    const auto used = model::used_matrices(program, d_.weights);
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) names.insert(name(d_.weights.matrices[i].format));
     }

@@ -138,9 +138,9 @@ struct RopeScaling {
 };
 
 // inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
-Rope scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   constexpr double kTwoPi = 2 * 3.14159265358979323846;
-  Rope rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
+  RopeTable rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
   for (std::int32_t j = 0; j < dims / 2; ++j) {
     const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
     rope.inv_freq[static_cast<std::size_t>(j)] = 1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
@@ -177,8 +177,8 @@ Rope scaled_rope(const Reader& read, double theta, std::int32_t dims, const Rope
 }
 
 // Numbers that are each in range can still give frequencies that are none.
-Rope make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
-  Rope rope = scaled_rope(read, theta, dims, s, interleaved);
+RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+  RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
   const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
   if (!std::ranges::all_of(rope.inv_freq, sound) || !sound(rope.magnitude)) {
     throw Error(ErrorKind::model_format, str(read.file().path(), ": rotary base ", theta, " with scaling \"", s.type, "\" by ", s.factor,

@@ -30,7 +30,7 @@ struct Config {
   Activation activation = Activation::none;
   float attention_scale = 0, attention_softcap = 0, embedding_scale = 1;
   std::vector<Layer> layers;
-  std::vector<Rope> ropes;  // none for encoders with learned positions
+  std::vector<RopeTable> ropes;  // none for encoders with learned positions
   std::optional<PoolKind> pooling;  // when the file says
 };
 

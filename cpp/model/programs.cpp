@@ -1,6 +1,7 @@
 #include "model/programs.h"
 
 #include "core/error.h"
+#include "core/program_check.h"
 
 namespace pumice::model {
 namespace {
@@ -91,8 +92,11 @@ class Builder {
     } else {
       attend.cache = static_cast<CacheId>(program_.caches.size());
       program_.caches.push_back({c_.kv_heads, c_.head_dim});
-      program_.ops.push_back(RopeStore{.q = q_, .k = k_, .v = v_, .cache = attend.cache, .head_dim = c_.head_dim,
-                                       .rope = c_.ropes[static_cast<std::size_t>(settings.rope)]});
+      attend.causal = true;
+      for (const View& x : {q_, k_}) {
+        program_.ops.push_back(Rope{.x = x, .head_dim = c_.head_dim, .table = c_.ropes[static_cast<std::size_t>(settings.rope)]});
+      }
+      program_.ops.push_back(Store{.k = k_, .v = v_, .cache = attend.cache});
     }
     program_.ops.push_back(attend);
     close_branch(attended_, weight(Role::attn_out), weight(Role::attn_branch_norm), weight(Role::attn_residual_norm));
@@ -169,26 +173,8 @@ Program head_program(const Description& d) { return Builder(d, "head").head(Buil
 Program log_prob_program(const Description& d) { return Builder(d, "log-probabilities").head(Builder::Give::log_probs); }
 Program top_program(const Description& d) { return Builder(d, "largest logits").head(Builder::Give::top); }
 
-std::vector<bool> used_matrices(const Program& program, std::size_t matrices) {
-  std::vector<bool> used(matrices, false);
-  const auto mark = [&](MatrixId id) {
-    if (id != MatrixId::none) used[static_cast<std::size_t>(id)] = true;
-  };
-  struct Visitor {
-    const decltype(mark)& mark_;
-    void operator()(const Embed& op) const { mark_(op.tokens), mark_(op.positions), mark_(op.types); }
-    void operator()(const Linear& op) const { for (const LinearPart& part : op.parts) mark_(part.weight); }
-    void operator()(const GatedLinear& op) const { mark_(op.gate), mark_(op.up); }
-    void operator()(const Norm&) const {}
-    void operator()(const RopeStore&) const {}
-    void operator()(const Attend&) const {}
-    void operator()(const Select&) const {}
-    void operator()(const Pool&) const {}
-    void operator()(const LogProb&) const {}
-    void operator()(const Top&) const {}
-  };
-  for (const Op& op : program.ops) std::visit(Visitor{mark}, op);
-  return used;
+std::vector<bool> used_matrices(const Program& program, const Weights& weights) {
+  return check_program(program, shapes_of(weights)).used;
 }
 
 }  // namespace pumice::model

@@ -24,6 +24,6 @@ constexpr std::int32_t top_masked(std::int32_t vocab) { return std::clamp(vocab 
 Program top_program(const Description& d);
 
 // Which matrices a program reads.
-std::vector<bool> used_matrices(const Program& program, std::size_t matrices);
+std::vector<bool> used_matrices(const Program& program, const Weights& weights);
 
 }  // namespace pumice::model

@@ -34,7 +34,9 @@ Program layer(bool cached) {
   if (cached) {
     p.caches = {{2, 4}};
     attend.cache = CacheId{0};
-    p.ops.push_back(RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = 4, .rope = {}});
+    attend.causal = true;
+    p.ops.push_back(Rope{.x = q, .head_dim = 4, .table = {}});
+    p.ops.push_back(Store{.k = k, .v = v, .cache = CacheId{0}});
   } else {
     attend.k = k;
     attend.v = v;

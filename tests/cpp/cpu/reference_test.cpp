@@ -104,7 +104,7 @@ TEST(Reference, GatedActivations) {
   for (const auto& [activation, one, minus_two] : known) {
     Device d;
     const View x = d.slot(1), out = d.slot(1);
-    d.program.ops = {GatedLinear{x, out, d.matrix(1, 1, {1}), d.matrix(1, 1, {3}), activation}};
+    d.program.ops = {GatedLinear{.in = x, .out = out, .gate = d.matrix(1, 1, {1}), .up = d.matrix(1, 1, {3}), .activation = activation}};
     d.program.input = x.slot, d.program.output = out.slot;
     expect_near(d.run({.rows = 2}, {1, -2}, 2), {3 * one, -6 * minus_two});
   }
@@ -116,7 +116,7 @@ TEST(Reference, RopeTurnsPairs) {
   for (const bool interleaved : {false, true}) {
     Device d;
     const View q = d.slot(4);
-    d.program.ops = {RopeStore{.q = q, .head_dim = 4, .rope = {{1, .5f}, interleaved, 2}}};
+    d.program.ops = {Rope{.x = q, .head_dim = 4, .table = {{1, .5f}, interleaved, 2}}};
     d.program.input = d.program.output = q.slot;
     const std::vector<Segment> segments = {{0, 1, 3, {}}};
     const auto got = d.run({.rows = 1, .segments = segments}, {1, 0, 0, 1}, 4);
@@ -134,13 +134,13 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   const View q = d.slot(4), out = d.slot(4);
   const View k{q.slot, 2, 1}, v{q.slot, 3, 1}, heads{q.slot, 0, 2};  // two heads of one dimension share one of k and v
   d.program.caches = {{1, 1}};
-  d.program.ops = {RopeStore{.q = heads, .k = k, .v = v, .cache = CacheId{0}, .head_dim = 1, .rope = {}}};
+  d.program.ops = {Store{.k = k, .v = v, .cache = CacheId{0}}};
   d.program.input = q.slot;
   reference::ReferenceBackend backend;
   const auto mean_of = [&](std::int32_t window, bool cached) {
     const auto caches = backend.caches(d.program.caches, KvFormat::f16);
     caches->reserve(3);
-    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .window = window};
+    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
     if (cached) {
       attend.cache = CacheId{0};
     } else {
@@ -236,9 +236,8 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   Device d;
   const View x = d.slot(3), out = d.slot(1);
   d.program.caches = {{1, 1}};
-  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1};
-  d.program.ops = {RopeStore{.q = {x.slot, 0, 1}, .k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}, .head_dim = 1, .rope = {}},
-                   attend};
+  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1, .causal = true};
+  d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;
   const auto caches = backend.caches(d.program.caches, KvFormat::f32);
   caches->reserve(1);

@@ -30,7 +30,7 @@ std::vector<int> windows(const Config& c) {
   return list;
 }
 
-double base_of(const Rope& rope) {  // inv_freq[1] = base^(-2 / dims)
+double base_of(const RopeTable& rope) {  // inv_freq[1] = base^(-2 / dims)
   return std::pow(static_cast<double>(rope.inv_freq.at(1)), -static_cast<double>(rope.inv_freq.size()));
 }
 
@@ -202,7 +202,7 @@ Config scaled_gguf(Json keys) {
   m.config.update(keys);
   return read(m);
 }
-void expect_frequencies(const Rope& rope, const std::function<double(int)>& expected) {
+void expect_frequencies(const RopeTable& rope, const std::function<double(int)>& expected) {
   ASSERT_EQ(rope.inv_freq.size(), static_cast<std::size_t>(kDims / 2));
   for (int j = 0; j < kDims / 2; ++j) EXPECT_NEAR(rope.inv_freq[static_cast<std::size_t>(j)] / expected(j), 1, 2e-6) << j;
 }

@@ -17,15 +17,9 @@ struct Loaded {
   Description d;
 };
 
-std::string name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"embed", "norm", "linear", "gated", "rope", "attend", "select", "pool", "logprob",
-                                           "top"};
-  static_assert(std::size(kNames) == std::variant_size_v<Op>);
-  return kNames[op.index()];
-}
 std::string text(const Program& p) {
   std::string names;
-  for (const Op& op : p.ops) names += (names.empty() ? "" : " ") + name_of(op);
+  for (const Op& op : p.ops) names += (names.empty() ? "" : " ") + snake_case(name(op));
   return names;
 }
 const SlotShape& slot(const Program& p, std::int32_t index) { return p.slots.at(static_cast<std::size_t>(index)); }
@@ -42,7 +36,7 @@ std::vector<T> all(const Program& p) {
 
 std::set<std::string> used_names(const Description& d, const Program& p) {
   std::set<std::string> names;
-  const auto used = used_matrices(p, d.weights.matrices.size());
+  const auto used = used_matrices(p, d.weights);
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (used[i]) names.insert(d.weights.matrices[i].name);
   }
@@ -50,8 +44,8 @@ std::set<std::string> used_names(const Description& d, const Program& p) {
 }
 
 TEST(Programs, OperationsOfEachFamily) {
-  const std::string llama = "norm linear rope attend linear norm gated linear";
-  const std::string gemma = "norm linear norm norm rope attend linear norm norm gated linear norm";
+  const std::string llama = "norm linear rope rope store attend linear norm gated_linear linear";
+  const std::string gemma = "norm linear norm norm rope rope store attend linear norm norm gated_linear linear norm";
   const std::string bert = "linear attend linear norm linear linear norm";
   const std::map<std::string, std::pair<std::string, std::string>> table = {
       // before the layers, a layer
@@ -71,7 +65,7 @@ TEST(Programs, OperationsOfEachFamily) {
     EXPECT_EQ(text(body_program(m.d, 0, 0, Output::tokens)), start);
     if (m.d.config.architecture->task == Task::generate) {
       EXPECT_EQ(text(head_program(m.d)), "norm linear");
-      EXPECT_EQ(text(log_prob_program(m.d)), "norm linear logprob");
+      EXPECT_EQ(text(log_prob_program(m.d)), "norm linear log_prob");
       EXPECT_EQ(text(top_program(m.d)), "norm linear top");
     }
   }
@@ -123,16 +117,20 @@ TEST(Programs, DetailsOfTheLayers) {
   const Loaded gemma(tiny::make("gemma3", 4));
   const Program p = body_program(gemma.d, 0, 4, Output::selected);
   const auto attends = all<Attend>(p);
-  const auto ropes = all<RopeStore>(p);
+  const auto ropes = all<Rope>(p);
+  const auto stores = all<Store>(p);
   ASSERT_EQ(attends.size(), 4u);
   ASSERT_EQ(p.caches.size(), 4u);
   for (std::size_t i = 0; i < 4; ++i) {
     const bool windowed = i % 2 == 0;  // sliding_window_pattern 2
     EXPECT_EQ(attends[i].window, windowed ? 24 : 0);
     EXPECT_EQ(attends[i].cache, static_cast<CacheId>(i));
-    EXPECT_EQ(ropes[i].cache, attends[i].cache);
-    EXPECT_EQ(ropes[i].rope, gemma.d.config.ropes[windowed ? 1 : 0]);
-    EXPECT_EQ(ropes[i].k.width, tiny::kKvHeads * tiny::kHeadDim);
+    EXPECT_TRUE(attends[i].causal);
+    EXPECT_EQ(stores[i].cache, attends[i].cache);
+    EXPECT_EQ(stores[i].k, ropes[2 * i + 1].x);
+    for (const std::size_t x : {2 * i, 2 * i + 1}) EXPECT_EQ(ropes[x].table, gemma.d.config.ropes[windowed ? 1 : 0]);
+    EXPECT_EQ(ropes[2 * i].x, attends[i].q);
+    EXPECT_EQ(stores[i].k.width, tiny::kKvHeads * tiny::kHeadDim);
     EXPECT_EQ(attends[i].q.width, tiny::kHeads * tiny::kHeadDim);
     EXPECT_EQ(attends[i].kv_heads, tiny::kKvHeads);
     EXPECT_EQ(p.caches[i].kv_heads, tiny::kKvHeads);
