@@ -64,7 +64,8 @@ def activation_switch(definitions: str) -> str:
     cases = [(name, f"return activate_{name}(x, alphas);") for name in names]
     # What no host sends, a number beyond the list, gives NaN: seen in the first result, unlike x as it came.
     last = "  return uintBitsToFloat(0x7fc00000u);\n"
-    return "".join([*constants(names, "activation"), switch("float activate(uint activation, float x, vec2 alphas)", cases, last, "activation")])
+    head = "float activate(uint activation, float x, vec2 alphas)"
+    return "".join([*constants(names, "activation"), switch(head, cases, last, "activation")])
 
 
 def main() -> None:
