@@ -192,6 +192,8 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
         if typed:
             types += [0] * (length // 2) + [1] * (length - length // 2)
             arguments["token_type_ids"] = torch.tensor([types[-length:]])
+        if variant.bidirectional:
+            arguments["attention_mask"] = torch.zeros(1, 1, length, length)  # added to the scores in place of the causal one
         with torch.no_grad():
             hidden.append(body(**arguments).last_hidden_state[0].float().numpy())
             if variant.kind == "classifier":

@@ -35,7 +35,7 @@ def check_greedy(model: pumice.Model, golden: dict[str, np.ndarray], name: str) 
     result = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0)
     expected = golden["greedy"].tolist()  # transformers was told to go on after an end token; generate() stops there
     config = json.loads((random_models.GOLDENS / f"{name}.config.json").read_text())
-    eos = config.get("eos_token_id")
+    eos = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
     ends = [expected.index(end) for end in (eos if isinstance(eos, list) else [eos]) if end in expected]
     assert len(expected) == 64
     assert result.ids.tolist() == expected[: min(ends, default=64)]
