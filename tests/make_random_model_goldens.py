@@ -6,6 +6,7 @@ small models of tests/random_models. Needs torch, transformers and safetensors; 
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def write_folder_files(variant: Variant) -> None:
     import transformers
     from safetensors import safe_open
 
-    config = getattr(transformers, variant.config)(**variant.settings)
+    config = getattr(transformers, variant.config)(**copy.deepcopy(variant.settings))  # it adds keys to dictionaries that it is given
     cls = auto_class(variant)
     model = (cls.from_config if hasattr(cls, "from_config") else cls._from_config)(config, attn_implementation="eager")
     with tempfile.TemporaryDirectory() as folder:
@@ -192,6 +193,8 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
         if typed:
             types += [0] * (length // 2) + [1] * (length - length // 2)
             arguments["token_type_ids"] = torch.tensor([types[-length:]])
+        if variant.bidirectional:
+            arguments["attention_mask"] = torch.zeros(1, 1, length, length)  # added to the scores in place of the causal one
         with torch.no_grad():
             hidden.append(body(**arguments).last_hidden_state[0].float().numpy())
             if variant.kind == "classifier":

@@ -35,6 +35,7 @@ class Variant:
     scale: float = 1.0  # of the matrices, where the logits of the family's own scaling would be flat
     scales: dict[str, float] = dataclasses.field(default_factory=dict)  # of tensors whose names contain the key
     texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
+    bidirectional: bool = False  # encoders: a decoder's body whose remote code on the hub is not causal
     end: int | None = None  # encoders: the last id of each text, where the family looks for one
     bare: bool = False  # names without the prefix of the body, as in the hub's older files
     hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
