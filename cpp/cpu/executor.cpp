@@ -436,7 +436,7 @@ class BatchRun final : public Job {
     }
     if (matrix.row_major) {
       blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
-                       reinterpret_cast<const float*>(matrix.data.data()) + first * matrix.cols, matrix.cols, out, out_stride);
+                       reinterpret_cast<const float*>(matrix.data) + first * matrix.cols, matrix.cols, out, out_stride);
     } else {
       const ProductF32 product = part.may_round ? matrix.kernels->product_bf16 : matrix.kernels->product_f32;
       product(matrix.group(first / kGroupRows), count, matrix.cols, row(in, rows.first), stride(in), rows.count, out, out_stride);

@@ -362,6 +362,15 @@ TEST(System, TheTightestCgroupCounts) {
   EXPECT_EQ(cgroup_memory(fake.root()).free, 500000u) << "cached file pages are given back on demand";
 }
 
+TEST(System, HugePages) {
+  const FakeRoot fake;
+  EXPECT_EQ(huge_pages(fake.root()), "unknown");
+  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  EXPECT_EQ(huge_pages(fake.root()), "madvise");
+  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  EXPECT_EQ(huge_pages(fake.root()), "never");
+}
+
 TEST(System, ThisMachine) {
   EXPECT_GE(default_threads(), 1);
   EXPECT_LE(default_threads(), allowed_cpus());
