@@ -211,9 +211,11 @@ class BatchRun final : public Job {
       const Step& step = plan_.steps[step_];
       in_tail_ = step_ >= plan_.tail;
       ++step_;
+      shared_out_ = false;
       const std::int64_t tasks = std::visit([&](const auto& s) { return this->tasks(s); }, step);
       if (tasks == 0) continue;
       now_ = &step;
+      if (shared_out_) space_.shares.deal(tasks);
       if (tasks > 1) return tasks;
       cancel_.check();
       task(0, thread);  // not worth a barrier
@@ -221,6 +223,7 @@ class BatchRun final : public Job {
   }
 
   void task(std::int64_t index, int thread) override {
+    if (shared_out_) index = space_.shares.take(thread);
     std::visit([&](const auto& s) { this->run(s, index, thread); }, *now_);
   }
 
@@ -392,12 +395,13 @@ class BatchRun final : public Job {
 
   // ------------------------------------------------------------ products
   // Tasks are blocks of groups of one part times blocks of rows; the blocks of groups are innermost, so that threads at work at the
-  // same time share the rows, which are the larger half.
+  // same time share the rows, which are the larger half. Of few rows the weights are what counts: each thread takes a run of tasks.
   std::int64_t cut_product(std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, Rows kind, std::int64_t most_groups) {
     range_ = rows_of(kind);
     const std::int64_t share = space_.threads * 8;
     std::int64_t blocks = 1;
     if (range_.count <= kNarrowRows) {
+      shared_out_ = true;
       rows_per_task_ = std::max<std::int64_t>(1, range_.count);
       const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
       groups_per_task_ = std::clamp(ceil_div(groups, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
@@ -432,7 +436,7 @@ class BatchRun final : public Job {
     }
     if (matrix.row_major) {
       blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
-                       reinterpret_cast<const float*>(matrix.data.data()) + first * matrix.cols, matrix.cols, out, out_stride);
+                       reinterpret_cast<const float*>(matrix.data) + first * matrix.cols, matrix.cols, out, out_stride);
     } else {
       const ProductF32 product = part.may_round ? matrix.kernels->product_bf16 : matrix.kernels->product_f32;
       product(matrix.group(first / kGroupRows), count, matrix.cols, row(in, rows.first), stride(in), rows.count, out, out_stride);
@@ -830,6 +834,7 @@ class BatchRun final : public Job {
   // The step at work, and how it is cut: written between phases only.
   const Step* now_ = nullptr;
   bool in_tail_ = false;
+  bool shared_out_ = false;  // tasks are taken from space_.shares, whatever number the team calls
   Range range_{0, 0};
   std::int64_t rows_per_task_ = 1, groups_per_task_ = 1, group_tasks_ = 1, units_per_merge_ = 1;
 };

@@ -27,7 +27,8 @@ def devices() -> list[dict[str, Any]]:
     """One dict per device: id, name, type, driver, memory_total, memory_free, features (list of str), usable, why_not."""
 
 def build_info() -> dict[str, Any]:
-    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads, formats (names), architectures."""
+    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads,
+    huge_pages (always, madvise, never, unknown), formats (names), architectures."""
 
 def self_test() -> list[dict[str, Any]]:
     """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail (str)."""

@@ -33,6 +33,22 @@ inline Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); 
 inline Floats splat(float v) { return _mm512_set1_ps(v); }
 inline Floats zero_floats() { return _mm512_setzero_ps(); }
 
+// vpbroadcastd: on Zen 4 vbroadcastss to 512 bits takes twice as long.
+inline Floats broadcast_float(const float* p) { return _mm512_castsi512_ps(broadcast4(p)); }
+inline __mmask16 first(std::int64_t lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
+inline Floats load_first(const float* p, std::int64_t lanes) { return _mm512_maskz_loadu_ps(first(lanes), p); }  // the others are zeros
+// The first and the second of `count` <= 16 pairs of dwords; zeros for the others.
+inline void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
+  const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << (2 * count)) - 1);
+  const Ints low = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), p);
+  const Ints high = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), p + 16);
+  const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  out[0] = _mm512_permutex2var_epi32(low, even, high);
+  out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
+}
+inline Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+
 inline Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
 inline Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
 inline Ints bit_xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }

@@ -715,6 +715,10 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
   EXPECT_EQ(steps.back(), 1000u * 544 + 77u * 1200);
   const auto& own = dynamic_cast<const PackedWeights&>(*packed);
+  const PackedMatrix &a = own.matrices()[0], &second = own.matrices()[1];
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.data) % 64, 0u);
+  EXPECT_EQ(second.data, a.data + packed_bytes(b.weights.matrices[0])) << "one arena, in the model's order";
+  EXPECT_EQ(own.matrices()[2].data, nullptr);
   std::vector<float> expected(512), found(512);
   std::vector<std::uint8_t> row(2048);
   for (std::size_t m = 0; m < 2; ++m) {

@@ -83,6 +83,20 @@ inline Floats splat(float x) {
 }
 inline Floats zero_floats() { return splat(0.0f); }
 
+inline Floats broadcast_float(const float* p) { return splat(*p); }
+inline Floats load_first(const float* p, std::int64_t lanes) {
+  return floats([&](int i) { return i < lanes ? p[i] : 0.0f; });
+}
+inline void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
+  for (int j = 0; j < 2; ++j) out[j] = dwords([&](int i) { return i < count ? p[2 * i + j] : 0; });
+}
+inline Ints add_dwords(const Ints& a, const Ints& b) {
+  return dwords([&](int i) { return a.d[i] + b.d[i]; });
+}
+inline Ints multiply_dwords(const Ints& a, const Ints& b) {
+  return dwords([&](int i) { return a.d[i] * b.d[i]; });
+}
+
 inline Ints bit_and(const Ints& a, const Ints& b) {
   return dwords([&](int i) { return a.d[i] & b.d[i]; });
 }
