@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
+#include "interruptible.h"
 #include "model.h"
 #include "model/architecture.h"
 #include "ops.h"
@@ -97,6 +98,7 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
 PYBIND11_MODULE(_core, module) {
   using namespace pumice::bindings;
   module.attr("__version__") = PUMICE_VERSION;
+  find_main_thread();
   bind_errors(module);
   bind_files(module);
   bind_models(module);

@@ -188,6 +188,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     bar = _LoadBar(checked["progress"], path.name)
     try:
         engine, lost = _load_engine(file, checked, config, bar.update)
+    except Exception:
+        tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
+        raise
     finally:
         bar.close()
     try:
