@@ -122,7 +122,6 @@ py::dict placement_dict(const engine::Placement& p) {
                   "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
-// A model that close() can empty. Running calls hold the inner pointer for themselves.
 // How long a model's calls took of late.
 class Pace {
  public:
@@ -139,6 +138,7 @@ class Pace {
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
+// A model that close() can empty. Running calls hold the inner pointer for themselves.
 class Handle {
  public:
   explicit Handle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
