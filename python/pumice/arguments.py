@@ -36,6 +36,11 @@ KNOWN_ELSEWHERE = {
 }
 
 
+def plain(text: str) -> str:
+    """The characters of a str: str() of a subclass (an Enum of strings) may say something else, and so may its own methods."""
+    return str.__str__(text)
+
+
 def shown(value: object, most: int = 200) -> str:
     """A value as a message shows it: its repr, cut after so many characters."""
     try:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import choice, did_you_mean, flag, integer, shown, warn
+from .arguments import choice, did_you_mean, flag, integer, plain, shown, warn
 from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError
 from .interruptible import Task
 from .sentence_config import SentenceConfig
@@ -123,10 +123,11 @@ class Rows:
 
 
 def check_text(text: object, name: str) -> str:
-    """A real str that UTF-8 can write."""
+    """A real str that UTF-8 can write; of a subclass its characters."""
     if not isinstance(text, str):
         hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
         raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")
+    text = plain(text)
     if not text.isascii():
         try:
             text.encode()
@@ -135,7 +136,7 @@ def check_text(text: object, name: str) -> str:
                 f"{name} has a lone surrogate {text[error.start]!r} at character {error.start}: it is not valid Unicode text. "
                 f'text.encode("utf-8", "replace").decode() mends it'
             ) from None
-    return text if type(text) is str else str(text)
+    return text
 
 
 def windows(items: Iterable[Any], length: Callable[[Any], int]) -> Iterator[list[Any]]:
@@ -214,6 +215,7 @@ class Encoder:
                 return ""
             if not isinstance(name, str):
                 raise TypeError(f"prompt_name must be a string, not {type(name).__name__} {shown(name)}")
+            name = plain(name)
             if name not in self.config.prompts:
                 known = ", ".join(map(repr, self.config.prompts)) or "none: load(prompts={...}) gives it some"
                 hint = did_you_mean(name, self.config.prompts)

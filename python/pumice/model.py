@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, plain, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
 from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
 from .generation import (
@@ -416,7 +416,7 @@ class Model:
     ) -> list[encoding.RankHit]:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
         self._need("classify", "rank()")
-        encoding.check_text(query, "query")
+        query = encoding.check_text(query, "query")
         texts = list(encoding.items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
@@ -573,7 +573,7 @@ class Model:
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
         """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
-        encoding.check_text(text, "text")
+        text = encoding.check_text(text, "text")
         add_special = flag("add_special", add_special)
         work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
         ids = interruptible(work) if len(text) > encoding.DIRECT_CHARACTERS else work()
@@ -592,8 +592,9 @@ class Model:
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizers.Tokenizer that this model uses."""
-        return self._tokenizer.backend
+        """A copy of the tokenizers.Tokenizer of this model, always the same one: what is changed in it (padding, truncation, added
+        tokens) changes nothing that the model gives. load(tokenizer=) takes a changed one."""
+        return self._tokenizer.shared_copy
 
     # ------------------------------------------------------------ the model itself
     def _move_to_cpu(self, lost_core: _core.Model, lost: DeviceLostError) -> None:
@@ -758,5 +759,6 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     checked = []
     for i, message in enumerate(messages):
         calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
-        checked.append({**message, "content": None if calls_tools else check_content(message["content"], f"the content of message {i}")})
+        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
+        checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked
