@@ -134,6 +134,26 @@ ends(begin, 10)
     assert (ended.stdout, ended.stderr[-500:]) == ("{0: 10}\n", "")
 
 
+def test_a_process_ends_behind_a_load_that_was_interrupted(tmp_path: Path) -> None:
+    """The threads that build the tokenizer and pack the weights are still at work then."""
+    ended = run(
+        ENDS
+        + """
+import signal
+def interrupted(i):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002 + i * 0.002)
+    try:
+        pumice.load(samples.smollm2() if i % 2 else samples.minilm())
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+ends(interrupted, 40)
+"""
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 40}\n", "")
+
+
 FORK = """
 def in_children(work, times):
     for i in range(times):
