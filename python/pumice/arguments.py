@@ -154,6 +154,21 @@ def _range(low: float, high: float, infinite: float) -> str:
     return f"at least {low}" if high == infinite else f"at least {low} and at most {high}"
 
 
+def length(items: Any, name: str) -> int | None:
+    """What len() says, which may be wrong; None for what has no length."""
+    try:
+        return len(items)
+    except TypeError:
+        return None
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} is a {type(items).__name__} whose len() fails: {error}") from error
+
+
+def listed(items: Iterable[Any]) -> list[Any]:
+    """What comes out of a container: list() would make room for as many as its len() promises."""
+    return [item for item in items]  # noqa: C416
+
+
 def warn(category: type[Warning], message: str) -> None:
     """A warning that points at the first line outside of this package."""
     level, frame = 1, sys._getframe()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, plain, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, plain, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
 from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
 from .generation import (
@@ -417,7 +417,7 @@ class Model:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
         self._need("classify", "rank()")
         query = encoding.check_text(query, "query")
-        texts = list(encoding.items_of(documents, "documents")[0])
+        texts = listed(encoding.items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
         if scores.shape[1] != 1:
@@ -744,6 +744,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         messages = [{"role": "user", "content": messages}]
     if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
         raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
+    messages = listed(messages)
     if not messages:
         raise ValueError("messages is empty; a conversation has at least one message")
     for i, message in enumerate(messages):

@@ -544,7 +544,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
-        what = "not a regular file" if path.exists() else "a link to nothing" if path.is_symlink() else "not there"
+        what = "not a regular file" if path.exists() else "a link to nothing or to itself" if path.is_symlink() else "not there"
         raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
     size = path.stat().st_size
     if size > MAX_TOKENIZER_BYTES:
