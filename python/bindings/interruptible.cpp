@@ -101,7 +101,7 @@ Workers& workers() {
 unsigned long python_main_thread = 0;  // where Python is embedded it may not be the process's
 
 bool on_main_thread() {
-  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();  // after fork() the child's only thread is its main thread
+  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();  // after fork() the child's only thread is the main one
 }
 
 }  // namespace
