@@ -47,8 +47,8 @@ using engine::LoadOptions;
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {
-    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", std::string(py::str(py::dtype::of<T>())),
-         ", found ", array.ndim(), " dimensions of ", std::string(py::str(array.dtype())));
+    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", text_of(py::dtype::of<T>()),
+         ", found ", array.ndim(), " dimensions of ", text_of(array.dtype()));
   }
   return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
 }
@@ -122,7 +122,6 @@ py::dict placement_dict(const engine::Placement& p) {
                   "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
-// A model that close() can empty. Running calls hold the inner pointer for themselves.
 // How long a model's calls took of late.
 class Pace {
  public:
@@ -139,6 +138,7 @@ class Pace {
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
+// A model that close() can empty. Running calls hold the inner pointer for themselves.
 class Handle {
  public:
   explicit Handle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
@@ -234,11 +234,11 @@ class Counter {
       if (value == shown_ || now - last_ < std::chrono::milliseconds(100)) return;
       shown_ = value;
       last_ = now;
-      (*callback_)(*arguments(value));
+      call(*callback_, arguments(value));
     };
   }
   void finish(std::uint64_t value, const std::function<py::tuple(std::uint64_t)>& arguments) {
-    if (callback_ && shown_ != value) (*callback_)(*arguments(value));
+    if (callback_ && shown_ != value) call(*callback_, arguments(value));
   }
 
  private:
@@ -360,7 +360,7 @@ T param(const py::dict& params, const char* key, T otherwise) {
   try {
     return params[key].cast<T>();
   } catch (const py::cast_error&) {
-    fail(ErrorKind::wrong_type, key, " is ", std::string(py::repr(params[key])), ", which is no number of the right kind or size");
+    fail(ErrorKind::wrong_type, key, " is ", repr_of(params[key]), ", which is no number of the right kind or size");
   }
 }
 
@@ -369,8 +369,8 @@ engine::GenerateParams generate_params(const py::dict& params) {
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs"};
   for (const auto& [key, value] : params) {
-    if (std::ranges::find(known, std::string(py::str(key))) == known.end())
-      fail(ErrorKind::wrong_type, "unknown parameter ", std::string(py::str(key)));
+    if (std::ranges::find(known, text_of(key)) == known.end())
+      fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
   }
   engine::GenerateParams p;
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);

@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
+#include "interruptible.h"
 #include "model.h"
 #include "model/family.h"
 #include "ops.h"
@@ -98,9 +99,10 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
 }  // namespace
 }  // namespace pumice::bindings
 
-PYBIND11_MODULE(_core, module) {
+PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   using namespace pumice::bindings;
   module.attr("__version__") = PUMICE_VERSION;
+  find_main_thread();
   bind_errors(module);
   bind_files(module);
   bind_models(module);
@@ -109,4 +111,15 @@ PYBIND11_MODULE(_core, module) {
   module.def("build_info", &build_info);
   module.def("self_test", &self_test);
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
+}
+
+// What Python calls for _core. In a sub-interpreter, pybind11 waits for the GIL of the main one, which this thread holds: asked before.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError,
+                    "pumice works in Python's main interpreter only, and this is a sub-interpreter; import it in the main interpreter, "
+                    "or use a process (multiprocessing) in place of the sub-interpreter");
+    return nullptr;
+  }
+  return PyInit_pumice_core();
 }

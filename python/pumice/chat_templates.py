@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import os
 import re
 import sys
 import threading
@@ -26,7 +27,7 @@ from jinja2 import ext, filters, nodes, runtime, sandbox, tests, visitor
 from jinja2.exceptions import SecurityError
 from markupsafe import escape
 
-from .arguments import shown
+from .arguments import plain, shown
 from .errors import ChatTemplateError
 from .side_files import read_json, read_object, read_text
 
@@ -696,7 +697,7 @@ def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -
     tokens = _gguf_tokens(file) if file.kind == "gguf" else _folder_tokens(_folder_of(file))
     named = _gguf_templates(file) if file.kind == "gguf" else _folder_templates(_folder_of(file))
     if override is not None:
-        return ChatTemplate(_overriding(str(override), named), **tokens)
+        return ChatTemplate(_overriding(plain(os.fsdecode(override)), named), **tokens)
     if not named:
         return None
     if "default" not in named:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import integer, real, shown
+from .arguments import integer, listed, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
@@ -216,6 +216,8 @@ BYTES = (bytes, bytearray, memoryview)
 
 def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
     """Ids as int32, each checked against the vocabulary."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
     try:
         array = np.asarray(None if isinstance(given, BYTES) else given)
     except ValueError:  # rows of different lengths
@@ -225,6 +227,10 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
+    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes them for 0 and 1
+        boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
+        if boolean is not None:
+            raise TypeError(f"{name}: token {boolean} is a boolean, not an id")
     wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
     if wrong.size:
         i = int(wrong[0])
@@ -255,7 +261,7 @@ def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
         return list(prompt), False
     if isinstance(prompt, (*BYTES, Mapping)) or not isinstance(prompt, Sequence):
         raise TypeError(f"prompt must be a string, token ids, or a list of either, not {type(prompt).__name__}")
-    prompts = list(prompt)
+    prompts = listed(prompt)
     if prompts and all(
         not isinstance(p, (str, Sequence, Mapping, *BYTES, np.ndarray)) or (isinstance(p, np.ndarray) and p.ndim == 0) for p in prompts
     ):

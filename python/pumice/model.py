@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, plain, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
 from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
 from .generation import (
@@ -189,6 +189,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     bar = _LoadBar(checked["progress"], path.name)
     try:
         engine, lost = _load_engine(file, checked, config, bar.update)
+    except Exception:
+        tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
+        raise
     finally:
         bar.close()
     try:
@@ -414,8 +417,8 @@ class Model:
     ) -> list[encoding.RankHit]:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
         self._need("classify", "rank()")
-        encoding.check_text(query, "query")
-        texts = list(encoding.items_of(documents, "documents")[0])
+        query = encoding.check_text(query, "query")
+        texts = listed(encoding.items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
         if scores.shape[1] != 1:
@@ -592,7 +595,7 @@ class Model:
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
         """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
-        encoding.check_text(text, "text")
+        text = encoding.check_text(text, "text")
         add_special = flag("add_special", add_special)
         work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
         ids = interruptible(work) if len(text) > encoding.DIRECT_CHARACTERS else work()
@@ -611,8 +614,9 @@ class Model:
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizers.Tokenizer that this model uses."""
-        return self._tokenizer.backend
+        """A copy of the tokenizers.Tokenizer of this model, always the same one: what is changed in it (padding, truncation, added
+        tokens) changes nothing that the model gives. load(tokenizer=) takes a changed one."""
+        return self._tokenizer.shared_copy
 
     # ------------------------------------------------------------ the model itself
     def _move_to_cpu(self, lost_core: _core.Model, lost: DeviceLostError) -> None:
@@ -762,6 +766,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         messages = [{"role": "user", "content": messages}]
     if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
         raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
+    messages = listed(messages)
     if not messages:
         raise ValueError("messages is empty; a conversation has at least one message")
     for i, message in enumerate(messages):
@@ -777,5 +782,6 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     checked = []
     for i, message in enumerate(messages):
         calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
-        checked.append({**message, "content": None if calls_tools else check_content(message["content"], f"the content of message {i}")})
+        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
+        checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked

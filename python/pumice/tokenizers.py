@@ -22,7 +22,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from . import gguf_tokenizer
-from .arguments import shown, shown_path
+from .arguments import plain, shown, shown_path
 from .errors import ModelFormatError, TokenizerError
 from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
 from .limits import check_memory
@@ -233,6 +233,11 @@ class Tokenizer:
                 previous = of if of is not None else previous
             layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
         return layouts[0], layouts[1]
+
+    @cached_property
+    def shared_copy(self) -> Backend:
+        """A backend for others to use and to change."""
+        return _copy(self.backend)
 
     @cached_property
     def _plain_backend(self) -> Backend:
@@ -478,15 +483,16 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         backend = getattr(override, "backend_tokenizer", override)  # transformers wraps one
         if not isinstance(backend, Backend):
             raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
-        return _with_files(Backend.from_str(backend.to_str()), _folder_of(file), file)
+        return _with_files(_copy(backend), _folder_of(file), file)
     if override is not None:
-        if not str(override):
+        given = plain(os.fsdecode(override))
+        if not given:
             raise ValueError('tokenizer="" is no path; None takes the model\'s own')
-        path = Path(override)
+        path = Path(given)
         if not path.exists():
-            raise FileNotFoundError(f"tokenizer={shown(str(override))}: there is no such file or folder")
+            raise FileNotFoundError(f"tokenizer={shown(given)}: there is no such file or folder")
         if not path.is_dir() and not path.is_file():
-            raise TokenizerError(f"tokenizer={shown(str(override))} is neither a regular file nor a folder")
+            raise TokenizerError(f"tokenizer={shown(given)} is neither a regular file nor a folder")
         folder = path if path.is_dir() else path.parent
         return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
     if file.kind == "gguf":
@@ -496,6 +502,11 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
     folder = _folder_of(file)
     return _with_files(_read_backend(folder, None), folder, file)
+
+
+def _copy(backend: Backend) -> Backend:
+    """With parts of its own: Backend(model) and its like share the model, the normalizer and the others."""
+    return Backend.from_str(backend.to_str())
 
 
 def _folder_of(file: ModelFile) -> Path:
@@ -533,7 +544,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
 
 def _read_bytes(path: Path) -> bytes:
     if not path.is_file():
-        what = "not a regular file" if path.exists() else "a link to nothing" if path.is_symlink() else "not there"
+        what = "not a regular file" if path.exists() else "a link to nothing or to itself" if path.is_symlink() else "not there"
         raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
     size = path.stat().st_size
     if size > MAX_TOKENIZER_BYTES:

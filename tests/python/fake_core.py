@@ -53,7 +53,7 @@ class DecodeStream:
 
 
 class Tokenizer:
-    backend = types.SimpleNamespace(kind="bytes")
+    shared_copy = types.SimpleNamespace(kind="bytes")
     eos_ids = [EOS]
     bos_id = BOS
     vocab_size = VOCAB
