@@ -588,7 +588,7 @@ def _bert(vocabulary: Path, folder: Path) -> Backend:
         if names[role] not in ids:
             raise TokenizerError(f"{vocabulary} has no token {names[role]!r}. {gguf_tokenizer.FIX}")
     backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in names.values() if t in ids])
-    gguf_tokenizer.set_template(backend, ids[names["cls"]], ids[names["sep"]], pair=True)
+    gguf_tokenizer.bert_template(backend, ids[names["cls"]], ids[names["sep"]])
     return backend
 
 
@@ -756,6 +756,7 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
     else:
         raise TokenizerError(f"{path} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}")
     backend.add_tokens(vocabulary.added())
-    gguf_tokenizer.set_template(backend, special.get("bos"), None)
+    bos = [special["bos"]] if "bos" in special else []
+    gguf_tokenizer.set_template(backend, bos, bos, [])
     ends = (special["eos"],) if "eos" in special else ()
     return Built(backend, special.get("bos"), ends, special)

@@ -369,6 +369,173 @@ def test_a_broken_sentencepiece_file_is_an_error(tmp_path: Path, cut: int) -> No
         load_tokenizer(File({}, str(tmp_path), "safetensors"))
 
 
+# ---- every kind of tokenizer: a folder and a GGUF file of it give the ids of the tokenizers package (make_tokenizer_goldens.py)
+
+
+def of_kind(keys: dict[str, Any], **more: Any) -> File:
+    return File({**{f"tokenizer.ggml.{key}": value for key, value in keys.items()}, **more})
+
+
+def folder_of(path: Path, spec: dict[str, Any]) -> Tokenizer:
+    (path / "tokenizer.json").write_text(json.dumps(spec))
+    return load_tokenizer(File({}, str(path), "safetensors"))
+
+
+def same_as(spec: dict[str, Any], tokenizer: Tokenizer, pairs: bool = True, types: bool = True) -> list[str]:
+    """The lines whose ids differ from those of the tokenizers package: alone, without special tokens, and in pairs."""
+    backend = Backend.from_str(json.dumps(spec))
+    wrong = [line for line in LINES if tokenizer.encode(line).tolist() != backend.encode(line).ids]
+    wrong += [
+        line for line in LINES if tokenizer.encode(line, add_special=False).tolist() != backend.encode(line, add_special_tokens=False).ids
+    ]
+    for first, second in zip(LINES[:40], LINES[40:80], strict=True) if pairs else ():
+        batch, expected = tokenizer.encode_pairs([(first, second)]), backend.encode(first, second)
+        given = [0] * len(batch.ids) if batch.types is None else batch.types.tolist()
+        if batch.ids.tolist() != expected.ids or (types and given != expected.type_ids):
+            wrong.append(f"{first} | {second}")
+    return wrong
+
+
+BYTE_BPE = golden("byte_bpe")
+ROLES = {"bos_token_id": 0, "eos_token_id": 1, "padding_token_id": 2}
+# What a converter writes beside the vocabulary: modern-bert's add_sep_token says that one separator stands between two texts.
+SAID = {"modern-bert": {"add_bos_token": True, "add_eos_token": True, "add_sep_token": False, "seperator_token_id": 1}}
+SAID["roberta-bpe"] = {"add_bos_token": True, "add_eos_token": True, "seperator_token_id": 1}
+
+
+@pytest.mark.parametrize("pre", sorted(BYTE_BPE["files"]))
+def test_byte_bpe_of_every_family(tmp_path: Path, pre: str) -> None:
+    tokens, merges = BYTE_BPE["tokens"], BYTE_BPE["merges"]
+    spec = json.loads(json.dumps(BYTE_BPE["files"][pre]))
+    spec["model"] |= {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == BYTE_BPE["sums"][pre]
+    assert same_as(spec, folder) == []
+    keys = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": merges, "token_type": np.array([3] * 3 + [1] * (len(tokens) - 3))}
+    gguf = load_tokenizer(of_kind(keys | ROLES | SAID.get(pre, {})))
+    # The files of a ModernBERT give the second text type 1, and the model has no types: from GGUF all are 0.
+    assert same_as(spec, gguf, types=pre != "modern-bert") == []
+
+
+def test_every_name_of_a_split_can_be_built() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]} | ROLES
+    names = ["afmoe", "chameleon", "exaone-moe", "glm5", "kimi-k2", "laguna", "minicpm5", "spark2_5", "superbpe", "ufakzeka", "youtu"]
+    assert {*names, "whitespace"} <= SPLITS.keys()
+    for pre in SPLITS:
+        tokenizer = load_tokenizer(of_kind({**keys, "pre": pre}))
+        assert len(tokenizer.encode("Hello 12345 world", add_special=False)) > 2, pre
+
+
+def test_glm_has_no_first_token_of_its_own() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]}
+    assert load_tokenizer(of_kind({**keys, "pre": "gpt-2"})).bos_id == 11
+    for pre in ("glm4", "glm5", "chatglm-bpe"):
+        assert load_tokenizer(of_kind({**keys, "pre": pre})).bos_id is None
+
+
+def test_a_vocabulary_of_ranks_needs_no_merges() -> None:
+    tokens = BYTE_BPE["tokens"][3:1500]
+    keys = {"model": "gpt2", "pre": "kimi-k2", "tokens": tokens, "eos_token_id": 0xFFFFFFFF, "bos_token_id": 0xFFFFFFFF}
+    with_merges = load_tokenizer(of_kind({**keys, "merges": BYTE_BPE["merges"]}))
+    ranked = load_tokenizer(of_kind(keys))
+    assert all(ranked.encode(line).tolist() == with_merges.encode(line).tolist() for line in LINES)
+
+
+@pytest.mark.parametrize("pre", ["afmoe", "superbpe", "tiny_aya", "kimi-k2", "exaone-moe", "youtu", "chameleon"])
+@pytest.mark.parametrize("text", ["7", "a ", "\u4e00", "1a"])
+def test_cutting_is_linear(pre: str, text: str) -> None:
+    keys = {"model": "gpt2", "pre": pre, "tokens": BYTE_BPE["tokens"], "merges": []} | ROLES
+    tokenizer = load_tokenizer(of_kind(keys))
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        tokenizer.encode(text * size)
+        return time.process_time() - start
+
+    seconds(10)
+    small, large = seconds(1 << 12), seconds(1 << 15)
+    assert large < 8 * 3 * small + 0.1, (small, large)  # a lookahead from every group of digits took 25 times as long for 8 times the text
+
+
+SENTENCEPIECE = golden("sentencepiece")
+
+
+@pytest.mark.parametrize("name", sorted(SENTENCEPIECE))
+def test_sentencepiece_of_every_family(tmp_path: Path, name: str) -> None:
+    spec, keys = SENTENCEPIECE[name]["file"], SENTENCEPIECE[name]["gguf"]
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == SENTENCEPIECE[name]["sum"]
+    assert same_as(spec, folder) == []
+    arrays = {key: np.array(keys[key]) for key in ("scores", "token_type", "precompiled_charsmap") if key in keys}
+    gguf = load_tokenizer(of_kind({**keys, **arrays}))
+    assert same_as(spec, gguf) == []
+
+
+def test_old_xlmr_files_say_nothing_of_their_edges() -> None:
+    """bge-m3 of 2024: no add_bos_token, no add_eos_token, remove_extra_whitespaces false."""
+    keys = SENTENCEPIECE["bge-m3"]["gguf"]
+    assert not keys.keys() & {"add_bos_token", "add_eos_token", "bos_token_id", "add_sep_token"} and not keys["remove_extra_whitespaces"]
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("a").tolist()[0] == tokenizer.id("<s>") == 0
+    assert tokenizer.encode("a").tolist()[-1] == tokenizer.id("</s>") == 2
+    assert tokenizer.encode("a    b").tolist() == tokenizer.encode("a b").tolist()
+    between = tokenizer.encode_pairs([("a", "b")])
+    assert between.ids.tolist().count(2) == 3
+    assert between.types is None
+    said = load_tokenizer(of_kind({**keys, "add_sep_token": False}))
+    assert said.encode_pairs([("a", "b")]).ids.tolist().count(2) == 2
+
+
+def test_t5_ends_with_one_token() -> None:
+    tokenizer = load_tokenizer(of_kind(SENTENCEPIECE["t5"]["gguf"]))
+    ids = tokenizer.encode("a b").tolist()
+    assert ids[-1] == 1 and ids.count(1) == 1 and 0 not in ids
+    # The same vocabulary in an encoder of architecture bert takes both ends.
+    both = load_tokenizer(of_kind({**SENTENCEPIECE["t5"]["gguf"], "bos_token_id": 0}, **{"general.architecture": "bert"}))
+    assert both.encode("a b").tolist() == [0, *ids]
+
+
+def test_gemma4_always_begins_with_its_first_token() -> None:
+    keys = SENTENCEPIECE["gemma4"]["gguf"]
+    assert keys["add_bos_token"] is False
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("x").tolist()[0] == 1
+    for line in LINES:
+        assert tokenizer.decode(tokenizer.encode(line, add_special=False), skip_special=False) == line.replace(SPACE, " ")
+    same = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "granite-embed-multi-311m"}))
+    assert all(same.encode(line).tolist() == tokenizer.encode(line).tolist() for line in LINES)
+    sarvam = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "sarvam-moe"}))
+    assert sarvam.encode("x").tolist() == tokenizer.encode("x").tolist()[1:]
+
+
+def test_mpnet_pairs_and_specials(tmp_path: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "hello", "world", "##s", "[UNK]", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>", "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    pair = tokenizer.encode_pairs([("hello", "world")])
+    assert pair.ids.tolist() == [0, 4, 2, 2, 5, 2]
+    assert pair.types is None
+    spelt = [w[2:] if w.startswith("##") else w if w[0] in "<[" else SPACE + w for w in words]
+    keys = {"model": "bert", "tokens": spelt, "token_type": np.array([3, 3, 3, 3, 1, 1, 1, 3, 3])}
+    ids = {"cls_token_id": 0, "seperator_token_id": 2, "unknown_token_id": 7, "padding_token_id": 1, "mask_token_id": 8}
+    gguf = load_tokenizer(of_kind(keys | ids))
+    assert gguf.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    assert gguf.encode_pairs([("hello", "world")]).ids.tolist() == [0, 4, 2, 2, 5, 2]
+
+
+def test_wordpiece_strips_accents_as_its_file_says() -> None:
+    lower = load_tokenizer(bert_gguf(**{"normalizer.lowercase": True, "normalizer.strip_accents": False}))
+    both = load_tokenizer(bert_gguf())
+    assert both.encode("caf\u00e9").tolist() == both.encode("cafe").tolist()
+    assert lower.encode("caf\u00e9").tolist() != lower.encode("cafe").tolist()
+    assert lower.encode("CAF\u00c9").tolist() == lower.encode("caf\u00e9").tolist()
+
+
 # ---- what files say
 
 
