@@ -311,6 +311,7 @@ class Model:
             "similarity": config.similarity,
             "max_tokens": self._encoder.max_tokens,
             "sampling": dict(settings.sampling),
+            "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
         }
 
     # ------------------------------------------------------------ encode

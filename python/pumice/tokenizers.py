@@ -102,8 +102,14 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
         _check_template(backend)
         with _no_panic("trying the tokenizer"):
-            self._single, self._pair = self._layouts()
+            self._single, self._pair = _layouts(backend)
         self._decoding = _Decoding.of(self)
+
+    @property
+    def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The special tokens before and after a text, as the vocabulary spells them."""
+        before, after = (tuple(map(self.token, part)) for part in self._single.parts)
+        return before, after
 
     # ---- text to ids
 
@@ -211,29 +217,6 @@ class Tokenizer:
 
     # ---- inside
 
-    def _layouts(self) -> tuple[_Layout, _Layout]:
-        probe = next((t for t in ("a", "1", ".", "\u4e00") if self.backend.encode(t, add_special_tokens=False).ids), None)
-        if probe is None:
-            return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
-        layouts = []
-        for texts in ((probe,), (probe, probe)):
-            encoding = self.backend.encode(*texts)
-            parts: list[list[int]] = [[]]
-            part_types: list[list[int]] = [[]]
-            text_types: list[int] = []
-            previous = None
-            for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
-                if of is None:
-                    parts[-1].append(token)
-                    part_types[-1].append(kind)
-                elif of != previous:
-                    text_types.append(kind)
-                    parts.append([])
-                    part_types.append([])
-                previous = of if of is not None else previous
-            layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
-        return layouts[0], layouts[1]
-
     @cached_property
     def _plain_backend(self) -> Backend:
         """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text."""
@@ -262,6 +245,31 @@ class Tokenizer:
         if most is None or len(ids) <= most:
             return ids
         return ids[len(ids) - most :] if self.truncate_left else ids[:most]
+
+
+def _layouts(backend: Backend) -> tuple[_Layout, _Layout]:
+    """Of one text, and of two."""
+    probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
+    if probe is None:
+        return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
+    layouts = []
+    for texts in ((probe,), (probe, probe)):
+        encoding = backend.encode(*texts)
+        parts: list[list[int]] = [[]]
+        part_types: list[list[int]] = [[]]
+        text_types: list[int] = []
+        previous = None
+        for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+            if of is None:
+                parts[-1].append(token)
+                part_types[-1].append(kind)
+            elif of != previous:
+                text_types.append(kind)
+                parts.append([])
+                part_types.append([])
+            previous = of if of is not None else previous
+        layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
+    return layouts[0], layouts[1]
 
 
 def _int32(ids: Sequence[int]) -> Int32:
@@ -604,6 +612,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     names = {**read_object(folder / "special_tokens_map.json"), **config}
     with _no_panic("adding special tokens"), _typed(str(folder)):
         special = {**built.special, **_add_special(backend, names)}
+        _add_ends(backend, config, special)
     ends = set(built.eos_ids)
     if "eos" in special:
         ends.add(special["eos"])
@@ -666,6 +675,26 @@ def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
     if missing:
         backend.add_tokens(missing)
     return roles
+
+
+def _add_ends(backend: Backend, config: dict[str, Any], special: dict[str, int]) -> None:
+    """add_bos_token and add_eos_token of tokenizer_config.json where the tokenizer's own template lacks them.
+
+    e5-mistral: tokenizer.json puts <s> before a text, and the model wants </s> after it. A text that ends with another special token keeps
+    that one: Qwen3-Embedding's <|endoftext|> is no eos token."""
+    wanted = {role: [special[role]] for role in ("bos", "eos") if config.get(f"add_{role}_token") is True and role in special}
+    if not wanted:
+        return
+    _check_template(backend)
+    backend.no_truncation()
+    backend.no_padding()
+    single, pair = _layouts(backend)
+    before, after = map(list, single.parts)
+    first = wanted.get("bos", []) if not before else []
+    last = wanted.get("eos", []) if not after else []
+    if first or last:
+        between = [*last, *pair.parts[1]] if pair.parts[1] else [*last, *first]
+        gguf_tokenizer.set_template(backend, [*first, *before], between, [*after, *last], pair.text_types[1])
 
 
 def _as_id(text: str) -> int | None:

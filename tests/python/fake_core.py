@@ -57,6 +57,7 @@ class Tokenizer:
     eos_ids = [EOS]
     bos_id = BOS
     vocab_size = VOCAB
+    around = (("<bos>",), ())
 
     def __init__(self, file: ModelFile) -> None:
         self.ends = "encode" in file.tasks

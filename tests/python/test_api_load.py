@@ -218,6 +218,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
 def test_info(model: Any) -> None:
     assert model.info["architecture"] == "toy"
     assert model.info["n_ctx"] == CONTEXT
+    assert model.info["special_tokens"] == {"before": ("<bos>",), "after": ()}
     assert model.info["load_seconds"] > 0
     assert model.memory()["weights"] == 1193
     assert "reused_tokens" in model.cache_stats()

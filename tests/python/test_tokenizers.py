@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import samples
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from pumice import gguf_tokenizer
 from pumice.errors import TokenizerError
@@ -573,6 +573,30 @@ def test_a_folder_collects_the_ends_of_all_its_files(tmp_path: Path) -> None:
     assert tokenizer.max_length is None
     assert tokenizer.id("a") in tokenizer.special_ids
     assert tokenizer.decode([0, 1]) == "b"
+
+
+def test_ends_that_only_the_config_names(tmp_path: Path) -> None:
+    """e5-mistral: tokenizer.json adds <s>, tokenizer_config.json says add_eos_token. Qwen3-Embedding: its own end token stays."""
+    backend = tiny_backend()
+    backend.add_special_tokens(["a", "b", "c"])
+    config = {"bos_token": "a", "eos_token": "b", "add_bos_token": True, "add_eos_token": True}
+    tokens = [("a", 0), ("b", 1), ("c", 2)]
+    for single, said, around in (
+        ("a $A", config, (("a",), ("b",))),
+        ("$A", config, (("a",), ("b",))),
+        ("$A", {**config, "add_eos_token": False}, (("a",), ())),
+        ("a $A b", config, (("a",), ("b",))),
+        ("$A c", {**config, "add_bos_token": False}, ((), ("c",))),
+    ):
+        backend.post_processor = processors.TemplateProcessing(single=single, pair=f"{single} $B:1", special_tokens=tokens)
+        (tmp_path / "tokenizer.json").write_text(backend.to_str())
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+        assert tokenizer.around == around
+        ids = [tokenizer.id(token) for token in (*around[0], "d", "e", *around[1])]
+        assert tokenizer.encode("de").tolist() == ids
+        assert tokenizer.backend.encode("de").ids == ids  # the tokenizer that users see does the same
+        assert tokenizer.encode_batch(["de"]).ids.tolist() == ids
 
 
 def test_added_tokens_of_the_config_match_whole(tmp_path: Path) -> None:
