@@ -429,8 +429,8 @@ class Model:
     def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
         """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
 
-        prompt: a string (the model's special tokens are added), token ids (taken as they are), or a list of either; a list runs as
-            one batch.
+        prompt: a string (the model's special tokens are added; a first token that it spells out is not doubled), token ids (taken as
+            they are), or a list of either; a list runs as one batch.
         max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
             model's own setting, else it is off. A filter without a temperature means temperature 1.
@@ -470,7 +470,7 @@ class Model:
         return interruptible(all_ids) if long else all_ids()
 
     def _params(self, sampling: Mapping[str, Any]) -> Any:
-        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings.sampling, self._tokenizer, self.info["vocab_size"])
+        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
 
     def _start(self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool) -> Any:
         if not ids:
