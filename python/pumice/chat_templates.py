@@ -337,6 +337,11 @@ def _format(text: Any, *args: Any, **kwargs: Any) -> str:
     return filters.do_format(str(text), *args, **kwargs)
 
 
+def _from_json(text: Any) -> Any:
+    """No filter of Jinja or transformers: three templates written for llama.cpp have it."""
+    return _meter().weigh(json.loads(_regex_text(text)))
+
+
 def _title(text: Any) -> str:
     return filters.do_title(_regex_text(text))
 
@@ -386,6 +391,7 @@ _OVER_VALUES: dict[str, Callable[..., Any]] = {
     },
     "tojson": _tojson, "replace": _replace, "sum": _sum, "round": _round, "int": _int, "indent": _indent, "join": _join, "format": _format,
     "reverse": _reverse, "title": _title, "wordcount": _wordcount, "escape": _escape, "e": _escape,
+    "from_json": _from_json,
 }  # fmt: skip
 _OVER_SEQUENCES = {
     name: getattr(filters, f"sync_do_{name}", filters.FILTERS[name])
@@ -404,6 +410,9 @@ class _Generation(ext.Extension):
     def parse(self, parser: Any) -> nodes.Node:
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # what compiled templates add to calls inside loops and blocks
 
 
 class _Environment(sandbox.ImmutableSandboxedEnvironment):
@@ -445,7 +454,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
             check = _STRING_METHODS.get(__obj.__name__)
             if check is not None:
-                check(__obj.__self__, *args, **kwargs)
+                check(__obj.__self__, *args, **{name: value for name, value in kwargs.items() if name not in _JINJA_KEYWORDS})
         meter.depth += 1
         try:
             return meter.produced(super().call(__context, __obj, *args, **kwargs))
@@ -660,7 +669,24 @@ def _messages(messages: Any) -> list[Any]:
             raise TypeError(f"messages[{i}] must be {{'role': ..., 'content': ...}}, found {type(message).__name__}")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"messages[{i}] has no role (a str such as 'user')")
-    return [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    plain = [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    for message in plain:
+        _parse_arguments(message.get("tool_calls"))
+    return plain
+
+
+def _parse_arguments(calls: Any) -> None:
+    """Templates write a call's arguments as the object that they are; APIs carry them as JSON text. What is no JSON object stays text."""
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+            continue
+        try:
+            value = json.loads(function["arguments"])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            function["arguments"] = _plain(value, "the arguments of a tool call")
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -63,6 +63,45 @@ def test_strftime_now_and_variables() -> None:
     assert render("{{ tools is none }}{{ documents is none }}") == "TrueTrue"
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("m.content.replace('i', 'o')", "Ho"),
+        ("'-'.join(['a', 'b'])", "a-b"),
+        ("m.content.center(4)", " Hi "),
+        ("m.content.split('i')[0]", "H"),
+        ("m.content.zfill(3)", "0Hi"),
+    ],
+)
+def test_methods_work_inside_loops_and_blocks(expression: str, expected: str) -> None:
+    """Jinja adds keywords of its own to calls there: Nemotron Nano v2's template could not be used."""
+    assert render("{% for m in messages %}{{ " + expression + " }}{% endfor %}") == expected
+    assert render("{% set m = messages[0] %}{% macro f() %}{{ " + expression + " }}{% endmacro %}{{ f() }}") == expected
+    assert render("{% set m = messages[0] %}{% block b scoped %}{{ " + expression + " }}{% endblock %}") == expected
+
+
+def test_arguments_of_tool_calls_are_parsed() -> None:
+    source = "{% for c in messages[0].tool_calls %}{% set c = c.function or c %}"
+    source += "{{ c.arguments is mapping }} {{ c.arguments | tojson }};{% endfor %}"
+
+    def calls(*arguments: Any, inner: bool = True) -> list[dict[str, Any]]:
+        functions = [{"name": "f", "arguments": given} for given in arguments]
+        return [{"role": "assistant", "content": "", "tool_calls": [{"function": f} if inner else f for f in functions]}]
+
+    assert render(source, calls('{"a": [1, "\u00e9"]}', {"b": 2})) == 'True {"a": [1, "\u00e9"]};True {"b": 2};'
+    assert render(source, calls('{"a":1}', inner=False)) == 'True {"a": 1};'
+    assert render(source, calls("no json", "[1]", "")) == 'False "no json";False "[1]";False "";'
+    given = calls('{"a": 1}')
+    render(source, given)
+    assert given == calls('{"a": 1}')  # the caller's messages are not touched
+
+
+def test_from_json() -> None:
+    assert render("{{ ('{\"a\": [1, 2]}' | from_json).a[1] }}") == "2"
+    with pytest.raises(ChatTemplateError, match="JSONDecodeError"):
+        render("{{ 'x' | from_json }}")
+
+
 def test_undefined_is_an_error_with_its_line() -> None:
     with pytest.raises(ChatTemplateError, match=r"line 3.*'nothing' is undefined.*chat_template="):
         render("a\nb\n{{ nothing.at.all }}")
