@@ -27,6 +27,7 @@ from jinja2.exceptions import SecurityError
 from markupsafe import escape
 
 from .arguments import shown
+from .control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
 from .errors import ChatTemplateError
 from .side_files import read_json, read_object, read_text
 
@@ -517,7 +518,7 @@ def _raise_exception(message: Any) -> NoReturn:
 def _strftime_now(pattern: str) -> str:
     if len(pattern) > 256:
         raise _Stop("a date has a pattern of more than 256 characters")
-    return datetime.now().strftime(pattern)
+    return _rendering.now.strftime(pattern)  # type: ignore[no-any-return]
 
 
 _FORBIDDEN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
@@ -564,6 +565,34 @@ class _Metering(visitor.NodeTransformer):
 _ENVIRONMENT = _Environment()
 
 
+# ---- whose words ------------------------------------------------------------------------------------------------
+
+_GIVEN = ("messages", "tools", "documents")
+_ROLES_OF_ALL = ("user", "assistant", "tool")
+
+
+def _without_roles(messages: list[Any]) -> list[Any]:
+    """Templates build control tokens of roles: <|user|>."""
+    return [{name: value for name, value in message.items() if name != "role"} for message in messages]
+
+
+def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool = True) -> dict[str, Any]:
+    def of(message: dict[str, Any]) -> Any:
+        return message if message["role"] == "assistant" and not assistant else {**with_texts(message, change), "role": message["role"]}
+
+    rest = {name: with_texts(value, change) for name, value in given.items() if name != "messages"}
+    return {**rest, "messages": [of(message) for message in given["messages"]]}
+
+
+# From the safest on: whatever may become a control token; the control tokens that are there; those that are not the model's own words,
+# which templates take apart to find its thoughts.
+_WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
+    lambda given, marks: _marked(given, marks.every),
+    lambda given, marks: _marked(given, marks.whole),
+    lambda given, marks: _marked(given, marks.whole, assistant=False),
+)
+
+
 # ---- templates -------------------------------------------------------------------------------------------------
 
 
@@ -581,10 +610,56 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
         """The prompt for a chat. kwargs are further variables of the template, such as tools or enable_thinking."""
+        return self._run(self._variables(messages, add_generation_prompt, kwargs), datetime.now())
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> Prompt:
+        """render(), and which control tokens in it are the template's own: those spelt out in messages, tools and documents are text.
+        control: None: all are what they say.
+
+        Raises ChatTemplateError also for a message of a role that the template leaves out without a word, as many do with "developer"."""
+        now = datetime.now()
+        variables = self._variables(messages, add_generation_prompt, kwargs)
+        text = self._run(variables, now)
+        self._check_left_out(variables, text, now)
+        given = {name: variables[name] for name in _GIVEN}
+        said = [_without_roles(variables["messages"]), given["tools"], given["documents"]]
+        if control is None or not control.possible(texts_of(said)):
+            return Prompt(text, ((text, True),))
+        marks = control.marks(text)
+        for change in _WAYS_OF_MARKING:
+            try:
+                marked = self._run({**variables, **change(given, marks)}, now)
+            except ChatTemplateError:
+                continue
+            if marks.unmarked(marked) == text:
+                own = control.find(marked) == control.find(text)  # no control token among the messages' characters
+                return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked)))
+        raise ChatTemplateError(
+            "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
+            "prompt are its own. Take them out of the messages, or pass parse_special=True: they then mean what they mean to the model"
+        )
+
+    def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
+        """Roles that a template does not know it refuses or, more often, leaves out: then another text changes nothing."""
+        messages = variables["messages"]
+        for i, message in enumerate(messages):
+            content = message.get("content")
+            if message["role"] in _ROLES_OF_ALL or not isinstance(content, str) or not content.strip() or content.strip() in text:
+                continue
+            other = [*messages[:i], {**message, "content": content + "x"}, *messages[i + 1 :]]
+            if self._run({**variables, "messages": other}, now) == text:
+                raise ChatTemplateError(
+                    f"the chat template leaves messages[{i}] out: it has no place for the role {message['role']!r}. "
+                    "Give its text as another role's, such as system or user"
+                )
+
+    def _variables(self, messages: Any, add_generation_prompt: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(RESERVED & kwargs.keys() | {name for name in kwargs if name.startswith("_") or name in self.tokens})
         if taken:
             raise ValueError(f"a chat template's variables cannot be named {', '.join(taken)}: these have a meaning of their own")
-        variables = {
+        return {
             "tools": None,
             "documents": None,
             **self.tokens,
@@ -592,7 +667,9 @@ class ChatTemplate:
             "messages": _messages(messages),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        _rendering.meter = _Meter()
+
+    def _run(self, variables: dict[str, Any], now: datetime) -> str:
+        _rendering.meter, _rendering.now = _Meter(), now
         try:
             parts, size = [], 0
             for part in self._template.root_render_func(self._template.new_context(variables)):

@@ -460,8 +460,8 @@ class Model:
         single = single and params.n == 1
         return self._start(ids, params, lambda found: found[0] if single else found, stream)
 
-    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str], add_special: bool = True) -> list[Int32]:
-        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"], add_special=add_special)
+    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
+        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
 
         def all_ids() -> list[Int32]:
             return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
@@ -494,6 +494,7 @@ class Model:
         tools: None = None,
         dry_run: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        parse_special: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Any:
         """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
@@ -501,7 +502,9 @@ class Model:
         messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
             of them; there is no guessed template: ChatTemplateError says what to do without one.
         dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables for the template.  max_tokens: another name of max_new_tokens.
+        template_kwargs: further variables for the template, such as tools, documents or enable_thinking.
+        parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
+        max_tokens: another name of max_new_tokens.
         Everything else as in generate(). response_format and tools are not there yet.
         """
         for name, value in (("response_format", response_format), ("tools", tools)):
@@ -520,10 +523,8 @@ class Model:
         variables = check_template_kwargs(template_kwargs)
         params = self._params(options)
         template = self._chat_template()
-        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **variables))
-        if not text:
-            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
-        ids = self._prompt_ids([text], ["the rendered conversation"], add_special=False)  # the template writes the special tokens itself
+        parse_special = flag("parse_special", parse_special)
+        text, ids = interruptible(lambda: self._rendered(template, conversation, variables, parse_special))
 
         def finish(found: list[Generation]) -> Any:
             results = [ChatResult(**vars(g), prompt=text) for g in found]
@@ -535,6 +536,17 @@ class Model:
             empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
             return ChatResult(text="", ids=nothing, timings={}, device=str(self.info.get("device", "")), prompt=text, **known, **empty)
         return self._start(ids, params, finish, stream)
+
+    def _rendered(
+        self, template: ChatTemplate, conversation: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool
+    ) -> tuple[str, list[Int32]]:
+        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
+        control = None if parse_special else self._tokenizer.control
+        prompt = template.prompt(conversation, control, add_generation_prompt=True, **variables)
+        if not prompt.text:
+            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
+        ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
+        return prompt.text, [prompt_ids(ids, self._tokenizer, self.info["vocab_size"], name="the rendered conversation")]
 
     def _chat_template(self) -> ChatTemplate:
         with self._template_lock:

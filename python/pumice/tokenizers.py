@@ -23,6 +23,7 @@ from tokenizers import Tokenizer as Backend
 
 from . import gguf_tokenizer
 from .arguments import shown, shown_path
+from .control_tokens import ControlTokens, with_own_tokens
 from .errors import ModelFormatError, TokenizerError
 from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
 from .limits import check_memory
@@ -117,18 +118,35 @@ class Tokenizer:
         """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
+        backend = self.backend if parse_special else self._plain[0]
         with _no_panic("tokenising"):
-            ids = (self.backend if parse_special else self._plain_backend).encode(text, add_special_tokens=False).ids
+            ids = backend.encode(text, add_special_tokens=False).ids
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """The ids of texts in a row, each with its own parse_special: a prompt's own words beside what a user wrote."""
-        ids = [self.encode(text, add_special=False, parse_special=parse) for text, parse in parts]
+        """The ids of one text given in parts, each with its own parse_special: a prompt's own words beside what a user wrote."""
+        parts = list(parts)
+        for text, _ in parts:
+            _check_text(text)
+        if all(parse for _, parse in parts):
+            return self.encode("".join(text for text, _ in parts), add_special)
+        check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
+        plain, prefix, id_of = self._plain
+        with _no_panic("tokenising"):
+            named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
+            ids = [id_of.get(i, i) for i in plain.encode(named, add_special_tokens=False).ids]
         before, after = self._single.parts if add_special else ((), ())
-        return np.concatenate([_int32(before), *ids, _int32(after)])
+        return _int32([*before, *ids, *after])
+
+    def _with_prefix(self, text: str, prefix: str) -> str:
+        pieces, at = [], 0
+        for start, token in self.control.find(text):
+            pieces += [text[at:start], prefix, token]
+            at = start + len(token)
+        return "".join([*pieces, text[at:]])
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
         """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
@@ -218,15 +236,20 @@ class Tokenizer:
     # ---- inside
 
     @cached_property
-    def _plain_backend(self) -> Backend:
-        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text."""
+    def control(self) -> ControlTokens:
+        """The special tokens as texts."""
+        return ControlTokens(self.added)
+
+    @cached_property
+    def _plain(self) -> tuple[Backend, str, dict[int, int]]:
+        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text.
+
+        It knows them by names of its own, which begin with characters drawn by chance: (tokenizer, those characters, its ids -> ids)."""
         plain = Backend(self.backend.model)
         for part in ("normalizer", "pre_tokenizer"):
             if (value := getattr(self.backend, part)) is not None:
                 setattr(plain, part, value)
-        plain.add_tokens([self.added[i] for i in sorted(self.added)])
-        plain.encode_special_tokens = True
-        return plain
+        return plain, *with_own_tokens(self.added, plain)
 
     def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
         if isinstance(texts, str):

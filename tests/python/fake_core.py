@@ -58,6 +58,7 @@ class Tokenizer:
     bos_id = BOS
     vocab_size = VOCAB
     around = (("<bos>",), ())
+    control = None
 
     def __init__(self, file: ModelFile) -> None:
         self.ends = "encode" in file.tasks
@@ -65,6 +66,9 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True) -> np.ndarray:
         ids = list(text.encode())
         return np.array([BOS, *ids, *([EOS] if self.ends else [])] if add_special else ids, np.int32)
+
+    def encode_parts(self, parts: Any, add_special: bool = True) -> np.ndarray:
+        return self.encode("".join(text for text, _ in parts), add_special)
 
     def encode_batch(self, texts: list[str], add_special: bool = True, truncate_to: int | None = None) -> Batch:
         rows = [self.encode(text, add_special).tolist() for text in texts]
@@ -86,6 +90,10 @@ class Tokenizer:
 
 
 class ChatTemplate:
+    def prompt(self, messages: list[dict[str, Any]], control: Any, **more: Any) -> Any:
+        text = self.render(messages, **more)
+        return types.SimpleNamespace(text=text, parts=((text, True),))
+
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **more: Any) -> str:
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
         return text + "".join(f"[{k}={v}]" for k, v in more.items()) + ("<assistant>" if add_generation_prompt else "")
