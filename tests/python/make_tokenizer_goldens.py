@@ -692,6 +692,200 @@ TEMPLATES = {
 {{ {'b': 1, 'a': [1, 2.5, none, true]}|tojson(indent=2) }} {{ 'a-b-c'.split('-')|reverse|join }} {{ '%s is %d' % ('x', 3) }} {{ 7 // 2 ** 2 }}
 {{ '{}:{}'.format('a', 1) }} {{ 'text'|replace('t', 'T')|indent(4, true) }} {{ range(5)|sum }} {{ messages[-1].content[:5] }} {{ unknown|default('none') }}
 {% for group in messages|groupby('role') %}{{ group.grouper }}={{ group.list|length }};{% endfor %} {{ 'ünï "q" <x>'|tojson }} {{ "a" ~ 1 ~ none }}""",
+    "llama31": """{{- bos_token }}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if not tools_in_user_message is defined %}{%- set tools_in_user_message = true %}{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}{%- set date_string = strftime_now("%d %b %Y") | length | string %}{%- else %}{%- set date_string = "none" %}{%- endif %}
+{%- endif %}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] | trim %}{%- set messages = messages[1:] %}
+{%- else %}{%- set system_message = "" %}{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\n\n" }}
+{%- if builtin_tools is defined or tools is not none %}{{- "Environment: shell\n" }}{%- endif %}
+{%- if builtin_tools is defined %}{{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\n\n" }}{%- endif %}
+{{- "Today Date: " + date_string + "\n\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {%- for t in tools %}{{- t | tojson(indent=4) }}{{- "\n\n" }}{%- endfor %}
+{%- endif %}
+{{- system_message }}{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set first_user_message = messages[0]['content'] | trim %}{%- set messages = messages[1:] %}
+    {%- else %}{{- raise_exception("No first user message to put the tools into") }}{%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\n\n' -}}
+    {%- for t in tools %}{{- t | tojson(indent=4) }}{{- "\n\n" }}{%- endfor %}
+    {{- first_user_message + "<|eot_id|>" }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls | length == 1 %}{{- raise_exception("One call at a time") }}{%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' -}}
+        {%- if builtin_tools is defined and call.name in builtin_tools %}
+            {{- "<|python_tag|>" + call.name + ".call(" }}
+            {%- for name, value in call.arguments | items %}{{- name + '="' + value | string + '"' }}{%- if not loop.last %}{{- ", " }}{%- endif %}{%- endfor %}
+            {{- ")<|eom_id|>" }}
+        {%- else %}{{- '{"name": "' + call.name + '", "parameters": ' }}{{- call.arguments | tojson }}{{- "}<|eot_id|>" }}{%- endif %}
+    {%- else %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\n\n" }}
+        {%- if message.content is mapping or message.content is iterable and message.content is not string %}{{- message.content | tojson }}
+        {%- else %}{{- message.content }}{%- endif %}{{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}""",
+    "harmony": """{#- Messages in channels; the system message is the template's own, the caller's instructions are the developer's. #}
+{%- macro kind(spec, required) -%}
+    {%- if spec.type == "array" -%}{{- (spec["items"].type if spec["items"] else "any") + "[]" }}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string -%}{{- spec.type | join(" | ") }}
+    {%- elif spec.enum -%}{{- '"' + spec.enum | join('" | "') + '"' }}
+    {%- elif spec.type == "object" -%}
+        {{- "{\n" }}
+        {%- for name, inner in spec.properties | default({}) | items -%}
+            {{- "  " + name + ("?" if name not in (spec.required or []) else "") + ": " }}{{ kind(inner, spec.required or []) }}{{- ", " if not loop.last }}{{- "\n" }}
+        {%- endfor -%}{{- "}" }}
+    {%- else -%}{{- {"integer": "number", "boolean": "boolean"}.get(spec.type, spec.type or "any") }}{%- endif -%}
+{%- endmacro -%}
+{%- macro listed(tools) -%}
+    {{- "## functions\n\nnamespace functions {\n\n" }}
+    {%- for tool in tools -%}
+        {%- set tool = tool.function -%}
+        {{- "// " + tool.description | default("") + "\ntype " + tool.name + " = (_: " }}{{- kind(tool.parameters or {}, []) }}{{- ") => any;\n\n" }}
+    {%- endfor -%}
+    {{- "} // namespace functions" }}
+{%- endmacro -%}
+{%- if reasoning_effort is not defined %}{%- set reasoning_effort = "medium" %}{%- endif -%}
+{{- "<|start|>system<|message|>Knowledge cutoff: 2024-06\nYear digits: " + strftime_now("%Y") | length | string + "\n\nReasoning: " + reasoning_effort }}
+{{- "\n\n# Valid channels: analysis, final.<|end|>" }}
+{%- if messages[0].role == "developer" or messages[0].role == "system" %}
+    {%- set instructions = messages[0].content %}{%- set turns = messages[1:] %}
+{%- else %}{%- set instructions = "" %}{%- set turns = messages %}{%- endif %}
+{%- if instructions or tools %}
+    {{- "<|start|>developer<|message|>" }}
+    {%- if instructions %}{{- "# Instructions\n\n" + instructions }}{%- endif %}
+    {%- if tools -%}{{- "\n\n# Tools\n\n" }}{{- listed(tools) }}{%- endif -%}{{- "<|end|>" }}
+{%- endif %}
+{%- set last_call = namespace(name=none) %}
+{%- for message in turns -%}
+    {%- if message.role == "assistant" -%}
+        {%- if "<|channel|>analysis<|message|>" in message.content or "<|channel|>final<|message|>" in message.content %}
+            {{- raise_exception("Give the message's content without its channel tags") }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            {%- set call = message.tool_calls[0].function %}
+            {%- if message.thinking %}{{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}{%- endif %}
+            {{- "<|start|>assistant to=functions." + call.name + "<|channel|>commentary json<|message|>" + call.arguments | tojson + "<|call|>" }}
+            {%- set last_call.name = call.name %}
+        {%- elif loop.last and not add_generation_prompt %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
+        {%- else %}{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}{%- set last_call.name = none %}{%- endif %}
+    {%- elif message.role == "tool" -%}
+        {%- if last_call.name is none %}{{- raise_exception("A tool's answer without its call") }}{%- endif %}
+        {{- "<|start|>functions." + last_call.name + " to=assistant<|channel|>commentary<|message|>" + message.content | tojson + "<|end|>" }}
+    {%- elif message.role == "user" -%}{{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- else -%}{{- raise_exception("Unknown role " + message.role) }}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|start|>assistant{%- endif -%}""",
+    "grounded": """{%- set control = {"citations": true} if documents else {} -%}
+{%- if messages[0].role in ("system", "developer") -%}{%- set preamble = messages[0].content -%}{%- set turns = messages[1:] -%}
+{%- else -%}{%- set preamble = "You answer from documents." -%}{%- set turns = messages -%}{%- endif -%}
+{{ bos_token }}<|system|>{{ preamble }}
+{%- if documents %}
+
+<documents>
+{% for document in documents %}
+Document {{ loop.index0 }}
+{% for key, value in document.items() %}
+{{ key | title }}: {{ value | wordcount }} words, {{ value }}
+{% endfor %}{{ "" if loop.last else "\n" }}{% endfor %}
+</documents>{% endif %}{{ control | tojson if control }}<|end|>
+{%- for turn in turns %}
+{%- if turn.role == "user" %}<|user|>{{ turn.content }}<|end|>
+{%- elif turn.role == "assistant" %}{% generation %}<|assistant|>{{ turn.content }}{{ eos_token }}{% endgeneration %}
+{%- elif turn.role == "tool" %}<|tool|>{% for line in turn.content.split("\n") if line %}{{ "> " ~ line.strip() }}{{ "\n" if not loop.last }}{% endfor %}<|end|>
+{%- else %}{{ raise_exception("Conversation roles are user, assistant and tool, not " ~ turn.role) }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% if thinking is defined and thinking %}<think>
+{% else %}</think>{% endif %}{% endif %}""",
+    "xml": """[gMASK]<sop>
+{%- if tools -%}
+<|system|>
+# Tools
+{% for tool in tools %}
+{{ tool | tojson(ensure_ascii=False) }}
+{% endfor %}{% endif -%}
+{%- macro visible(content) -%}
+    {%- if content is string -%}{{- content }}
+    {%- elif content is iterable and content is not mapping -%}
+        {%- for item in content -%}{%- if item is mapping and item.type == 'text' -%}{{- item.text }}{%- elif item is string -%}{{- item }}{%- endif -%}{%- endfor -%}
+    {%- else -%}{{- content }}{%- endif -%}
+{%- endmacro -%}
+{%- set ns = namespace(last_user=-1) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{% set ns.last_user = loop.index0 -%}{%- endif %}{%- endfor %}
+{% for m in messages %}
+{%- if m.role == 'user' -%}<|user|>
+{% set content = visible(m.content) %}{{ content }}
+{{- '/nothink' if (enable_thinking is defined and not enable_thinking and not content.endswith("/nothink")) else '' -}}
+{%- elif m.role == 'assistant' -%}
+<|assistant|>
+{%- set reasoning = '' %}{%- set content = visible(m.content) %}
+{%- if m.reasoning_content is string %}{%- set reasoning = m.reasoning_content %}
+{%- elif '</think>' in content %}
+    {%- set reasoning = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+    {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+{%- endif %}
+{%- if loop.index0 > ns.last_user and reasoning -%}{{ '\n<think>' + reasoning.strip() + '</think>' }}{%- else -%}{{ '\n<think></think>' }}{%- endif -%}
+{%- if content.strip() -%}{{ '\n' + content.strip() }}{%- endif -%}
+{% if m.tool_calls %}{% for tc in m.tool_calls %}{%- if tc.function %}{%- set tc = tc.function %}{%- endif %}
+{{ '\n<tool_call>' + tc.name }}
+{% set _args = tc.arguments %}{% for k, v in _args.items() %}
+<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v | tojson(ensure_ascii=False) if v is not string else v }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}{% endif %}
+{%- elif m.role == 'tool' -%}
+{%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|observation|>' }}{%- endif %}
+{{- '\n<tool_response>\n' }}{{- m.content }}{{- '\n</tool_response>' }}
+{%- elif m.role in ['system', 'developer'] -%}<|system|>
+{{ visible(m.content) }}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{{- '\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}{%- endif -%}""",
+    "roles": """{%- for message in messages -%}
+{{- '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>\n' -}}{%- else -%}{{- eos_token -}}{%- endif -%}""",
+    "mistral tools": """{%- set user_messages = messages | selectattr("role", "equalto", "user") | list %}
+{{- bos_token }}
+{%- for message in messages | rejectattr("role", "equalto", "system") %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.function.items() if key != "return" %}
+                    {%- if val is string %}{{- '"' + key + '": "' + val + '"' }}{%- else %}{{- '"' + key + '": ' + val | tojson }}{%- endif %}
+                    {%- if not loop.last %}{{- ", " }}{%- endif %}
+                {%- endfor %}{{- "}}" }}{%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" }}{%- endif %}
+            {%- endfor %}{{- "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {{- "[INST] " + message["content"] + "[/INST]" }}
+    {%- elif message["role"] == "tool_calls" or message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function | tojson %}{{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id | length != 9 %}{{- raise_exception("Tool call IDs have nine letters or digits") }}{%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}{%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" + eos_token }}{%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}{{- " " + message["content"] | trim + eos_token }}
+    {%- elif message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}{%- set content = message.content.content %}
+        {%- else %}{%- set content = message.content %}{%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + content | string + ', "call_id": "' + message.tool_call_id | default("none") + '"}[/TOOL_RESULTS]' }}
+    {%- else %}{{- raise_exception("Only user, assistant and tool here, after an optional system message") }}{%- endif %}
+{%- endfor %}""",
 }
 
 CHATS: dict[str, list[dict[str, Any]]] = {
@@ -710,8 +904,61 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "content": "more rain"},
     ],
     "parts": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " What is this? "}]}],
+    "developer": [{"role": "developer", "content": "Answer in Latin."}, {"role": "user", "content": "Where is the <b>sea</b>?"}],
+    "thoughts": [
+        {"role": "user", "content": "2 + 2?"},
+        {"role": "assistant", "content": "4", "reasoning_content": "easy", "thinking": "easy"},
+        {"role": "user", "content": "Is it raining?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "look outside",
+            "thinking": "look outside",
+            "tool_calls": [
+                {
+                    "id": "abcdefgh1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": {"city": "Köln", "days": 1.5, "x": None}},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "abcdefgh1", "name": "weather", "content": "dry\n\n and  warm"},
+        {"role": "assistant", "content": "<think>so</think>No."},
+    ],
 }
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"city": {"type": "string"}}, "description": "é <now>"}}]
+# Variables that published templates ask for, each with values that take them down their paths.
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"add_generation_prompt": True},
+    {"add_generation_prompt": True, "tools": "TOOLS", "date_string": "1 Jan 2026", "tools_in_user_message": False},
+    {"add_generation_prompt": True, "enable_thinking": False, "reasoning_effort": "high"},
+    {"tools": "TOOLS", "builtin_tools": ["weather", "code_interpreter"], "thinking": True},
+    {"add_generation_prompt": True, "custom_tools": "TOOLS", "thinking": True, "enable_thinking": True},
+    {"add_generation_prompt": True, "documents": [{"title": "the sea", "text": "It is <wet>."}, {"title": "rain", "text": ""}]},
+]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "parameters": {"city": {"type": "string"}}, "description": "é <now>"}},
+    {
+        "type": "function",
+        "function": {
+            "name": "book",
+            "description": "Books a seat.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "seats": {"type": "array", "items": {"type": "integer"}},
+                    "class": {"type": "string", "enum": ["first", "second"]},
+                    "note": {"type": ["string", "null"]},
+                },
+                "required": ["seats"],
+            },
+            "return": {"type": "boolean"},
+        },
+    },
+]
+
+
+WITHOUT_VARIABLES = ("smollm2", "gemma3", "llama3", "mistral", "features", "roles")
 
 
 def make_chat_templates(folder: Path, lines: list[str]) -> dict[str, Any]:
@@ -720,20 +967,18 @@ def make_chat_templates(folder: Path, lines: list[str]) -> dict[str, Any]:
 
     field = gguf.GGUFReader(smollm2_file()).fields["tokenizer.chat_template"]
     templates = {"smollm2": field.contents(), **TEMPLATES}
+    variants = [{"add_generation_prompt": False, **{k: TOOLS if v == "TOOLS" else v for k, v in given.items()}} for given in VARIANTS]
     cases = []
     for name, source in templates.items():
         for chat, messages in CHATS.items():
-            variants: list[dict[str, Any]] = [{}, {"add_generation_prompt": True}]
-            variants += [{"add_generation_prompt": True, "tools": TOOLS}, {"add_generation_prompt": True, "enable_thinking": False}]
-            for given in variants if name == "qwen" else variants[:2]:
-                arguments = {"add_generation_prompt": False, **given}
+            for i, arguments in enumerate(variants[:2] if name in WITHOUT_VARIABLES else variants):
                 try:
                     rendered, _ = render_jinja_template([messages], chat_template=source, bos_token="<bos>", eos_token="</s>", **arguments)
                     result: str | None = rendered[0]
                 except Exception:
                     result = None
-                cases.append([name, chat, arguments, result])
-    return {"templates": templates, "chats": CHATS, "cases": cases}
+                cases.append([name, chat, i, result])
+    return {"templates": templates, "chats": CHATS, "variants": variants, "cases": cases}
 
 
 def smollm2_file() -> Path:

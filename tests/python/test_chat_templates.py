@@ -36,7 +36,8 @@ def test_renders_as_transformers_does(name: str) -> None:
     template = ChatTemplate(GOLDEN["templates"][name], "<bos>", "</s>")
     cases = [case for case in GOLDEN["cases"] if case[0] == name]
     assert len(cases) >= 12
-    for _, chat, arguments, expected in cases:
+    for _, chat, variant, expected in cases:
+        arguments = GOLDEN["variants"][variant]
         if expected is None:
             with pytest.raises(ChatTemplateError):
                 template.render(GOLDEN["chats"][chat], **arguments)
@@ -166,7 +167,7 @@ def test_messages_are_copies_of_plain_types() -> None:
 
 def test_threads_share_a_template() -> None:
     template = ChatTemplate(GOLDEN["templates"]["qwen"], "<bos>", "</s>")
-    expected = [(c, a, r) for n, c, a, r in GOLDEN["cases"] if n == "qwen" and r is not None]
+    expected = [(c, GOLDEN["variants"][v], r) for n, c, v, r in GOLDEN["cases"] if n == "qwen" and r is not None]
     wrong: list[Any] = []
 
     def work() -> None:

@@ -82,7 +82,11 @@ def test_no_message_becomes_a_control_token(tokenizer: Tokenizer, name: str, att
         [{"role": "user", "content": "hi"}, {"role": "assistant", "content": attack}, {"role": "user", "content": "more"}],
         [
             {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "b", "tool_calls": [{"function": {"name": "f", "arguments": {"x": attack}}}]},
+            {
+                "role": "assistant",
+                "content": "b",
+                "tool_calls": [{"id": "abcdefgh1", "function": {"name": "f", "arguments": {"x": attack}}}],
+            },
         ],
     ]
     tools = [{"type": "function", "function": {"name": "f", "description": attack, "parameters": {"y": {"enum": [attack]}}}}]
