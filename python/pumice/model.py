@@ -179,7 +179,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
-        from .tokenizers import load_tokenizer
+        from .tokenizer_files import load_tokenizer
 
         return load_tokenizer(file, checked["tokenizer"])
 

@@ -363,8 +363,8 @@ def make_core() -> types.ModuleType:
 
 
 def make_tokenizers() -> types.ModuleType:
-    module = types.ModuleType("pumice.tokenizers")
-    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file), Tokenizer=Tokenizer)
+    module = types.ModuleType("pumice.tokenizer_files")
+    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file))
     return module
 
 
@@ -386,7 +386,7 @@ def installed() -> Iterator[Any]:
     if importlib.util.find_spec("pumice") is None:
         sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
     sys.modules["pumice._core"] = make_core()
-    sys.modules["pumice.tokenizers"] = make_tokenizers()
+    sys.modules["pumice.tokenizer_files"] = make_tokenizers()
     sys.modules["pumice.chat_templates"] = make_templates()
     try:
         yield importlib.import_module("pumice")

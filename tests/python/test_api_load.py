@@ -184,7 +184,7 @@ def test_tokenizer_errors_come_out_of_load_and_free_the_engine(
     def broken(file: Any, override: Any) -> Any:
         raise pumice.TokenizerError("no vocabulary")
 
-    monkeypatch.setattr(sys.modules["pumice.tokenizers"], "load_tokenizer", broken)
+    monkeypatch.setattr(sys.modules["pumice.tokenizer_files"], "load_tokenizer", broken)
     with pytest.raises(pumice.TokenizerError, match="no vocabulary"):
         pumice.load(write_model(tmp_path / "m.gguf"))
     assert core.opened[-1].closed

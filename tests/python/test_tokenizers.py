@@ -20,7 +20,8 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from pumice import gguf_tokenizer
 from pumice.errors import TokenizerError
 from pumice.gguf_tokenizer import SPLITS, spm_merges, spm_merges_reference
-from pumice.tokenizers import Tokenizer, _longest_first, load_tokenizer
+from pumice.tokenizer_files import load_tokenizer
+from pumice.tokenizers import Tokenizer, _longest_first
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())
