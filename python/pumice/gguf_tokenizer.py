@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -214,10 +214,12 @@ class Vocabulary:
             raise TokenizerError(f"the tokens {first[0]} and {first[1]} are both {self.tokens[first[0]]!r}. {FIX}")
         return ids
 
-    def added(self) -> list[AddedToken]:
-        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not."""
+    def added(self, masks: Collection[str] = ("<mask>",)) -> list[AddedToken]:
+        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not.
+
+        masks: those that stand for a word with the space before it."""
         return [
-            AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False)
+            AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False, lstrip=self.tokens[i] in masks)
             for i in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
         ]
 
@@ -410,14 +412,18 @@ def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, 
     return backend
 
 
-def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str) -> Backend:
-    """Byte-level BPE as in GPT-2."""
+def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_prefix_space: bool = False) -> Backend:
+    """Byte-level BPE as in GPT-2. add_prefix_space: before a text that does not begin with one."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
-    cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
+    if add_prefix_space:  # ByteLevel does it only together with GPT-2's own cuts
+        cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
+    else:
+        cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -498,7 +504,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    backend.add_tokens(_added(vocabulary, kind))
+    backend.add_tokens(_added(vocabulary, kind, special.get("mask")))
 
     if kind == "bert":
         bert_template(backend, special.get("cls", special.get("bos")), special.get("sep"))
@@ -599,12 +605,12 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
     return Vocabulary(tokens, None, vocabulary.types).ids
 
 
-def _added(vocabulary: Vocabulary, kind: str) -> list[AddedToken]:
+def _added(vocabulary: Vocabulary, kind: str, mask: int | None) -> list[AddedToken]:
     if kind != "bert":
-        return vocabulary.added()
+        return vocabulary.added(("<mask>", "" if mask is None else vocabulary.tokens[mask]))
     # Bracketed names are special in every BERT vocabulary, also in files that type them as normal.
     return [
-        AddedToken(token, special=True, normalized=False)
+        AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
         if t in (CONTROL, UNKNOWN) or token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     ]

@@ -90,7 +90,9 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _bert(folder / "vocab.txt", folder)
         if os.path.lexists(folder / "tokenizer.model"):
             return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
-    raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt or tokenizer.model. {gguf_tokenizer.FIX}")
+        if os.path.lexists(folder / "vocab.json") and os.path.lexists(folder / "merges.txt"):
+            return _byte_level(folder)
+    raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt, tokenizer.model or vocab.json with merges.txt. {gguf_tokenizer.FIX}")
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -153,6 +155,35 @@ def _bert(vocabulary: Path, folder: Path) -> Backend:
     gguf_tokenizer.bert_template(backend, ids[names["cls"]], ids[names["sep"]])
     return backend
 
+
+def _byte_level(folder: Path) -> Backend:
+    """vocab.json and merges.txt, as OPT and the older folders of GPT-2 and RoBERTa have them alone."""
+    config = read_object(folder / "tokenizer_config.json")
+    kind = str(config.get("tokenizer_class") or read_object(folder / "config.json").get("model_type") or "").lower()
+    vocab = read_object(folder / "vocab.json")
+    tokens = sorted(vocab, key=lambda token: vocab[token] if type(vocab[token]) is int else -1)
+    if [vocab[token] for token in tokens] != list(range(len(tokens))):
+        raise TokenizerError(f"{folder / 'vocab.json'}: its {len(tokens)} ids are not 0 to {len(tokens) - 1}. {gguf_tokenizer.FIX}")
+    lines = (read_text(folder / "merges.txt") or "").replace("\r\n", "\n").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
+    vocabulary = Vocabulary(tokens, None, np.full(len(tokens), gguf_tokenizer.NORMAL, np.int32))
+    backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, str(folder), bool(config.get("add_prefix_space", False)))
+    if kind.startswith(_ROBERTA_KINDS):
+        first, last = (
+            backend.token_to_id(_content(config.get(f"{role}_token")) or name) for role, name in (("cls", "<s>"), ("sep", "</s>"))
+        )
+        if first is None or last is None:
+            raise TokenizerError(f"{folder / 'vocab.json'} lacks the tokens <s> and </s> that stand around a text. {gguf_tokenizer.FIX}")
+        names = {"<s>", "</s>", "<unk>", "<pad>"} & vocab.keys()
+        backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in sorted(names)])
+        if "<mask>" in vocab:
+            backend.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
+        gguf_tokenizer.set_template(backend, [first], [last, last], [last])
+    return backend
+
+
+_ROBERTA_KINDS = ("roberta", "longformer", "bart")
 
 # The roles that tokenizer_config.json and special_tokens_map.json give tokens.
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

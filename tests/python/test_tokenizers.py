@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, processors
 
 from pumice import gguf_tokenizer
-from pumice.errors import TokenizerError
+from pumice.errors import ModelFormatError, TokenizerError
 from pumice.gguf_tokenizer import SPLITS, spm_merges, spm_merges_reference
 from pumice.tokenizer_files import load_tokenizer
 from pumice.tokenizers import Tokenizer, _longest_first
@@ -527,6 +527,69 @@ def test_mpnet_pairs_and_specials(tmp_path: Path) -> None:
     gguf = load_tokenizer(of_kind(keys | ids))
     assert gguf.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
     assert gguf.encode_pairs([("hello", "world")]).ids.tolist() == [0, 4, 2, 2, 5, 2]
+
+
+def test_the_mask_takes_the_space_before_it() -> None:
+    spec, keys = SENTENCEPIECE["xlmr"]["file"], SENTENCEPIECE["xlmr"]["gguf"]
+    backend, tokenizer = Backend.from_str(json.dumps(spec)), load_tokenizer(of_kind(keys))
+    for text in ("a <mask> b", "a<mask>b", "a  <mask>"):
+        assert tokenizer.encode(text).tolist() == backend.encode(text).ids
+    assert tokenizer.encode("a <mask>").tolist() == tokenizer.encode("a<mask>").tolist()
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("kind", ["RobertaTokenizer", "GPT2Tokenizer", "OPT", "Qwen2Tokenizer"])
+def test_vocabulary_and_merges_alone(tmp_path: Path, kind: str, prefix: bool) -> None:
+    """Folders without a tokenizer.json: what transformers would make of them."""
+    tokens, merges = [*BYTE_BPE["tokens"], "<mask>"], BYTE_BPE["merges"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    config: dict[str, Any] = {"tokenizer_class": kind, **names, "add_prefix_space": prefix}
+    if kind == "OPT":
+        config |= {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "add_bos_token": True}
+    if kind == "RobertaTokenizer":  # old files name the class only in config.json
+        del config["tokenizer_class"]
+        (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    truth = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
+    truth.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if kind == "Qwen2Tokenizer":
+        if prefix:
+            return
+        spec = json.loads(truth.to_str()) | {k: v for k, v in BYTE_BPE["files"]["qwen2"].items() if k in ("normalizer", "pre_tokenizer")}
+        truth = Backend.from_str(json.dumps(spec))
+    named = ["</s>", "<pad>", *([] if kind == "OPT" else ["<s>"]), *(["<mask>"] if kind == "RobertaTokenizer" else [])]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in named])
+    if kind == "RobertaTokenizer":
+        truth.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), True, prefix)
+    elif kind == "OPT":
+        truth.post_processor = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", 1)])
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    for line in LINES:
+        assert tokenizer.encode(line).tolist() == truth.encode(line).ids, line
+    if kind == "RobertaTokenizer":
+        pair = tokenizer.encode_pairs([(LINES[0], LINES[1])])
+        assert pair.ids.tolist() == truth.encode(LINES[0], LINES[1]).ids
+        assert pair.types is None
+
+
+@pytest.mark.parametrize(
+    ("vocab", "said"),
+    [
+        ("[]", "object"),
+        ('{"a": 1}', "are not 0 to 0"),
+        ('{"a": "x"}', "are not 0 to 0"),
+        ('{"a": 0, "b": 0}', "are not 0 to 1"),
+        ("{}", "tokenizer="),
+    ],
+)
+def test_a_broken_vocabulary_file_is_an_error(tmp_path: Path, vocab: str, said: str) -> None:
+    (tmp_path / "vocab.json").write_text(vocab)
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises((TokenizerError, ModelFormatError), match=said):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
 
 
 def test_wordpiece_strips_accents_as_its_file_says() -> None:
