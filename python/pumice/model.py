@@ -300,7 +300,7 @@ class Model:
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
         self._activation = activation if isinstance(activation, str) else None
-        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation)
+        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation, _has_types(file))
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
@@ -613,7 +613,7 @@ class Model:
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
-            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation)
+            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation, self._encoder.typed)
             self.info.update(core.info)
             lost_core.close()
         warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
@@ -713,6 +713,11 @@ class Model:
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[str, dict[str, Any]]]:
         options = {k: v for k, v in self._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
         return _reload, (str(self.path), options)
+
+
+def _has_types(file: _core.ModelFile) -> bool:
+    """Whether the file has vectors of two or more token types (token_types in GGUF)."""
+    return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)
 
 
 def check_template_kwargs(given: Any) -> dict[str, Any]:
