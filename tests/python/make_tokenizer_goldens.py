@@ -101,6 +101,8 @@ SPECIAL = [
 ]  # fmt: skip
 
 # What the tokenizer of each name does is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
+# Not here, for llama.cpp differs from the models' own tokenizers: kimi-k2, youtu and tiny_aya (it takes \p{Lu} and \p{Ll} for any letter:
+# "iPhone" is one word), afmoe (a range from U+F900 begins at U+8C48 in its source, and digits stay with the spaces before them).
 NAMES = [
     "default",
     "gpt-2",
@@ -128,6 +130,17 @@ NAMES = [
     "minerva-7b",
     "megrez",
     "olmo",
+    "chameleon",
+    "exaone-moe",
+    "glm4",
+    "glm5",
+    "laguna",
+    "minicpm5",
+    "spark2_5",
+    "superbpe",
+    "ufakzeka",
+    "exaone4",
+    "hunyuan-dense",
 ]
 
 
@@ -371,6 +384,18 @@ BYTE_BPE: dict[str, tuple[list[dict[str, Any]], str]] = {
             split(
                 ENGLISH + r"[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
             ),
+            BYTES_ONLY,
+        ],
+        "",
+    ),
+    "afmoe": (
+        [
+            split(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"),
+            split(
+                "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
+                "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
+            ),
+            DEEPSEEK,
             BYTES_ONLY,
         ],
         "",
