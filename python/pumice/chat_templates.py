@@ -113,7 +113,11 @@ class ChatTemplate:
             if message["role"] in _ROLES_OF_ALL or not isinstance(content, str) or not content.strip() or content.strip() in text:
                 continue
             other = [*messages[:i], {**message, "content": content + "x"}, *messages[i + 1 :]]
-            if run_template(self._template, {**variables, "messages": other}, now) == text:
+            try:
+                unread = run_template(self._template, {**variables, "messages": other}, now) == text
+            except ChatTemplateError:  # it reads it
+                unread = False
+            if unread:
                 raise ChatTemplateError(
                     f"the chat template leaves messages[{i}] out: it has no place for the role {message['role']!r}. "
                     "Give its text as another role's, such as system or user"

@@ -245,6 +245,8 @@ def test_a_role_that_a_template_leaves_out_is_an_error(tokenizer: Tokenizer, rol
     assert ChatTemplate(known).render(chat) == "Hi"
     shouted = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
     assert ChatTemplate(shouted).prompt(chat, tokenizer.control).text == "BE BRIEF.HI"  # there, in other words
+    picky = "{% if messages[0].content != 'Be brief.' %}{{ raise_exception('other') }}{% endif %}brief"
+    assert ChatTemplate(picky).prompt(chat, tokenizer.control).text == "brief"
     refusing = "{% if messages[0].role == '" + role + "' %}{{ raise_exception('no such role') }}{% endif %}"
     with pytest.raises(ChatTemplateError, match="refuses these messages in line 1: no such role"):
         ChatTemplate(refusing).prompt(chat, tokenizer.control)
