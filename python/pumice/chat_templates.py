@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +64,23 @@ _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] 
 class ChatTemplate:
     """A compiled chat template. Any number of threads may render it."""
 
-    def __init__(self, source: str, bos_token: str | None = None, eos_token: str | None = None, **tokens: str) -> None:
-        """tokens: further special tokens by role, as unk_token, which some templates print."""
+    def __init__(
+        self, source: str, bos_token: str | None = None, eos_token: str | None = None, tool_use: str | None = None, **tokens: str
+    ) -> None:
+        """tokens: further special tokens by role, as unk_token, which some templates print. tool_use: the template for chats with tools,
+        where a model has one of its own for them (as transformers chooses)."""
         if not isinstance(source, str):
             raise TypeError(f"a chat template must be str, found {type(source).__name__}")
         self.source = source
         named = {"bos_token": bos_token, "eos_token": eos_token, **tokens}
         self.tokens = {name: token for name, token in named.items() if token is not None}
+        self._tool_use = tool_use
         self._template = compile_template(source)
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
         """The prompt for a chat. kwargs are further variables of the template, such as tools or enable_thinking."""
+        if self._tool_use is not None and kwargs.get("tools") is not None:
+            return self._with_tools.render(messages, add_generation_prompt, **kwargs)
         return run_template(self._template, self._variables(messages, add_generation_prompt, kwargs), datetime.now())
 
     def prompt(
@@ -83,6 +90,8 @@ class ChatTemplate:
         control: None: all are what they say.
 
         Raises ChatTemplateError also for a message of a role that the template leaves out without a word, as many do with "developer"."""
+        if self._tool_use is not None and kwargs.get("tools") is not None:
+            return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         now = datetime.now()
         variables = self._variables(messages, add_generation_prompt, kwargs)
         text = run_template(self._template, variables, now)
@@ -104,6 +113,10 @@ class ChatTemplate:
             "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
             "prompt are its own. Take them out of the messages, or pass parse_special=True: they then mean what they mean to the model"
         )
+
+    @cached_property
+    def _with_tools(self) -> ChatTemplate:
+        return ChatTemplate(self._tool_use or "", **self.tokens)
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
         """Roles that a template does not know it refuses or, more often, leaves out: then another text changes nothing."""
@@ -209,7 +222,7 @@ def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -
         named["default"].encode()
     except UnicodeEncodeError as error:
         raise ChatTemplateError(f"{file.path}: the chat template is not UTF-8 text (at character {error.start}). {FIX}") from None
-    return ChatTemplate(named["default"], **tokens)
+    return ChatTemplate(named["default"], tool_use=named.get("tool_use"), **tokens)
 
 
 def _overriding(given: str, named: dict[str, str]) -> str:
@@ -250,14 +263,16 @@ def _folder_of(file: ModelFile) -> Path:
 
 
 def _folder_templates(folder: Path) -> dict[str, str]:
-    """chat_template.jinja goes before chat_template.json and tokenizer_config.json, as in transformers."""
+    """chat_template.jinja goes before chat_template.json and tokenizer_config.json, as in transformers, which knows a folder of more."""
     found = _named(read_object(folder / "tokenizer_config.json").get("chat_template"), folder / "tokenizer_config.json")
     separate = read_json(folder / "chat_template.json")
     if isinstance(separate, dict):
         found.update(_named(separate.get("chat_template"), folder / "chat_template.json"))
-    text = read_text(folder / "chat_template.jinja")
-    if text is not None:
-        found["default"] = text
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    for name, path in files.items():
+        if (text := read_text(path)) is not None:
+            found[name] = text
     return found
 
 

@@ -213,8 +213,13 @@ def test_folder_templates(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert find_template(file).render(CHAT) == "first"  # type: ignore[union-attr]
     assert find_template(file, "tool_use").render(CHAT) == "tools"  # type: ignore[union-attr]
+    assert find_template(file).render(CHAT, tools=[]) == "tools"  # type: ignore[union-attr]
+    assert find_template(file).prompt(CHAT, None, tools=[{}]).text == "tools"  # type: ignore[union-attr]
     (tmp_path / "chat_template.jinja").write_text("file")
     assert find_template(file).render(CHAT) == "file"  # type: ignore[union-attr]
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("with documents")
+    assert find_template(file, "rag").render(CHAT) == "with documents"  # type: ignore[union-attr]
     for wrong in (3, [1], [{"name": "x"}]):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": wrong}))
         with pytest.raises(ChatTemplateError, match="chat_template="):
