@@ -202,8 +202,11 @@ def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
 class Encoder:
     """Texts to arrays with one loaded model."""
 
-    def __init__(self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None) -> None:
+    def __init__(
+        self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None, typed: bool = True
+    ) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.typed = typed  # whether the model tells token types apart: tokenizers of DistilBERT and ModernBERT name some all the same
         self.hidden_size = int(engine.info["hidden_size"])
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
@@ -289,9 +292,8 @@ class Encoder:
             pairs = [(a.lower(), b.lower()) for a, b in pairs]
         return self._checked(self.tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
-    @staticmethod
-    def _checked(batch: Any, first: int, cuts: Cuts) -> Tokens:
-        tokens = Tokens(batch.ids, batch.offsets, batch.types)
+    def _checked(self, batch: Any, first: int, cuts: Cuts) -> Tokens:
+        tokens = Tokens(batch.ids, batch.offsets, batch.types if self.typed else None)
         empty = np.flatnonzero(np.diff(tokens.offsets) == 0)
         if empty.size:
             raise ValueError(

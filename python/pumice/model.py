@@ -180,7 +180,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
-        from .tokenizers import load_tokenizer
+        from .tokenizer_files import load_tokenizer
 
         return load_tokenizer(file, checked["tokenizer"])
 
@@ -304,7 +304,7 @@ class Model:
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
         self._activation = activation if isinstance(activation, str) else None
-        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation)
+        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation, _has_types(file))
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
@@ -315,6 +315,7 @@ class Model:
             "similarity": config.similarity,
             "max_tokens": self._encoder.max_tokens,
             "sampling": dict(settings.sampling),
+            "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
         }
 
     # ------------------------------------------------------------ encode
@@ -432,8 +433,8 @@ class Model:
     def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
         """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
 
-        prompt: a string (the model's special tokens are added), token ids (taken as they are), or a list of either; a list runs as
-            one batch.
+        prompt: a string (the model's special tokens are added; a first token that it spells out is not doubled), token ids (taken as
+            they are), or a list of either; a list runs as one batch.
         max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
             model's own setting, else it is off. A filter without a temperature means temperature 1.
@@ -463,8 +464,8 @@ class Model:
         single = single and params.n == 1
         return self._start(ids, params, lambda found: found[0] if single else found, stream)
 
-    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str], add_special: bool = True) -> list[Int32]:
-        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"], add_special=add_special)
+    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
+        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
 
         def all_ids() -> list[Int32]:
             return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
@@ -473,7 +474,7 @@ class Model:
         return interruptible(all_ids) if long else all_ids()
 
     def _params(self, sampling: Mapping[str, Any]) -> Any:
-        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings.sampling, self._tokenizer, self.info["vocab_size"])
+        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
 
     def _start(self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool) -> Any:
         if not ids:
@@ -497,6 +498,7 @@ class Model:
         tools: None = None,
         dry_run: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        parse_special: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Any:
         """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
@@ -504,7 +506,9 @@ class Model:
         messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
             of them; there is no guessed template: ChatTemplateError says what to do without one.
         dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables for the template.  max_tokens: another name of max_new_tokens.
+        template_kwargs: further variables for the template, such as tools, documents or enable_thinking.
+        parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
+        max_tokens: another name of max_new_tokens.
         Everything else as in generate(). response_format and tools are not there yet.
         """
         for name, value in (("response_format", response_format), ("tools", tools)):
@@ -523,10 +527,8 @@ class Model:
         variables = check_template_kwargs(template_kwargs)
         params = self._params(options)
         template = self._chat_template()
-        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **variables))
-        if not text:
-            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
-        ids = self._prompt_ids([text], ["the rendered conversation"], add_special=False)  # the template writes the special tokens itself
+        parse_special = flag("parse_special", parse_special)
+        text, ids = interruptible(lambda: self._rendered(template, conversation, variables, parse_special))
 
         def finish(found: list[Generation]) -> Any:
             results = [ChatResult(**vars(g), prompt=text) for g in found]
@@ -538,6 +540,17 @@ class Model:
             empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
             return ChatResult(text="", ids=nothing, timings={}, device=str(self.info.get("device", "")), prompt=text, **known, **empty)
         return self._start(ids, params, finish, stream)
+
+    def _rendered(
+        self, template: ChatTemplate, conversation: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool
+    ) -> tuple[str, list[Int32]]:
+        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
+        control = None if parse_special else self._tokenizer.control
+        prompt = template.prompt(conversation, control, add_generation_prompt=True, **variables)
+        if not prompt.text:
+            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
+        ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
+        return prompt.text, [prompt_ids(ids, self._tokenizer, self.info["vocab_size"], name="the rendered conversation")]
 
     def _chat_template(self) -> ChatTemplate:
         with self._template_lock:
@@ -626,7 +639,7 @@ class Model:
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
-            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation)
+            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation, self._encoder.typed)
             self.info.update(core.info)
             lost_core.close()
         warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
@@ -726,6 +739,11 @@ class Model:
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[str, dict[str, Any]]]:
         options = {k: v for k, v in self._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
         return _reload, (str(self.path), options)
+
+
+def _has_types(file: _core.ModelFile) -> bool:
+    """Whether the file has vectors of two or more token types (token_types in GGUF)."""
+    return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)
 
 
 def check_template_kwargs(given: Any) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_tokenizer_errors_come_out_of_load_and_free_the_engine(
     def broken(file: Any, override: Any) -> Any:
         raise pumice.TokenizerError("no vocabulary")
 
-    monkeypatch.setattr(sys.modules["pumice.tokenizers"], "load_tokenizer", broken)
+    monkeypatch.setattr(sys.modules["pumice.tokenizer_files"], "load_tokenizer", broken)
     with pytest.raises(pumice.TokenizerError, match="no vocabulary"):
         pumice.load(write_model(tmp_path / "m.gguf"))
     assert core.opened[-1].closed
@@ -222,6 +222,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
 def test_info(model: Any) -> None:
     assert model.info["architecture"] == "toy"
     assert model.info["n_ctx"] == CONTEXT
+    assert model.info["special_tokens"] == {"before": ("<bos>",), "after": ()}
     assert model.info["load_seconds"] > 0
     assert model.memory()["weights"] == 1193
     assert "reused_tokens" in model.cache_stats()
