@@ -31,8 +31,8 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   std::vector<bool>& last = used[placement.stages.back().device];
   if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
   if (d.labels > 0) {
-    last = merge(
-        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), d.weights));
+    const Program classes = model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes);
+    last = merge(last, model::used_matrices(classes, d.weights));
   }
   return used;
 }
