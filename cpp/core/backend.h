@@ -81,10 +81,8 @@ class Backend {
                                                        const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
   // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its
-  // pipelines while they are uploaded). An error here is none: prepare() meets it again.
-  virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) {
-    (void)program, (void)weights, (void)compute, (void)cancel;
-  }
+  // pipelines while they are uploaded; a CPU has nothing to make). An error here is none: prepare() meets it again.
+  virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) = 0;
   // A GPU compiles what foresee() has not: seconds, with `cancel` seen from pipeline to pipeline.
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                                     const Cancel& cancel = Cancel()) = 0;
