@@ -82,7 +82,8 @@ Model model() {
     attend.scale = 0.125f;
     p.ops.insert(p.ops.end(), {Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, in,
                                Rope{{2, 0, q}, kHeadDim, rope}, Rope{{2, q, kv}, kHeadDim, rope},
-                               Store{{2, q, kv}, {2, q + kv, kv}, attend.cache}, attend, out, Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, gated, down});
+                               Store{{2, q, kv}, {2, q + kv, kv}, attend.cache}, attend, out,
+                               Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, gated, down});
     f.ops.insert(f.ops.end(), {in, out, gated, down});
   }
   for (Program* program : {&p, &f}) {

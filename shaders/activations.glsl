@@ -1,5 +1,6 @@
-// Every activation of cpp/core/activations.def: activate_NAME(x, alphas), of which only xielu reads its alphas. The build writes the switch over
-// them, activate() (cmake/generate_formats.py), which names one function a line of the list: an activation without one does not compile.
+// Every activation of cpp/core/activations.def: activate_NAME(x, alphas), of which only xielu reads its alphas. The build writes the switch
+// over them, activate() (cmake/generate_formats.py), which names one function a line of the list: an activation without one does not
+// compile.
 // The bounds keep exp() finite: Vulkan promises nothing about infinities. A NaN fails every comparison and so passes through.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 

@@ -356,7 +356,8 @@ constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks
   return rows * blocks * (kTopHead + 2 * k);
 }
 static_assert(sizeof(NormParams) <= 128 && sizeof(MultiplyParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 &&
-              sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 && sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
+              sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 &&
+              sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
 #endif
 
 #ifdef __cplusplus

@@ -27,7 +27,7 @@ rounded to the format. Others block by block: ceil(bytes / 8) draws give the byt
 and each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes
 125 - floor(log2(cols) / 2) + (that byte & 1).
 So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
-Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, a bias of a product 0.5 * normal, in float32. gated_linear: gate's bias first.
+Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, its bias and a product's 0.5 * normal, in float32; a gate's before up's.
 linear: scale 1, softcap 0 (none) where not given; alphas: alpha_p and alpha_n of xielu.
 multiply: in is a; b, of width / repeat columns, follows it; with in_place, out is a.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
@@ -411,8 +411,8 @@ def stores() -> list[Case]:
     for kv, limit in ATTEND.items():
         for head_dim in (1, 24, 64, 80, 128):
             window, group = next(windows), next(groups)
-            case = {"op": "store", "cached": True, "head_dim": head_dim, "kv_heads": 2, "heads": 2 * group, "window": window, "softcap": 0.0}
-            case |= {"scale": head_dim**-0.5, "segments": [[0, 40], [31, 3], [64, 1], [300, 2]], "kv": kv}
+            case = {"op": "store", "cached": True, "head_dim": head_dim, "kv_heads": 2, "heads": 2 * group, "window": window}
+            case |= {"softcap": 0.0, "scale": head_dim**-0.5, "segments": [[0, 40], [31, 3], [64, 1], [300, 2]], "kv": kv}
             cases.append(case | {"nmse": 1e-12 if kv == "f32" and window == 1 else limit})
     return cases
 

@@ -126,11 +126,11 @@ struct Store {
   CacheId cache = CacheId::none;
 };
 
-// Attention of the rows of a segment: over the cache (positions 0 .. own; causal), or, without a cache, over the k and v views of the segment
-// itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each side
+// Attention of the rows of a segment: over the cache (positions 0 .. own; causal), or, without a cache, over the k and v views of the
+// segment itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each side
 // and the own one when not. Heads of q share heads of k in groups (Ainslie et al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
-//   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, section 2.1),
+//   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
 struct Attend {
   static constexpr std::string_view kName = "Attend";

@@ -152,7 +152,7 @@ void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
     area_at.push_back(take(bytes_of(area.in_blocks ? std::min(count, kTailRows) : count, area.row_bytes) + 2 * kLine));
   }
   turns_at.clear();
-  for (const RopeTable& rope : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, static_cast<std::int64_t>(rope.inv_freq.size()) * 8)));
+  for (const RopeTable& table : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, std::int64_t{8} * std::ssize(table.inv_freq))));
 
   attends.resize(plan.attends.size());
   std::uint64_t kept = 0, partials = 0, per_thread = 0;

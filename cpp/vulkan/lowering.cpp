@@ -86,7 +86,8 @@ void Lowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
       static_cast<std::uint64_t>(run_.counts.of(shape.rows)) * static_cast<std::uint64_t>(slot_stride(shape.width)) * 4;
   if (bytes == 0) return;
   const std::uint64_t base = run_.areas.slots[static_cast<std::size_t>(slot)];
-  work_.emplace_back(Copy{to_slot ? host : run_.buffers.scratch, to_slot ? run_.buffers.scratch : host,
+  work_.emplace_back(Copy{to_slot ? host : run_.buffers.scratch,
+                          to_slot ? run_.buffers.scratch : host,
                           {{.srcOffset = to_slot ? 0 : base, .dstOffset = to_slot ? base : 0, .size = bytes}}});
 }
 
@@ -120,8 +121,15 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
     tables.build(request, batch);
     const Counts counts{rows, 1, 1};
     const Areas areas = place(plan, counts, tables.attends, tables.kept_pages, device.limits.range);
-    const Run run{.plan = plan, .weights = weights, .device = device, .counts = counts, .tables = tables, .areas = areas, .buffers = {},
-                  .caches = slabs, .format = format};
+    const Run run{.plan = plan,
+                  .weights = weights,
+                  .device = device,
+                  .counts = counts,
+                  .tables = tables,
+                  .areas = areas,
+                  .buffers = {},
+                  .caches = slabs,
+                  .format = format};
     for (Work& work : Lowering(run).work()) {
       if (auto* dispatch = std::get_if<KeyedDispatch>(&work)) keys.insert(std::move(dispatch->key));
     }

@@ -28,8 +28,8 @@ struct Run {
   const Tables& tables;
   const Areas& areas;
   RunBuffers buffers;
-  const GpuCaches::Slabs& caches;      // empty where the program has none
-  KvFormat format = KvFormat::f32;     // of the caches
+  const GpuCaches::Slabs& caches;   // empty where the program has none
+  KvFormat format = KvFormat::f32;  // of the caches
 };
 
 // The commands of a run.

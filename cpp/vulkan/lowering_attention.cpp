@@ -91,8 +91,7 @@ void Lowering::operator()(const AttendStep& step) {
   const AttendShape& shape = run_.plan.attends[a];
   const AttendTables& tables = run_.tables.attends[a];
   const KvFormat format = format_of(pages_of(shape));
-  const std::vector<PageRange> ranges =
-      page_ranges(pages_of(shape), step.op.cache, page_words(format, shape));
+  const std::vector<PageRange> ranges = page_ranges(pages_of(shape), step.op.cache, page_words(format, shape));
   for (const TileBlock& tiles : tables.blocks) {
     const Partials partials = partials_of(shape, tables, tiles);
     for (std::size_t r = 0; r < ranges.size(); ++r) attend(step, tiles, partials, ranges[r], word(static_cast<std::int64_t>(r)));
@@ -102,8 +101,8 @@ void Lowering::operator()(const AttendStep& step) {
 
 Lowering::Partials Lowering::partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const {
   Partials p;
-  p.queries = static_cast<std::uint64_t>(tiles.rows) * static_cast<std::uint64_t>(shape.kv_heads) *
-              static_cast<std::uint64_t>(shape.heads_per_kv);
+  p.queries =
+      static_cast<std::uint64_t>(tiles.rows) * static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
   p.states_at = p.queries * tables.parts * params::padded_dim(word(shape.head_dim));
   p.binding = {run_.buffers.scratch, run_.areas.partials, params::attend_partial_words(p.queries, tables.parts, word(shape.head_dim)) * 4,
                true};
@@ -158,7 +157,9 @@ void Lowering::attend(const AttendStep& step, const TileBlock& tiles, const Part
   // Each tile of queries reads its keys and values once.
   const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;
   push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 4 * pairs * shape.head_dim,
-       values * (format == KvFormat::f32 ? 4 : format == KvFormat::f16 ? 2 : 1));
+       values * (format == KvFormat::f32   ? 4
+                 : format == KvFormat::f16 ? 2
+                                           : 1));
 }
 
 void Lowering::merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles,

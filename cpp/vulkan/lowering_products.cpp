@@ -30,8 +30,11 @@ PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_
 }  // namespace
 
 void Lowering::operator()(const Linear& op) {
-  const params::LinearParams end{.activation = static_cast<uint>(op.activation), .scale = op.scale, .softcap = op.softcap,
-                                 .alpha_p = op.alpha_p, .alpha_n = op.alpha_n};
+  const params::LinearParams end{.activation = static_cast<uint>(op.activation),
+                                 .scale = op.scale,
+                                 .softcap = op.softcap,
+                                 .alpha_p = op.alpha_p,
+                                 .alpha_n = op.alpha_n};
   std::int64_t col = op.out.col;
   bool quantised = false;
   for (const LinearPart& part : op.parts) {
@@ -40,8 +43,13 @@ void Lowering::operator()(const Linear& op) {
     if (form == Form::int8 && !quantised) quantise(op.in), quantised = true;
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, form == Form::int8)) {
       for (const Piece& piece : m.pieces) {
-        Product p{.in = op.in, .out = {op.out.slot, static_cast<std::int32_t>(col + piece.first), static_cast<std::int32_t>(piece.rows)},
-                  .residual = op.residual, .bias = part.bias, .bias_at = piece.first, .form = form, .end = end};
+        Product p{.in = op.in,
+                  .out = {op.out.slot, static_cast<std::int32_t>(col + piece.first), static_cast<std::int32_t>(piece.rows)},
+                  .residual = op.residual,
+                  .bias = part.bias,
+                  .bias_at = piece.first,
+                  .form = form,
+                  .end = end};
         if (op.residual) p.residual.col += static_cast<std::int32_t>(col - op.out.col + piece.first);
         product(p, block, {&m, &piece, 0, piece.rows}, {});
       }
@@ -77,8 +85,8 @@ void Lowering::product(const Product& p, const Block& block, const Strip& w, con
   const bool gated = w2.matrix != nullptr, residual = static_cast<bool>(p.residual), int8 = p.form == Form::int8;
   const Format format = w.matrix->format, format2 = gated ? w2.matrix->format : format;
   LinearTile tile{};
-  KeyedDispatch d = dispatch(gated ? "gated linear" : "linear", linear_pipeline(run_.device, p.form, block.count, format, format2, gated,
-                                                                                int8 || p.in.col % 4 == 0, tile));
+  KeyedDispatch d = dispatch(gated ? "gated linear" : "linear",
+                             linear_pipeline(run_.device, p.form, block.count, format, format2, gated, int8 || p.in.col % 4 == 0, tile));
   d.bind(bind(*w.piece));
   d.bind(int8 ? quantised_rows(p.in, block, false) : rows(p.in, block, false));
   d.bind(rows(p.out, block, true));

@@ -41,17 +41,23 @@ void Lowering::operator()(const Norm& op) {
   const std::int64_t width = op.group > 0 ? op.group : op.in.width, heads = op.in.width / width;
   const uint row_lanes = params::norm_lanes(word(width), lanes(256));
   for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.add})) {
-    KeyedDispatch d = dispatch("norm", "norm",
-                               {row_lanes, number(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add),
-                                params::norm_batch(word(width), row_lanes)});
+    KeyedDispatch d = dispatch(
+        "norm", "norm",
+        {row_lanes, number(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add), params::norm_batch(word(width), row_lanes)});
     d.bind(rows(op.in, block, false));
     d.bind(rows(op.out, block, true));
     d.bind(rows(op.add, block, false));
     d.bind(op.weight != VectorId::none ? bind(op.weight) : Binding{run_.buffers.ones, 0, static_cast<std::uint64_t>(width) * 4});
     d.bind(bind(op.bias));
-    d.set_push(params::NormParams{.heads = word(heads), .width = word(width), .in_at = word(op.in.col), .in_stride = stride(op.in),
-                                  .out_at = word(op.out.col), .out_stride = stride(op.out), .add_at = word(op.add.col),
-                                  .add_stride = op.add ? stride(op.add) : 0, .eps = op.eps});
+    d.set_push(params::NormParams{.heads = word(heads),
+                                  .width = word(width),
+                                  .in_at = word(op.in.col),
+                                  .in_stride = stride(op.in),
+                                  .out_at = word(op.out.col),
+                                  .out_stride = stride(op.out),
+                                  .add_at = word(op.add.col),
+                                  .add_stride = op.add ? stride(op.add) : 0,
+                                  .eps = op.eps});
     const double values = static_cast<double>(block.count) * op.in.width;
     push(d, block.count * heads, values * 8, values * 8);
   }
@@ -66,9 +72,15 @@ void Lowering::operator()(const Multiply& op) {
     d.bind(rows(op.a, block, false));
     d.bind(rows(op.b, block, false));
     d.bind(rows(op.out, block, true));
-    d.set_push(params::MultiplyParams{.blocks = word(per_row), .width = word(op.a.width), .span = word(op.a.width / op.b.width),
-                                      .a_at = word(op.a.col), .a_stride = stride(op.a), .b_at = word(op.b.col),
-                                      .b_stride = stride(op.b), .out_at = word(op.out.col), .out_stride = stride(op.out),
+    d.set_push(params::MultiplyParams{.blocks = word(per_row),
+                                      .width = word(op.a.width),
+                                      .span = word(op.a.width / op.b.width),
+                                      .a_at = word(op.a.col),
+                                      .a_stride = stride(op.a),
+                                      .b_at = word(op.b.col),
+                                      .b_stride = stride(op.b),
+                                      .out_at = word(op.out.col),
+                                      .out_stride = stride(op.out),
                                       .activation = static_cast<uint>(op.activation)});
     const double values = static_cast<double>(block.count) * op.a.width;
     push(d, block.count * per_row, values * 8, values * 12);
@@ -127,8 +139,7 @@ void Lowering::operator()(const Pool& op) {
 
 void Lowering::operator()(const LogProb& op) {
   for (const Block block : blocks(Rows::tokens, {op.logits, op.out})) {
-    KeyedDispatch d =
-        dispatch("log_prob", "log_prob", {lanes(128)});
+    KeyedDispatch d = dispatch("log_prob", "log_prob", {lanes(128)});
     d.bind(rows(op.logits, block, false));
     d.bind(rows(op.out, block, true));
     d.bind(meta());
@@ -157,9 +168,13 @@ void Lowering::operator()(const TopStep& step) {
       d.bind(meta());
       d.bind({run_.buffers.scratch, run_.areas.top, found, stage == 0});
       d.bind(rows(op.out, block, true));
-      d.set_push(params::TopParams{.blocks = word(per_row), .width = word(op.logits.width), .logits_at = word(op.logits.col),
-                                   .logits_stride = stride(op.logits),
-                                   .rows_at = run_.tables.tops_at[static_cast<std::size_t>(step.table)] + params::kTopRowWords * word(block.first), .found_at = 0});
+      d.set_push(
+          params::TopParams{.blocks = word(per_row),
+                            .width = word(op.logits.width),
+                            .logits_at = word(op.logits.col),
+                            .logits_stride = stride(op.logits),
+                            .rows_at = run_.tables.tops_at[static_cast<std::size_t>(step.table)] + params::kTopRowWords * word(block.first),
+                            .found_at = 0});
       const double values = static_cast<double>(block.count) * (stage == 0 ? op.logits.width : static_cast<double>(per_row) * op.k);
       push(d, block.count * (stage == 0 ? per_row : 1), values * 64, values * 8);
     }

@@ -52,7 +52,10 @@ class Planner {
   }
   void operator()(const Store& op) {
     plan_.cached = true;
-    store({.k = op.k, .v = op.v, .head_dim = plan_.program.caches[static_cast<std::size_t>(op.cache)].head_dim, .pages = Pages::cache,
+    store({.k = op.k,
+           .v = op.v,
+           .head_dim = plan_.program.caches[static_cast<std::size_t>(op.cache)].head_dim,
+           .pages = Pages::cache,
            .cache = op.cache});
   }
   void operator()(const Attend& op) {
@@ -62,8 +65,9 @@ class Planner {
     const std::int32_t heads_per_kv = op.q.width / op.head_dim / op.kv_heads;
     const std::uint64_t range = device_.limits.range;
     const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
-    const AttendShape shape{heads_per_kv, op.kv_heads, op.head_dim, cached, op.causal,
-                            std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
+    const AttendShape shape{
+        heads_per_kv, op.kv_heads, op.head_dim,
+        cached,       op.causal,   std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
     step(AttendStep{op, index_of(plan_.attends, shape)});
   }
   void operator()(const Select& op) { step(op); }

@@ -26,9 +26,9 @@ using namespace py::literals;
 namespace pumice::bindings {
 
 KvFormat kv_format(const std::string& name) {
-  if (name == "f16") return KvFormat::f16;
-  if (name == "f32") return KvFormat::f32;
-  if (name == "q8_0") return KvFormat::q8_0;
+  for (std::size_t f = 0; f < std::size(kKvFormats); ++f) {
+    if (name == kKvFormats[f]) return static_cast<KvFormat>(f);
+  }
   fail(ErrorKind::invalid_argument, "kv_dtype=\"", name, "\" is not known; there are \"f16\", \"f32\" and \"q8_0\"");
 }
 

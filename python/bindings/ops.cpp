@@ -258,6 +258,7 @@ void bind_ops(py::module_& module) {
            "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
            "masked"_a = std::vector<std::int32_t>{}, "masked_first"_a = std::vector<std::int32_t>{});
   ops.def("names", &op_names);
+  ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);

@@ -20,8 +20,6 @@ Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
 Segment = tuple[int, int, int, list[int]]  # first row, rows, past, pages
 
 _COLS, _ROWS, _MANY = 512, 24, 40
-# Those of cpp/core/activations.def that take one number; xielu, which has two of its own, is tried in _ends().
-_ACTIVATIONS = ("none", "gelu", "gelu_tanh", "silu", "relu", "tanh", "relu2", "sigmoid", "quick_gelu")
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
 # Largest NMSE. Both sides round float32 sums in orders of their own; f16 and q8_0 keys may fall to either side of a tie.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
@@ -155,7 +153,8 @@ def _ends() -> Trial:
 
 def _multiply() -> Trial:
     a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
-    factors = [(name, b, name) for name in _ACTIVATIONS] + [("one a head", by_head, "sigmoid")]
+    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
+    factors = [(name, b, name) for name in activations] + [("one a head", by_head, "sigmoid")]
     return Trial(
         "multiply",
         ops=[

@@ -160,7 +160,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         "auto": as many as its free memory holds beside their keys and values.
     quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
     n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
-    kv_dtype: "f16" | "f32" | "q8_0"; None: "f32" with compute="float32", else "f16".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
+    kv_dtype: "f16" | "f32" | "q8_0"; None: "f32" with compute="float32", else "f16".
+    kv_budget: bytes for all sequences and cached prefixes together, or "auto".
     compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
@@ -589,8 +590,8 @@ class Model:
         """The rows of a text inside the model: float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
 
         ids: a text (with the tokens that the model wants around it), or token ids.
-        layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm where
-            the model has one; -1 is the last, -2 the one before. None: all, from 0 on. transformers' output_hidden_states=True is the same.
+        layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm
+            where the model has one; -1 is the last, -2 the one before. None: all, from 0 on. transformers' output_hidden_states=True is the same.
 
         Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
         Raises ContextLengthError for longer texts, ValueError for layers that are not there."""

@@ -554,7 +554,7 @@ def turned(x: Float64, positions: npt.NDArray[np.int64], op: dict[str, Any]) -> 
     pairs = len(op["inv_freq"])
     angles = positions[:, None, None] * np.array(op["inv_freq"])
     cos, sin = single(op["magnitude"]) * np.cos(angles), single(op["magnitude"]) * np.sin(angles)
-    heads = x.reshape(len(x), -1, op["head_dim"]).copy()
+    heads = x.reshape(len(x), x.shape[1] // op["head_dim"], op["head_dim"]).copy()
     first, second = (
         (np.s_[..., 0 : 2 * pairs : 2], np.s_[..., 1 : 2 * pairs : 2])
         if op["interleaved"]

@@ -858,6 +858,24 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("head_dim 0", [&](Program& p) { op(p, Rope{}).head_dim = 0; }, "heads of 0");
   refused("too many rope pairs", [&](Program& p) { op(p, Rope{}).table.inv_freq.resize(9, 1.0f); }, "pairs");
   refused("a rope of NaN", [&](Program& p) { op(p, Rope{}).table.inv_freq[0] = NAN; }, "rope");
+  refused("a temperature of NaN", [&](Program& p) { op(p, Rope{}).temperature = NAN; }, "temperature");
+  refused("a temperature by less than no positions", [&](Program& p) { op(p, Rope{}).temperature_length = -1; }, "positions");
+  refused("a cache of other heads", [&](Program& p) { op(p, Store{}).k.width = 16; }, "the cache keeps");
+  refused("a cache that is read both ways", [&](Program& p) { op(p, Attend{}).causal = false; }, "causal");
+  refused("a bias of another size", [&](Program& p) { op(p, Attend{}).bias = VectorId{0}; }, "needed are 4");
+  refused(
+      "a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
+  refused("slopes of another size", [&](Program& p) { op(p, Attend{}).slopes = VectorId{0}; }, "needed are 4");
+  refused("a gate's bias of another size", [&](Program& p) { op(p, GatedLinear{}).gate_bias = VectorId{0}; }, "needed are 96");
+  refused("a soft cap below 0", [&](Program& p) { op(p, Linear{}).softcap = -1; }, "softcap -1");
+  refused("a scale of NaN", [&](Program& p) { op(p, Linear{}).scale = NAN; }, "scale nan");
+  refused("xielu where it has no numbers", [&](Program& p) { op(p, GatedLinear{}).activation = Activation::xielu; }, "xielu");
+  refused(
+      "a gate that does not divide",
+      [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {1, 0, 48}, .out = {0, 0, 64}}); }, "does not divide");
+  refused(
+      "a gate onto itself",
+      [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {1, 0, 64}, .out = {1, 0, 64}}); }, "overlap");
   refused("a product onto its own input", [&](Program& p) { op(p, Linear{}).out = {1, 0, 64}; }, "overlap");
   refused(
       "a cache that nothing fills",

@@ -579,11 +579,12 @@ TEST(Rows, AttentionWithBiasesAndSlopes) {
       for (int i = 0; i < kMaxQueries; ++i) {
         const std::int64_t position = i * 27 + (i % 3), last = i % 2 ? position + 1 : length;
         const float* table = bias.data() + i * (2 * reach + 1);
-        queries.push_back({q.data() + i * dim, i % 5 == 4 ? position / 2 : 0, last, position, i % 4 ? table : nullptr, i % 3 ? 0.0f : 0.03f});
+        const std::int64_t first = i % 5 == 4 ? position / 2 : 0;
+        queries.push_back({q.data() + i * dim, first, last, position, i % 4 ? table : nullptr, i % 3 ? 0.0f : 0.03f});
       }
-      const Floats out = on_all("attention by distance", [&](const RowKernels& rows) { return attended(rows, cache, 0.0f, queries, reach); });
+      const Floats out = on_all("by distance", [&](const RowKernels& rows) { return attended(rows, cache, 0.0f, queries, reach); });
       for (int i = 0; i < kMaxQueries; ++i) {
-        ASSERT_NO_FATAL_FAILURE(expect_attention(cache, queries[i], 0.0f, out.data() + i * dim, reach)) << "reach " << reach << ", query " << i;
+        ASSERT_NO_FATAL_FAILURE(expect_attention(cache, queries[i], 0.0f, out.data() + i * dim, reach)) << reach << ", query " << i;
         const Floats alone = attended(native_kernels().back()->rows, cache, 0.0f, {queries[i]}, reach);
         expect_same_bits(alone, Floats(out.begin() + i * dim, out.begin() + (i + 1) * dim), "a query by distance, in company");
       }

@@ -347,7 +347,8 @@ class Builder {
     answer({op.out});
   }
   void make(Pool) {
-    const Pool op{.in = input(number("width")), .out = output(number("width"), Rows::segments), .kind = named<PoolKind>(text("kind"), kPoolKinds)};
+    const View in = input(number("width"));
+    const Pool op{.in = in, .out = output(in.width, Rows::segments), .kind = named<PoolKind>(text("kind"), kPoolKinds)};
     c_.program.ops.push_back(op);
     answer({op.out});
   }
