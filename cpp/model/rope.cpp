@@ -53,7 +53,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     return rope;
   }
   if (s.type == "longrope" || s.type == "su") {  // Ding et al. 2024: a factor for each frequency, found by a search
-    if (read.gguf()) return rope;                // they are tensors there
+    rope.magnitude = static_cast<float>(s.magnitude);
+    if (read.gguf()) return rope;  // the factors are tensors there
     if (s.short_factors.size() != rope.inv_freq.size()) {
       read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(),
                        " frequencies");
@@ -64,7 +65,6 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
       rope.inv_freq[j] =
           1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
     }
-    rope.magnitude = static_cast<float>(s.magnitude);
     return rope;
   }
   read.unsupported("rope scaling \"", s.type, "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
