@@ -72,7 +72,9 @@ def write_folder_files(variant: Variant) -> None:
 def load(variant: Variant, folder: Path) -> Any:
     import torch
 
-    model, report = auto_class(variant).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    model, report = auto_class(variant).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=variant.attention, output_loading_info=True
+    )
     wrong = {key: value for key, value in report.items() if value}
     assert not wrong, f"{variant.name}: transformers does not find its own tensors: {wrong}"
     return model.eval()

@@ -24,6 +24,7 @@ struct Config {
   std::int64_t n_ctx = 0;  // positions the model was trained for
   std::vector<Layer> layers;
   std::vector<RopeTable> ropes;  // distinct; Attention::rope names one
+  std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;

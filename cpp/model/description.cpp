@@ -1,8 +1,6 @@
 #include "model/description.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -49,16 +47,6 @@ struct Slice {
   std::int64_t first = 0, run = 0, stride = 0;
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
 };
-
-// ALiBi (Press et al. 2022, section 3): 2^(-8 i / n) for the n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of the
-// next power of two for what is left, as the authors' code does.
-std::vector<float> alibi_slopes(std::int32_t heads) {
-  std::vector<float> slopes;
-  const auto power = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(heads)));
-  for (std::int32_t i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-8.0 * i / power)));
-  for (std::int32_t i = 1; i <= heads - power; ++i) slopes.push_back(static_cast<float>(std::exp2(-4.0 * (2 * i - 1) / power)));
-  return slopes;
-}
 
 class Resolver {
  public:
@@ -434,10 +422,7 @@ class Resolver {
   }
 
   void add_alibi() {
-    for (const Layer& layer : config().layers) {
-      if (layer.attention.position_bias != PositionBias::alibi || d_.alibi_slopes != VectorId::none) continue;
-      d_.alibi_slopes = keep({.name = "ALiBi slopes", .values = alibi_slopes(layer.attention.heads)});
-    }
+    if (!config().alibi_slopes.empty()) d_.alibi_slopes = keep({.name = "ALiBi slopes", .values = config().alibi_slopes});
   }
 
   void finish() {

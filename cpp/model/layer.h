@@ -10,6 +10,7 @@ namespace pumice::model {
 // Where a branch is normalised: what it reads (Llama), what it gives before that is added (Gemma 2, OLMo 2), and the sum (BERT).
 struct Norms {
   bool before = true, branch = false, sum = false;
+  bool replace = false;  // what `before` gives takes the place of the row: the branch is added to that (a switch of BLOOM)
 };
 
 // Of queries and keys: not at all, each head with weights that all heads share (Qwen 3), or all heads as one vector (OLMo 2).

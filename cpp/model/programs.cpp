@@ -99,9 +99,11 @@ class Builder {
     View ffn_in = x_;
     if (l.parallel) ffn_in = parallel_input(layer);
     attention(layer);
-    if (!l.parallel && l.feed_forward.norms.before) norm(d_.at(layer, Role::ffn_norm), x_, ffn_in = h_);
+    if (!l.parallel && l.feed_forward.norms.before) norm(d_.at(layer, Role::ffn_norm), x_, ffn_in = normed(l.feed_forward.norms));
     feed_forward(layer, ffn_in);
   }
+
+  View normed(const Norms& norms) const { return norms.replace ? x_ : h_; }
 
   // What a feed-forward network beside attention reads: made before attention changes x.
   View parallel_input(std::size_t layer) {
@@ -116,7 +118,7 @@ class Builder {
     const View q = part(qkv_, 0, a.q_width()), k = part(qkv_, a.q_width(), a.kv_width()), v = part(qkv_, k.col + k.width, a.kv_width());
     const View out = part(attended_, 0, a.q_width());
     View in = x_;
-    if (a.norms.before) norm(d_.at(layer, Role::attn_norm), x_, in = h_);
+    if (a.norms.before) norm(d_.at(layer, Role::attn_norm), x_, in = normed(a.norms));
     linear(in, part(qkv_, 0, v.col + v.width), {d_.at(layer, Role::q), d_.at(layer, Role::k), d_.at(layer, Role::v)});
     if (!a.norm_after_rope) norm_heads(layer, q, k);
     turn(a, q, k);

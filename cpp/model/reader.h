@@ -45,6 +45,10 @@ class Reader {
   bool object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
+  // Biases that config.json has a switch for, which GGUF has not: what the first layer has there, all must have.
+  bool biases(std::string_view gguf_tensor, std::string_view json_key, bool otherwise) const {
+    return gguf_ ? file_.find(gguf_tensor) != nullptr : flag("", json_key, otherwise);
+  }
   // A number for each of `count` layers: one for all, or a list of them. Empty where the file has no such key.
   std::vector<std::int64_t> per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
                                       std::int64_t high) const;

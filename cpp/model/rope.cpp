@@ -53,7 +53,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     return rope;
   }
   if (s.type == "longrope" || s.type == "su") {  // Ding et al. 2024: a factor for each frequency, found by a search
-    if (read.gguf()) return rope;                // they are tensors there
+    rope.magnitude = static_cast<float>(s.magnitude);
+    if (read.gguf()) return rope;  // the factors are tensors there
     if (s.short_factors.size() != rope.inv_freq.size()) {
       read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(),
                        " frequencies");
@@ -64,7 +65,6 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
       rope.inv_freq[j] =
           1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
     }
-    rope.magnitude = static_cast<float>(s.magnitude);
     return rope;
   }
   read.unsupported("rope scaling \"", s.type, "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
@@ -105,9 +105,13 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it
   // (DeepSeek).
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
-  const double part = read.positive("", at + ".mscale", 1), all = read.positive("", at + ".mscale_all_dim", 1);
-  const bool parts = read.has("", at + ".mscale") && read.has("", at + ".mscale_all_dim");
-  s.magnitude = parts ? paper(part) / paper(all) : paper(1);
+  const auto part_at = [&](const std::string& key) {  // 0: none, as transformers has it (Hunyuan's mscale_all_dim)
+    const double part = read.number("", at + key).value_or(0);
+    if (!(part >= 0 && part < 1e30)) read.bad_number(read.key("", at + key), part, "0 (none) or a positive number below 1e30");
+    return part;
+  };
+  const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
+  s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
   if (gguf &&
       read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
@@ -134,7 +138,8 @@ std::int32_t rotary_dims(const Reader& read, const std::string& at, std::int32_t
   const double partial =
       read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
-  const std::int64_t turned = static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
+  // A GGUF file that does not say turns the whole head, whatever the family's configuration class would take.
+  const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
   const std::int32_t dims = read.size("rope.dimension_count", "", head_dim, turned);
   if (dims % 2 != 0) read.unsupported("an odd number of rotary dimensions (", dims, ")");
@@ -164,7 +169,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
   const std::int32_t head_dim = c.layers.front().attention.head_dim;
   const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
-  c.ropes = {rope_at(read, full, theta, head_dim, scaling, defaults)};
+  c.ropes = {rope_at(read, full, theta * defaults.stretch, head_dim, scaling, defaults)};
   for (Layer& layer : c.layers) layer.attention.rope = 0;
   const bool longrope = scaling.type == "longrope" || scaling.type == "su";
   if (longrope && scaling.original_context < static_cast<double>(c.n_ctx)) {

@@ -9,8 +9,9 @@ namespace pumice::model {
 struct RopeDefaults {
   double theta = 10000;      // where the file is silent
   bool interleaved = false;  // pairs (2j, 2j+1)
-  double partial = 1;        // of a head that turns
+  double partial = 1;        // of a head that turns, where config.json is silent
   double window_theta = 0;   // of layers with a window; 0: as all
+  double stretch = 1;        // of the base, whatever it is (Hunyuan)
 };
 
 // Fills Config::ropes and Attention::rope. After read_sizes() and read_windows().

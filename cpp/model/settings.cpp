@@ -1,6 +1,7 @@
 #include "model/settings.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/program_check.h"
@@ -52,6 +53,16 @@ std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, s
                                                      factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
 }
 
+// "LLLG", again and again: local layers with a window, global ones without (EXAONE 4).
+std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
+  const std::string letters = read.text(read.key("", key));
+  if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+    read.unsupported(key, " is \"", letters, "\"; a number, or letters L (window) and G (none) are needed");
+  std::vector<std::int64_t> flags(count);
+  for (std::size_t i = 0; i < count; ++i) flags[i] = letters[i % letters.size()] == 'L';
+  return flags;
+}
+
 }  // namespace
 
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
@@ -85,10 +96,16 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
   if (window >= c.n_ctx) window = 0;                                    // sees everything anyway
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
+  std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
-    if (const auto pattern = read.integer("", key)) full_every = read.in_range(*pattern, 1, kMaxLayers, key);
+    const files::Value* letters = c.gguf ? nullptr : read.file().value(read.key("", key));
+    if (letters && std::holds_alternative<std::string>(*letters)) {
+      windowed = window_letters(read, key, count);
+    } else if (const auto pattern = read.integer("", key); pattern && *pattern != 0) {  // 0 stands beside a window of null
+      full_every = read.in_range(*pattern, 1, kMaxLayers, key);
+    }
   }
-  std::vector<std::int64_t> windowed;  // GGUF: a number as above, or a flag for each layer
+  // GGUF: a number as above, or the flags.
   const std::string pattern = read.key("attention.sliding_window_pattern", "");
   if (c.gguf && read.file().has(pattern)) {
     if (const auto* flags = std::get_if<std::vector<bool>>(read.file().value(pattern))) {
@@ -114,6 +131,14 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     c.layers[i].windowed = here;
     c.layers[i].attention.window = here ? static_cast<std::int32_t>(window) : 0;
   }
+}
+
+std::vector<float> alibi_slopes(std::int32_t heads, double max_bias) {
+  std::vector<float> slopes;
+  const auto power = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(heads)));
+  for (std::int32_t i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * i / power)));
+  for (std::int32_t i = 1; i <= heads - power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * (2 * i - 1) / (2 * power))));
+  return slopes;
 }
 
 }  // namespace pumice::model

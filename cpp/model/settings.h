@@ -2,6 +2,8 @@
 // config.json is silent (transformers leaves out what equals a default), and then changes the layers as it needs.
 #pragma once
 
+#include <vector>
+
 #include "model/config.h"
 #include "model/reader.h"
 
@@ -31,5 +33,9 @@ struct WindowDefaults {
 
 // Attention::window and Layer::windowed of each layer.
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults = {});
+
+// ALiBi (Press et al. 2022, section 3): 2^(-max_bias i / n) for n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of
+// the next power of two for what is left, as the authors' code does.
+std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 
 }  // namespace pumice::model

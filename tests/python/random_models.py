@@ -39,6 +39,7 @@ class Variant:
     end: int | None = None  # encoders: the last id of each text, where the family looks for one
     bare: bool = False  # names without the prefix of the body, as in the hub's older files
     hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
+    attention: str = "eager"  # of transformers, whose eager Falcon adds ALiBi twice
     as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
 
 
@@ -72,8 +73,8 @@ RANGES = {
     "sinks": (-4.0, 4.0),
     "act_fn.alpha_p": (-1.0, 1.0),  # xIELU of Apertus: softplus of it
     "act_fn.alpha_n": (-1.0, 1.0),
-    "act_fn.beta": (0.4, 0.6),  # 0.5 in the models
-    "act_fn.eps": (-2e-6, -1e-6),  # -1e-6 in the models
+    "act_fn.beta": (0.5, 0.5),  # as in the models: numbers of the published activation, in the file and not learned
+    "act_fn.eps": (-1e-6, -1e-6),
 }
 
 

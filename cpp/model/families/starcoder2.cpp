@@ -21,9 +21,10 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 2, .n_ctx = 4096, .eps = 1e-5, .activation = Activation::gelu_tanh});
   read_windows(read, c);
   read_ropes(read, c, {});
+  const bool biases = read.biases("blk.0.attn_q.bias", "use_bias", true);
   for (Layer& layer : c.layers) {
     layer.feed_forward.gated = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = read.flag("", "use_bias", true);
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = biases;
   }
 }
 

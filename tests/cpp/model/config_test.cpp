@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "model/family.h"
+#include "model/settings.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -276,6 +277,8 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   Json parts = yarn;
   parts.update(Json{{"mscale", 0.5}, {"mscale_all_dim", 2.0}});
   EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, static_cast<float>((0.05 * std::log(factor) + 1) / (0.2 * std::log(factor) + 1)));
+  parts["mscale_all_dim"] = 0.0;  // unset, as transformers has it
+  EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, temperature);
   Json smooth = yarn;
   smooth["truncate"] = false;
   expect_frequencies(scaled(smooth).ropes[0], [&](int j) {
@@ -295,6 +298,28 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   Json with = keys;
   with["llama.rope.scaling.attn_factor"] = 0.75;  // llama.cpp: beside the paper's
   EXPECT_FLOAT_EQ(scaled_gguf(with).ropes[0].magnitude, 0.75f * temperature);
+}
+
+TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
+  const std::vector<double> factors(kDims / 2, 2.0);
+  const Config c = scaled({{"rope_type", "longrope"}, {"short_factor", factors}, {"original_max_position_embeddings", 2048}});
+  expect_frequencies(c.ropes[0], [](int j) { return plain(j) / 2; });
+  EXPECT_FLOAT_EQ(c.ropes[0].magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(2048.0))));
+  EXPECT_EQ(c.n_ctx, 2048);
+  const Config gguf = scaled_gguf({{"llama.rope.scaling.type", "longrope"}, {"llama.rope.scaling.attn_factor", 1.25}});
+  expect_frequencies(gguf.ropes[0], plain);
+  EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, 1.25f);
+}
+
+TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for other numbers of heads
+  const auto expect_powers = [](const std::vector<float>& slopes, const std::vector<double>& powers) {
+    ASSERT_EQ(slopes.size(), powers.size());
+    for (std::size_t i = 0; i < powers.size(); ++i) EXPECT_FLOAT_EQ(slopes[i], static_cast<float>(std::exp2(-powers[i]))) << i;
+  };
+  expect_powers(alibi_slopes(8), {1, 2, 3, 4, 5, 6, 7, 8});
+  expect_powers(alibi_slopes(6), {2, 4, 6, 8, 1, 3});
+  expect_powers(alibi_slopes(1), {8});
+  expect_powers(alibi_slopes(4, 4), {1, 2, 3, 4});
 }
 
 // ---------------------------------------------------------------- what is refused
