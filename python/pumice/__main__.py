@@ -119,11 +119,14 @@ def run_devices(arguments: argparse.Namespace) -> int:
 def run_info(arguments: argparse.Namespace) -> int:
     from . import _core
     from .display import size, text_table
+    from .families import explain
     from .hub import resolve
     from .model import describe_file
 
     file = _core.open_file(str(resolve(arguments.model)))
     say(describe_file(file))
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # of a multimodal folder
+    say(f"  {explain(file.architecture, half)}")
     for key in file.keys():
         if not key.startswith("tokenizer.") or not isinstance(file.get(key), list):
             value = file.get(key)
