@@ -78,7 +78,7 @@ struct FormatKernels {
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
-// How kernels of few tokens ask for weights ahead of what they read: so many bytes on, 0: not at all; into L2 in place of L1.
+// How kernels of few tokens ask for weights ahead of what they read: so many bytes on; into L2 in place of L1.
 struct Fetch {
   std::int32_t ahead;
   bool to_l2;
