@@ -78,6 +78,16 @@ struct FormatKernels {
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
+// How kernels of few tokens ask for weights ahead of what they read: so many bytes on; into L2 in place of L1.
+struct Fetch {
+  std::int32_t ahead;
+  bool to_l2;
+};
+struct Fetches {
+  Fetch two, more;  // up to 2 tokens, more
+};
+const Fetches& fetches();  // of this processor: kernels.cpp has the table and its reasons
+
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
   FixedKernels fixed;

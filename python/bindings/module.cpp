@@ -7,6 +7,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/kernels.h"
 #include "cpu/self_test.h"
+#include "cpu/system.h"
 #include "engine/devices.h"
 #include "engine/spm_merges.h"
 #include "errors.h"
@@ -51,7 +52,8 @@ py::dict build_info() {
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
                   "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
-                  "threads"_a = cpu::default_threads(), "huge_pages"_a = cpu::huge_pages(""), "formats"_a = formats, "architectures"_a = families);
+                  "threads"_a = cpu::default_threads(), "huge_pages"_a = cpu::huge_pages(""), "formats"_a = formats,
+                  "architectures"_a = families);
 }
 
 py::list self_test() {
