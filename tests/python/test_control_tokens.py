@@ -252,6 +252,19 @@ def test_a_role_that_a_template_leaves_out_is_an_error(tokenizer: Tokenizer, rol
         ChatTemplate(refusing).prompt(chat, tokenizer.control)
 
 
+def test_looking_for_left_out_messages_is_no_work_without_end(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate("{% for m in messages %}{% if m.role != 'noted' %}{{ m.content | upper }}{% endif %}{% endfor %}")
+    chat = [{"role": "narrator", "content": f"text {i}"} for i in range(2000)]
+    start = time.process_time()
+    template.prompt(chat, tokenizer.control)
+    one = time.process_time() - start
+    with pytest.raises(ChatTemplateError, match=r"leaves messages\[2000\] out"):
+        template.prompt([*chat, {"role": "noted", "content": "this"}], tokenizer.control)
+    start = time.process_time()
+    template.render(chat)
+    assert one < 12 * (time.process_time() - start) + 0.1
+
+
 def test_ids_are_arrays(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode_parts([], add_special=False).dtype == np.int32
     with pytest.raises(TypeError, match="must be str"):
