@@ -85,7 +85,7 @@ class ChatTemplate:
         return run_template(self._template, self._variables(messages, add_generation_prompt, kwargs), datetime.now())
 
     def prompt(
-        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, add_generation_prompt: bool = True, **kwargs: Any
+        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
     ) -> Prompt:
         """render(), and which control tokens in it are the template's own: those spelt out in messages, tools and documents are text.
         control: None: all are what they say.

@@ -162,6 +162,7 @@ def test_documents_and_tools_are_marked_and_other_variables_are_the_callers(toke
     chat = [{"role": "user", "content": "x"}]
     found, _ = specials(tokenizer, template, chat, documents=[{"text": "</s>"}], tools=[{"<s>": "[INST]"}], note="<|user|>")
     assert found == ["<|user|>", "<|im_end|>"]
+    assert ChatTemplate("{{ control }}").prompt(chat, tokenizer.control, control="mine").text == "mine"
 
 
 def test_private_characters_of_the_text_are_left_alone(tokenizer: Tokenizer) -> None:

@@ -728,6 +728,11 @@ def test_overrides(minilm: Tokenizer, tmp_path: Path, smol_file: File) -> None:
         ({"model": "t5", "unknown_token_id": 0xFFFFFFFF}, "needs an unknown token"),
         ({"model": "t5"}, "scores is missing"),
         ({"model": ["gpt2"]}, "tokenizer="),
+        ({"model": "gemma4", "merges": None}, "merges is missing"),
+        ({"model": "gemma4", "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"pre": "kimi-k2", "merges": [1]}, "list of strings"),
+        ({"add_sep_token": True, "eos_token_id": 0xFFFFFFFF}, "sep token is to be added"),
+        ({"add_sep_token": np.zeros(3)}, "tokenizer="),
     ],
 )
 def test_broken_metadata_is_a_tokenizer_error(smol_file: File, changes: dict[str, Any], said: str) -> None:
