@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arguments import shown
-from .control_tokens import PRIVATE, ControlTokens, Marks, Prompt, texts_of, with_texts
+from .control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
 from .errors import ChatTemplateError
 from .side_files import read_json, read_object, read_text
 from .template_sandbox import FIX, compile_template, run_template
@@ -128,7 +128,7 @@ class ChatTemplate:
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
         if len(unseen) > 1:  # most are there in other words: one rendering with a mark on each says which
-            marks = dict(zip(unseen, map(chr, PRIVATE), strict=False))
+            marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)
             unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
         for i in unseen[:_MOST_UNSEEN]:
