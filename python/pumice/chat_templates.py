@@ -35,6 +35,7 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
+_MOST_UNSEEN = 4  # messages that are looked for one by one: each is a rendering
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
@@ -85,7 +86,7 @@ class ChatTemplate:
         return run_template(self._template, self._variables(messages, add_generation_prompt, kwargs), datetime.now())
 
     def prompt(
-        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, add_generation_prompt: bool = True, **kwargs: Any
+        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
     ) -> Prompt:
         """render(), and which control tokens in it are the template's own: those spelt out in messages, tools and documents are text.
         control: None: all are what they say.
@@ -122,20 +123,32 @@ class ChatTemplate:
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
         """Roles that a template does not know it refuses or, more often, leaves out: then another text changes nothing."""
         messages = variables["messages"]
+        unseen = []
         for i, message in enumerate(messages):
             content = message.get("content")
-            if message["role"] in _ROLES_OF_ALL or not isinstance(content, str) or not content.strip() or content.strip() in text:
-                continue
-            other = [*messages[:i], {**message, "content": content + "x"}, *messages[i + 1 :]]
-            try:
-                unread = run_template(self._template, {**variables, "messages": other}, now) == text
-            except ChatTemplateError:  # it reads it
-                unread = False
-            if unread:
+            if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
+                unseen.append(i)
+        if len(unseen) > 1:  # most are there in other words: one rendering with a mark on each says which
+            marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
+            changed = self._with_marks(variables, marks, now)
+            unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
+        for i in unseen[:_MOST_UNSEEN]:
+            if self._with_marks(variables, {i: "x"}, now) == text:
                 raise ChatTemplateError(
-                    f"the chat template leaves messages[{i}] out: it has no place for the role {message['role']!r}. "
+                    f"the chat template leaves messages[{i}] out: it has no place for the role {messages[i]['role']!r}. "
                     "Give its text as another role's, such as system or user"
                 )
+
+    def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
+        """The rendering with something behind some messages' texts; None: the template refuses it, so it reads them."""
+        messages = [
+            {**message, "content": message["content"] + marks[i]} if i in marks else message
+            for i, message in enumerate(variables["messages"])
+        ]
+        try:
+            return run_template(self._template, {**variables, "messages": messages}, now)
+        except ChatTemplateError:
+            return None
 
     def _variables(self, messages: Any, add_generation_prompt: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(RESERVED & kwargs.keys() | {name for name in kwargs if name.startswith("_") or name in self.tokens})

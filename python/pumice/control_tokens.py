@@ -61,11 +61,15 @@ class ControlTokens:
         search = self._possible
         return search is not None and any(search.search(text) for text in texts)
 
+    @staticmethod
+    def unused(taken: str) -> Iterator[str]:
+        """The private characters that a text does not have."""
+        used = set(taken)
+        return (chr(c) for c in PRIVATE if chr(c) not in used)
+
     def marks(self, taken: str) -> Marks:
         """Private characters that the text `taken` does not have."""
-        used = set(taken)
-        free = (chr(c) for c in PRIVATE if chr(c) not in used)
-        private = {ord(c): mark for c, mark in zip(sorted(self._characters), free, strict=False)}
+        private = {ord(c): mark for c, mark in zip(sorted(self._characters), self.unused(taken), strict=False)}
         if len(private) < len(self._characters):
             raise ChatTemplateError(f"the prompt has all {len(PRIVATE)} private characters of Unicode's plane 15: they are no text")
         return Marks(self, private)

@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,12 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
         if os.path.lexists(folder / "vocab.json") and os.path.lexists(folder / "merges.txt"):
             return _byte_level(folder)
-    raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt, tokenizer.model or vocab.json with merges.txt. {gguf_tokenizer.FIX}")
+        for name in _FILES_OF_ENCODERS:
+            if os.path.lexists(folder / name):
+                return _encoder_pieces(folder / name, folder)
+    raise TokenizerError(
+        f"{folder} has no tokenizer.json, nor a vocab.txt, a SentencePiece file or a vocab.json with merges.txt. {gguf_tokenizer.FIX}"
+    )
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -320,7 +326,23 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-def _sentencepiece(data: bytes, path: Path) -> Built:
+@dataclass(frozen=True)
+class _Pieces:
+    """What a SentencePiece file says."""
+
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+    trainer: dict[int, int | bytes]
+    normalizer: dict[int, int | bytes]
+
+    @property
+    def charsmap(self) -> bytes:
+        value = self.normalizer.get(2, b"")
+        return value if isinstance(value, bytes) else b""
+
+
+def _pieces(data: bytes, path: Path) -> _Pieces:
     """google/sentencepiece, src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
     tokens: list[str] = []
     scores: list[float] = []
@@ -344,6 +366,63 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
             normalizer = dict(_fields(value))
     if not tokens:
         raise TokenizerError(f"{path} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
+    return _Pieces(tokens, scores, types, trainer, normalizer)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an encoder's vocabulary is made of its SentencePiece file, and what stands around its texts."""
+
+    front: tuple[str, ...] = ()
+    skipped: int = 0  # the file's first pieces, which those in front replace
+    tail: tuple[str, ...] = ()
+    unk: str = "<unk>"
+    before: tuple[str, ...] = ()
+    between: tuple[str, ...] = ("</s>",)
+    after: tuple[str, ...] = ("</s>",)
+    second_type: int = 0
+
+
+_ROBERTA = _Form(tail=("<mask>",), before=("<s>",), between=("</s>", "</s>"))
+_FORMS: dict[str, _Form] = {  # by model_type
+    "xlm-roberta": replace(_ROBERTA, front=("<s>", "<pad>", "</s>", "<unk>"), skipped=3),
+    "camembert": replace(_ROBERTA, front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), skipped=1),
+    "t5": _Form(tail=tuple(f"<extra_id_{i}>" for i in reversed(range(100)))),
+    "deberta-v2": _Form(tail=("[MASK]",), unk="[UNK]", before=("[CLS]",), between=("[SEP]",), after=("[SEP]",), second_type=1),
+}
+_FILES_OF_ENCODERS = {"sentencepiece.bpe.model": "xlm-roberta", "spm.model": "deberta-v2", "spiece.model": "t5"}
+
+
+def _encoder_pieces(path: Path, folder: Path) -> Backend:
+    """The SentencePiece file of an encoder, whose vocabulary is not quite that of the file."""
+    kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
+    form = _FORMS.get(kind) if isinstance(kind, str) else None
+    if form is None:
+        raise TokenizerError(f"{path}: how {shown(kind)} makes its vocabulary of it is not known. {gguf_tokenizer.FIX}")
+    pieces = _pieces(_read_bytes(path), path)
+    kept = slice(form.skipped, None)
+    tail = [token for token in form.tail if token not in pieces.tokens]
+    front, back = len(form.front), len(tail)
+    vocabulary = Vocabulary(
+        [*form.front, *pieces.tokens[kept], *tail],
+        np.array([0.0] * front + pieces.scores[kept] + [0.0] * back, np.float32),
+        np.array([gguf_tokenizer.CONTROL] * front + pieces.types[kept] + [gguf_tokenizer.CONTROL] * back, np.int32),
+    )
+    ids = vocabulary.ids
+    missing = [name for name in (form.unk, *form.before, *form.after) if name not in ids]
+    if missing:
+        raise TokenizerError(f"{path} lacks the token {missing[0]!r} that {kind} needs. {gguf_tokenizer.FIX}")
+    backend = gguf_tokenizer.unigram(vocabulary, ids[form.unk], pieces.charsmap, True, True, False)
+    backend.add_tokens(vocabulary.added())
+    before, between, after = ([ids[name] for name in part] for part in (form.before, form.between, form.after))
+    gguf_tokenizer.set_template(backend, before, between, after, form.second_type)
+    return backend
+
+
+def _sentencepiece(data: bytes, path: Path) -> Built:
+    """A decoder's SentencePiece file."""
+    pieces = _pieces(data, path)
+    tokens, trainer, normalizer = pieces.tokens, pieces.trainer, pieces.normalizer
 
     def number_of(fields: dict[int, int | bytes], key: int, default: int) -> int:
         value = fields.get(key, default)
@@ -351,7 +430,7 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
             raise TokenizerError(f"{path}: field {key} is no number")
         return value - (1 << 64) if value >= 1 << 63 else value  # ids of -1 mean "none"
 
-    vocabulary = Vocabulary(tokens, np.array(scores, np.float32), np.array(types, np.int32))
+    vocabulary = Vocabulary(tokens, np.array(pieces.scores, np.float32), np.array(pieces.types, np.int32))
     ids = {
         role: number_of(trainer, key, default) for role, key, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
     }
@@ -359,13 +438,12 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
     if "unk" not in special:
         raise TokenizerError(f"{path} names no unknown token. {gguf_tokenizer.FIX}")
     prefix = bool(number_of(normalizer, 3, 1))
-    charsmap = normalizer.get(2, b"")
     kind = number_of(trainer, 3, 1)
     if kind == 2:
         backend = gguf_tokenizer.spm_bpe(vocabulary, tokens[special["unk"]], prefix)
     elif kind == 1:
         backend = gguf_tokenizer.unigram(
-            vocabulary, special["unk"], charsmap if isinstance(charsmap, bytes) else b"", prefix, bool(number_of(normalizer, 4, 1)),
+            vocabulary, special["unk"], pieces.charsmap, prefix, bool(number_of(normalizer, 4, 1)),
             bool(vocabulary.of_type(BYTE).any()),
         )  # fmt: skip
     else:

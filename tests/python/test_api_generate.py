@@ -247,6 +247,9 @@ def test_suppressed_tokens_are_forbidden(pumice: Any, tmp_path: Path) -> None:
             model.generate("a", logit_bias={7: 1.5})
             assert model._core.generator_params[-1]["logit_bias"] == {5: -math.inf, 9: -math.inf, 7: 1.5}
             assert model.generate("a", logit_bias={5: 0.0}).params.logit_bias == {5: 0.0, 9: -math.inf}  # the call goes first
+    for wrong in ([1.5], {"a": 1}, "x", [True]):
+        with pytest.raises(pumice.ModelFormatError, match="suppress_tokens"):
+            pumice.load(write_model(tmp_path / "wrong.gguf", **{"tokenizer.ggml.suppress_tokens": wrong}))
     (folder / "generation_config.json").write_text('{"suppress_tokens": ["x"]}')
     with pytest.raises(pumice.ModelFormatError, match="suppress_tokens is .*not token ids") as caught:
         pumice.load(folder)

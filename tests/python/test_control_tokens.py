@@ -162,6 +162,7 @@ def test_documents_and_tools_are_marked_and_other_variables_are_the_callers(toke
     chat = [{"role": "user", "content": "x"}]
     found, _ = specials(tokenizer, template, chat, documents=[{"text": "</s>"}], tools=[{"<s>": "[INST]"}], note="<|user|>")
     assert found == ["<|user|>", "<|im_end|>"]
+    assert ChatTemplate("{{ control }}").prompt(chat, tokenizer.control, control="mine").text == "mine"
 
 
 def test_private_characters_of_the_text_are_left_alone(tokenizer: Tokenizer) -> None:
@@ -250,6 +251,19 @@ def test_a_role_that_a_template_leaves_out_is_an_error(tokenizer: Tokenizer, rol
     refusing = "{% if messages[0].role == '" + role + "' %}{{ raise_exception('no such role') }}{% endif %}"
     with pytest.raises(ChatTemplateError, match="refuses these messages in line 1: no such role"):
         ChatTemplate(refusing).prompt(chat, tokenizer.control)
+
+
+def test_looking_for_left_out_messages_is_no_work_without_end(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate("{% for m in messages %}{% if m.role != 'noted' %}{{ m.content | upper }}{% endif %}{% endfor %}")
+    chat = [{"role": "narrator", "content": f"text {i}"} for i in range(2000)]
+    start = time.process_time()
+    template.prompt(chat, tokenizer.control)
+    one = time.process_time() - start
+    with pytest.raises(ChatTemplateError, match=r"leaves messages\[2000\] out"):
+        template.prompt([*chat, {"role": "noted", "content": "this"}], tokenizer.control)
+    start = time.process_time()
+    template.render(chat)
+    assert one < 12 * (time.process_time() - start) + 0.1
 
 
 def test_ids_are_arrays(tokenizer: Tokenizer) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from pumice import gguf_tokenizer
@@ -358,6 +358,55 @@ def test_sentencepiece_file_equals_the_gguf_of_the_same_vocabulary(tmp_path: Pat
     for text in ("abcd abba", "  a b", "x\u00e9\U0001f642 dad", "<s>ab</s>", ""):
         assert from_file.encode(text).tolist() == from_gguf.encode(text).tolist()
         assert from_file.decode(from_file.encode(text)) == text.replace("<s>", "").replace("</s>", "")
+
+
+UNIGRAM_PIECES = [(w, s) for w, s in golden("sentencepiece")["t5"]["file"]["model"]["vocab"] if w[0] != "<"]
+ENCODER_FILES = {  # name, the vocabulary before and after the learnt pieces, one text, two
+    "xlm-roberta": ("sentencepiece.bpe.model", "<s> <pad> </s> <unk>", "<mask>", "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "camembert": (
+        "sentencepiece.bpe.model", "<s>NOTUSED <pad> </s>NOTUSED <unk> <unk>NOTUSED <s> </s>", "<mask>",
+        "<s> $A </s>", "<s> $A </s> </s> $B </s>",
+    ),
+    "t5": ("spiece.model", "<pad> </s> <unk>", " ".join(f"<extra_id_{i}>" for i in range(99, -1, -1)), "$A </s>", "$A </s> $B </s>"),
+    "deberta-v2": ("spm.model", "[PAD] [CLS] [SEP] [UNK]", "[MASK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENCODER_FILES)
+def test_sentencepiece_files_of_encoders(tmp_path: Path, kind: str) -> None:
+    """Folders without a tokenizer.json: transformers' conversions (convert_slow_tokenizer.py) make these vocabularies of them."""
+    name, before, after, single, pair = ENCODER_FILES[kind]
+    front, tail = before.split(), after.split()
+    of_file = front if kind in ("t5", "deberta-v2") else ["<unk>", "<s>", "</s>"]
+    words, scores = [w for w, _ in UNIGRAM_PIECES], [s for _, s in UNIGRAM_PIECES]
+    types = [2 if token in ("<unk>", "[UNK]") else 3 for token in of_file] + [1] * len(words)
+    (tmp_path / name).write_bytes(sentencepiece([*of_file, *words], [0.0] * len(of_file) + scores, types, 1, True))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    vocab = [(token, 0.0) for token in front] + list(UNIGRAM_PIECES) + [(token, 0.0) for token in tail]
+    truth = Backend(models.Unigram(vocab, front.index("[UNK]" if kind == "deberta-v2" else "<unk>")))
+    truth.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
+    truth.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = [token for token in [*front, *tail] if not token.endswith("NOTUSED")]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in special])
+    ids = {token: i for i, (token, _) in enumerate(vocab)}
+    around = [(token, ids[token]) for token in ("<s>", "</s>", "[CLS]", "[SEP]") if token in single]
+    truth.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
+    assert tokenizer.vocab_size == len(vocab)
+    lines = [line for line in LINES if SPACE not in line]  # their own tables of normalisations make spaces of it
+    assert [line for line in lines if tokenizer.encode(line).tolist() != truth.encode(line).ids] == []
+    both, expected = tokenizer.encode_pairs([("a b", "c")]), truth.encode("a b", "c")
+    assert both.ids.tolist() == expected.ids
+    assert ([0] * len(expected.ids) if both.types is None else both.types.tolist()) == expected.type_ids
+
+
+def test_sentencepiece_files_of_others_are_errors(tmp_path: Path) -> None:
+    words = sentencepiece(["<unk>", "<s>", "</s>", "a"], [0.0] * 4, [2, 3, 3, 1], 1, True)
+    (tmp_path / "spiece.model").write_bytes(words)
+    for kind, said in (("albert", "'albert' makes its"), ([1], "makes its vocabulary"), ("deberta-v2", r"lacks the token '\[UNK\]'")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(TokenizerError, match=said):
+            load_tokenizer(File({}, str(tmp_path), "safetensors"))
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))
@@ -728,6 +777,11 @@ def test_overrides(minilm: Tokenizer, tmp_path: Path, smol_file: File) -> None:
         ({"model": "t5", "unknown_token_id": 0xFFFFFFFF}, "needs an unknown token"),
         ({"model": "t5"}, "scores is missing"),
         ({"model": ["gpt2"]}, "tokenizer="),
+        ({"model": "gemma4", "merges": None}, "merges is missing"),
+        ({"model": "gemma4", "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"pre": "kimi-k2", "merges": [1]}, "list of strings"),
+        ({"add_sep_token": True, "eos_token_id": 0xFFFFFFFF}, "sep token is to be added"),
+        ({"add_sep_token": np.zeros(3)}, "tokenizer="),
     ],
 )
 def test_broken_metadata_is_a_tokenizer_error(smol_file: File, changes: dict[str, Any], said: str) -> None:
