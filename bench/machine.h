@@ -75,7 +75,7 @@ class HugeBuffer {
   std::uint8_t* data_;
 };
 
-// Dependent additions take one cycle each; of registers, since Intel's cores from Golden Cove on fold those of constants (10.4 "GHz" of 2.5).
+// Dependent additions take one cycle each; of registers, since Intel's cores from Golden Cove on fold those of constants (10 "GHz" of 2.5).
 inline double clock_hz() {
   constexpr int kRounds = 250000;
   const Times t = measure(

@@ -190,7 +190,7 @@ def _huge_pages() -> Iterator[Check]:
         yield Check("PASS", "huge pages", f"weights lie in large pages (transparent huge pages: {setting})")
     else:
         fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
-        yield Check("WARN", "huge pages", f"weights lie in small pages, read more slowly (transparent huge pages: {setting})", fix)
+        yield Check("WARN", "huge pages", f"weights lie in small pages, which read more slowly (transparent huge pages: {setting})", fix)
 
 
 def _memory() -> Iterator[Check]:
