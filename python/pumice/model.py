@@ -591,7 +591,7 @@ class Model:
 
         ids: a text (with the tokens that the model wants around it), or token ids.
         layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm
-            where the model has one; -1 is the last, -2 the one before. None: all, from 0 on. transformers' output_hidden_states=True is the same.
+            where the model has one; -1 is the last, -2 the one before. None: all, from 0 on, as output_hidden_states=True of transformers.
 
         Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
         Raises ContextLengthError for longer texts, ValueError for layers that are not there."""

@@ -1,7 +1,7 @@
 """Decoders of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
 
-A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of rope) runs
-always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
+A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of
+rope) runs always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
 """
 
 from __future__ import annotations
