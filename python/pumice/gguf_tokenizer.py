@@ -214,7 +214,7 @@ class Vocabulary:
             raise TokenizerError(f"the tokens {first[0]} and {first[1]} are both {self.tokens[first[0]]!r}. {FIX}")
         return ids
 
-    def added(self, masks: Collection[str] = ("<mask>",)) -> list[AddedToken]:
+    def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
         """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not.
 
         masks: those that stand for a word with the space before it."""
@@ -504,7 +504,11 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    backend.add_tokens(_added(vocabulary, kind, special.get("mask")))
+    # The mask of RoBERTa's kin stands for a word with the space before it. Gemma has a token of that name, and no space in it.
+    masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
+    if kind in ("gpt2", "t5") and "mask" in special:
+        masks.add(vocabulary.tokens[special["mask"]])
+    backend.add_tokens(_added(vocabulary, kind, masks))
 
     if kind == "bert":
         bert_template(backend, special.get("cls", special.get("bos")), special.get("sep"))
@@ -605,12 +609,12 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
     return Vocabulary(tokens, None, vocabulary.types).ids
 
 
-def _added(vocabulary: Vocabulary, kind: str, mask: int | None) -> list[AddedToken]:
+def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[AddedToken]:
     if kind != "bert":
-        return vocabulary.added(("<mask>", "" if mask is None else vocabulary.tokens[mask]))
+        return vocabulary.added(masks)
     # Bracketed names are special in every BERT vocabulary, also in files that type them as normal.
     return [
-        AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
+        AddedToken(token, special=True, normalized=False, lstrip=token in masks)
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
         if t in (CONTROL, UNKNOWN) or token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     ]

@@ -413,7 +413,7 @@ def _encoder_pieces(path: Path, folder: Path) -> Backend:
     if missing:
         raise TokenizerError(f"{path} lacks the token {missing[0]!r} that {kind} needs. {gguf_tokenizer.FIX}")
     backend = gguf_tokenizer.unigram(vocabulary, ids[form.unk], pieces.charsmap, True, True, False)
-    backend.add_tokens(vocabulary.added())
+    backend.add_tokens(vocabulary.added(("<mask>",)))
     before, between, after = ([ids[name] for name in part] for part in (form.before, form.between, form.after))
     gguf_tokenizer.set_template(backend, before, between, after, form.second_type)
     return backend
