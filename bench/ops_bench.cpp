@@ -397,7 +397,7 @@ void rows_table(const Settings& settings) {
   const auto epilogue = [&](const char* name, Activation activation, const float* residual) {
     row(settings, std::string("the same copied, then epilogue: bias") + name, (residual != nullptr ? 5 : 4) * tile_bytes, 0, [=] {
       fresh();
-      k.epilogue(c, width, kBlockRows, width, b, activation, residual, width);
+      k.epilogue(c, width, kBlockRows, width, {.bias = b, .activation = activation, .residual = residual, .residual_stride = width});
     });
   };
   epilogue("", Activation::none, nullptr);
@@ -406,7 +406,7 @@ void rows_table(const Settings& settings) {
   const auto gate = [&](std::int64_t n) {
     row(settings, label("gate silu", n, ", copied first"), 20.0 * static_cast<double>(n), 0, [=] {
       std::memcpy(c, a, static_cast<std::size_t>(n) * sizeof(float));
-      k.gate(c, b, Activation::silu, n);
+      k.gate(c, b, nullptr, nullptr, Activation::silu, n);
     });
   };
   gate(1536);

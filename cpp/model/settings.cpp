@@ -101,7 +101,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     const files::Value* letters = c.gguf ? nullptr : read.file().value(read.key("", key));
     if (letters && std::holds_alternative<std::string>(*letters)) {
       windowed = window_letters(read, key, count);
-    } else if (const auto pattern = read.integer("", key); pattern && *pattern != 0) {  // 0 stands beside a window of null
+    } else if (const auto pattern = read.integer("", key); pattern && (*pattern != 0 || window > 0)) {  // 0 may stand beside no window
       full_every = read.in_range(*pattern, 1, kMaxLayers, key);
     }
   }
