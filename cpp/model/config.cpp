@@ -15,7 +15,7 @@ const Family& family_of(const Reader& read) {
   read.unsupported("architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
-void refuse_other_weights(const Reader& read) {
+void refuse_what_no_family_runs(const Reader& read) {
   if (read.gguf()) {
     if (read.integer("expert_count", "").value_or(0) != 0) read.unsupported("a mixture of experts (expert_count) is not run yet");
     return;
@@ -25,6 +25,7 @@ void refuse_other_weights(const Reader& read) {
                      read.file().string("quantization_config.quant_method").value_or("a method of another library"),
                      "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
   }
+  if (!read.flag("", "is_causal", true)) read.unsupported("is_causal is false (an embedder that sees what follows): not run yet");
   if (const auto kind = read.string("", "position_embedding_type"); kind && *kind != "absolute") {
     read.unsupported("position_embedding_type \"", *kind, "\" is not known; this version has absolute");
   }
@@ -46,7 +47,7 @@ Config read_config(const files::ModelFile& file) {
   c.family = &family_of(plain);
   c.gguf = plain.gguf();
   const Reader read(plain, c.family->keys);
-  refuse_other_weights(read);
+  refuse_what_no_family_runs(read);
   c.family->configure(read, c);
   c.pooling = pooling_of(read);
   return c;
