@@ -347,6 +347,7 @@ def make_core() -> types.ModuleType:
             "compiler": "GCC 12",
             "isa": "avx2",
             "isas": ["scalar", "avx2"],
+            "huge_pages": "madvise",
             "blas": "OpenBLAS 0.3",
             "threads": 2,
             "formats": ["f32", "q4_k"],
