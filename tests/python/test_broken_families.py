@@ -39,7 +39,7 @@ IGNORED = re.compile(
 # Keys whose other values are as sound as the file's: a positive number is a positive number.
 ANY_POSITIVE = re.compile(
     r"eps|epsilon|theta|base|scale|scaling|multiplier|scalar|scale_emb|scale_depth|softcapping|alpha|factor|beta|mscale|alibi|max_position"
-    r"|original_context|context_length|max_window_layers|partial"
+    r"|original_context|context_length|max_window_layers|partial|pattern"
 )
 # Keys where 0 means none.
 ZERO_IS_NONE = re.compile(r"softcapping|mscale|llama_4_scaling_beta|sliding_window|temperature|max_window_layers|attn_factor")
@@ -133,9 +133,9 @@ def tensor_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         tensor = tensors[name]
         others = {key: value for key, value in tensors.items() if key != name}
         yield f"{name} missing", name, MISSING, keys, others
-        yield f"{name} renamed", name, MISSING, keys, others | {name.replace("weight", "wieght").replace("bias", "bais"): tensor}
+        yield f"{name} renamed", name, MISSING, keys, others | {name + "x": tensor}
         yield f"{name} flat", name, "shape", keys, others | {name: tensor.reshape(*tensor.shape, 1)}
-        if not ANY_ROWS.search(name):
+        if tensor.ndim > 0 and not ANY_ROWS.search(name):
             yield f"{name} one row more", name, "shape", keys, others | {name: np.concatenate([tensor, tensor[:1]])}
         if tensor.ndim == 2:
             yield f"{name} one column more", name, "shape", keys, others | {name: np.concatenate([tensor, tensor[:, :1]], 1)}
