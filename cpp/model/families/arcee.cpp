@@ -36,7 +36,8 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
     const std::string key = "xielu." + name;  // without the architecture's name before it
     const auto list = read.file().number_list(key);
     if (!list) read.missing(key);
-    if (list->size() != c.layers.size()) read.unsupported(key, " has ", list->size(), " entries for ", c.layers.size(), " layers; one for each is needed");
+    if (list->size() != c.layers.size())
+      read.unsupported(key, " has ", list->size(), " entries for ", c.layers.size(), " layers; one for each is needed");
     return *list;
   }
   std::vector<double> values;
