@@ -23,7 +23,8 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   const std::int64_t head_dim = defaults.head_dim != 0 && !c.gguf ? defaults.head_dim : std::max(1, c.hidden_size / a.heads);
   a.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
   if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
-    read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim, ": heads of keys and of values differ in size, and must not");
+    read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
+                     ": heads of keys and of values differ in size, and must not");
   if (a.head_dim % 8 != 0) read.unsupported("head_dim is ", a.head_dim, "; it must be a multiple of 8");
   const double pre_attention = read.positive("", "query_pre_attn_scalar",
                                              defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
