@@ -12,7 +12,8 @@ const Family& family_of(const Reader& read) {
   if (const Family* family = find_family(name, read.gguf())) return *family;
   const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text half of a multimodal model
   if (const Family* family = half ? find_family(*half, false) : nullptr) return *family;
-  read.unsupported("architecture \"", name, "\" is not known; this version runs ", known_families());
+  const char* key = read.gguf() ? "general.architecture" : "model_type";
+  read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
 void refuse_what_no_family_runs(const Reader& read) {
@@ -29,6 +30,13 @@ void refuse_what_no_family_runs(const Reader& read) {
   if (const auto kind = read.string("", "position_embedding_type"); kind && *kind != "absolute") {
     read.unsupported("position_embedding_type \"", *kind, "\" is not known; this version has absolute");
   }
+}
+
+// Decoders that were trained on to see both ways say so in GGUF (LLM2Vec, embedding models), and encoders that see backwards alone.
+void refuse_other_masks(const Reader& read, const Config& c) {
+  const bool causal = c.layers.front().attention.causal;
+  if (read.flag("attention.causal", "", causal) != causal)
+    read.unsupported(read.key("attention.causal", ""), causal ? " false" : " true", " is not run for ", c.family->name);
 }
 
 // llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank.
@@ -49,6 +57,7 @@ Config read_config(const files::ModelFile& file) {
   const Reader read(plain, c.family->keys);
   refuse_what_no_family_runs(read);
   c.family->configure(read, c);
+  refuse_other_masks(read, c);
   c.pooling = pooling_of(read);
   return c;
 }

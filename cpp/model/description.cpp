@@ -66,6 +66,7 @@ class Resolver {
         continue;
       }
       for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) d_.layers[layer][i] = resolve(role, layer);
+      require_equal_biases(role);
     }
     tie_head();
     quantise_tied_embedding();
@@ -119,6 +120,7 @@ class Resolver {
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
       case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: return c.norm_bias;
       case Role::head: return c.head_bias;
+      case Role::pooler: case Role::classifier: return c.pooler && !c.gguf;  // BERT's, where the weight is there
       default: return false;
     }
   }
@@ -235,6 +237,17 @@ class Resolver {
       if (role == Role::attn_out || role == Role::down) scale(parameter.bias, config().layers[layer].branch_scale);
     }
     return parameter;
+  }
+
+  // No model has a bias in some layers alone: a file that has lost one would run without it and say nothing.
+  void require_equal_biases(Role role) const {
+    const auto has = [&](std::size_t layer) { return d_.layers[layer][index(role)].bias != VectorId::none; };
+    const auto used = [&](std::size_t layer) { return d_.layers[layer][index(role)].present(); };
+    std::size_t with = 0;
+    while (with < d_.layers.size() && !has(with)) ++with;
+    for (std::size_t layer = 0; with < d_.layers.size() && layer < d_.layers.size(); ++layer) {
+      if (used(layer) && !has(layer)) missing(first_name(role, layer, "bias"));
+    }
   }
 
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const {

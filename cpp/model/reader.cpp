@@ -12,12 +12,13 @@ Reader::Reader(const files::ModelFile& file) : file_(file), gguf_(file.kind() ==
 
 std::string Reader::key(std::string_view gguf_key, std::string_view json_key) const {
   if (gguf_) return prefix_ + std::string(gguf_key);
+  const std::string usual = prefix_ + std::string(json_key);
   for (const KeyName& name : names_) {
     if (name.usual != json_key) continue;
     std::string here = prefix_ + std::string(name.here);
-    if (file_.has(here)) return here;
+    if (file_.has(here) || !file_.has(usual)) return here;  // neither: what the family's files call it
   }
-  return prefix_ + std::string(json_key);
+  return usual;
 }
 
 bool Reader::flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const {
@@ -30,9 +31,11 @@ std::vector<std::int64_t> Reader::per_layer(std::string_view gguf_key, std::stri
   const std::string where = key(gguf_key, json_key);
   const auto list = asked(where) ? file_.integer_list(where) : std::nullopt;
   if (!list) return {};
-  if (list->size() != 1 && list->size() != count) unsupported(where, " has ", list->size(), " entries for ", count, " layers");
+  const bool one_for_all = std::holds_alternative<std::int64_t>(*file_.value(where));
+  if (!one_for_all && list->size() != count)
+    unsupported(where, " has ", list->size(), " entries for ", count, " layers; one number, or one for each layer, is needed");
   for (const std::int64_t value : *list) in_range(value, low, high, where);
-  return list->size() == count ? *list : std::vector<std::int64_t>(count, list->front());
+  return one_for_all ? std::vector<std::int64_t>(count, list->front()) : *list;
 }
 
 bool Reader::object(const std::string& where) const {
@@ -90,8 +93,11 @@ std::string Reader::text(const std::string& where) const {
 
 Activation read_activation(const Reader& read, Activation otherwise) {
   std::optional<std::string> name;
+  std::string where;
   for (const char* key : {"hidden_activation", "hidden_act", "activation_function"}) {
-    if (!name) name = read.string("", key);
+    if (name) break;
+    name = read.string("", key);
+    where = read.key("", key);
   }
   if (!name) return otherwise;
   if (*name == "gelu" || *name == "gelu_python") return Activation::gelu;
@@ -103,8 +109,8 @@ Activation read_activation(const Reader& read, Activation otherwise) {
   if (*name == "sigmoid") return Activation::sigmoid;
   if (*name == "quick_gelu") return Activation::quick_gelu;
   if (*name == "xielu") return Activation::xielu;
-  read.unsupported("activation \"", *name, "\" is not known; this version has gelu, gelu_pytorch_tanh, silu, relu, relu2, tanh, sigmoid, ",
-                   "quick_gelu and xielu");
+  read.unsupported(where, ": activation \"", *name, "\" is not known; this version has gelu, gelu_pytorch_tanh, silu, relu, relu2, tanh, ",
+                   "sigmoid, quick_gelu and xielu");
 }
 
 }  // namespace pumice::model

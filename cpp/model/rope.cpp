@@ -7,7 +7,7 @@ namespace pumice::model {
 namespace {
 
 struct RopeScaling {
-  std::string type = "default";
+  std::string type = "default", where;  // and the key that says it
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
   double magnitude = 1;               // of YaRN and longrope
@@ -67,7 +67,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  read.unsupported("rope scaling \"", s.type, "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
+  read.unsupported(s.where, ": rope scaling \"", s.type,
+                   "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
 }
 
 // Numbers that are each in range can still give frequencies that are none.
@@ -88,7 +89,11 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   RopeScaling s;
   const bool gguf = read.gguf();
   auto type = read.string("rope.scaling.type", at + ".rope_type");
-  if (!type) type = read.string("", at + ".type");
+  s.where = read.key("rope.scaling.type", at + ".rope_type");
+  if (!type && !gguf) {
+    type = read.string("", at + ".type");
+    s.where = read.key("", at + ".type");
+  }
   s.type = type.value_or(gguf ? "linear" : "default");                                 // llama.cpp: a factor alone is linear
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 says it beside the object
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);

@@ -23,7 +23,8 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   const std::int64_t head_dim = defaults.head_dim != 0 && !c.gguf ? defaults.head_dim : std::max(1, c.hidden_size / a.heads);
   a.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
   if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
-    read.unsupported("heads of keys and of values differ in size");
+    read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
+                     ": heads of keys and of values differ in size, and must not");
   if (a.head_dim % 8 != 0) read.unsupported("head_dim is ", a.head_dim, "; it must be a multiple of 8");
   const double pre_attention = read.positive("", "query_pre_attn_scalar",
                                              defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
@@ -76,7 +77,9 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
     Layer layer{.attention = attention, .feed_forward = {.width = static_cast<std::int32_t>(widths[i]), .activation = activation}};
     layer.attention.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
     if (attention.heads % layer.attention.kv_heads != 0)
-      read.unsupported(attention.heads, " attention heads cannot share ", kv_heads[i], " heads of keys evenly");
+      read.unsupported(read.key("attention.head_count", "num_attention_heads"), " is ", attention.heads, " and ",
+                       read.key("attention.head_count_kv", "num_key_value_heads"), " is ", kv_heads[i],
+                       ": attention heads must share heads of keys evenly");
     c.layers.push_back(layer);
   }
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
@@ -113,19 +116,24 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     } else {
       windowed = read.file().integer_list(pattern).value_or(std::vector<std::int64_t>{});
     }
-    if (windowed.size() == 1 && count != 1) full_every = read.in_range(windowed.front(), 0, kMaxLayers, pattern), windowed.clear();
-    if (!windowed.empty() && windowed.size() != count)
-      read.unsupported(pattern, " has ", windowed.size(), " entries for ", count, " layers");
+    if (std::holds_alternative<std::int64_t>(*read.file().value(pattern))) {
+      full_every = read.in_range(windowed.front(), 0, kMaxLayers, pattern);
+      windowed.clear();
+    } else if (windowed.size() != count) {
+      read.unsupported(pattern, " has ", windowed.size(), " entries for ", count, " layers; one number, or one for each layer, is needed");
+    }
   }
-  const auto types =
-      c.gguf ? std::vector<std::string>{} : read.file().strings(read.key("", "layer_types")).value_or(std::vector<std::string>{});
-  if (!types.empty() && types.size() != count) read.unsupported("layer_types has ", types.size(), " entries for ", count, " layers");
+  const auto said = c.gguf ? std::nullopt : read.file().strings(read.key("", "layer_types"));
+  if (said && said->size() != count)
+    read.unsupported("layer_types has ", said->size(), " entries for ", count, " layers; one for each layer is needed");
+  const auto types = said.value_or(std::vector<std::string>{});
   for (std::size_t i = 0; i < count; ++i) {
     const auto number = static_cast<std::int64_t>(i) + (defaults.full_first ? 0 : 1);
     bool here = static_cast<std::int64_t>(i) >= first && (full_every == 0 || number % full_every != 0);
     if (!windowed.empty()) here = windowed[i] != 0;
     if (!types.empty()) {
-      if (types[i] != "sliding_attention" && types[i] != "full_attention") read.unsupported("layer type \"", types[i], "\" is not known");
+      if (types[i] != "sliding_attention" && types[i] != "full_attention")
+        read.unsupported("layer_types: layer type \"", types[i], "\" is not known; there are sliding_attention and full_attention");
       here = types[i] == "sliding_attention";
     }
     c.layers[i].windowed = here;

@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float32]
 Config = dict[str, Any]
 
 # ---------------------------------------------------------------- the file
-UINT32, FLOAT32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 ALIGNMENT = 32
 
 
@@ -33,12 +33,12 @@ def text(value: str) -> bytes:
 def value_bytes(value: Any) -> bytes:
     """A value with its type before it; a list is an array of what its first entry is."""
     if isinstance(value, list):
-        first = value_bytes(value[0])
+        first = value_bytes(value[0] if value else 0)
         return struct.pack("<I", ARRAY) + first[:4] + struct.pack("<Q", len(value)) + b"".join(value_bytes(each)[4:] for each in value)
     if isinstance(value, bool):
         return struct.pack("<I?", BOOL, value)
     if isinstance(value, int):
-        return struct.pack("<II", UINT32, value)
+        return struct.pack("<II", UINT32, value) if value >= 0 else struct.pack("<Ii", INT32, value)
     if isinstance(value, float):
         return struct.pack("<If", FLOAT32, value)
     return struct.pack("<I", STRING) + text(value)
@@ -446,8 +446,8 @@ def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
     return found
 
 
-def make_gguf(name: str, target: Path) -> Path:
-    """Writes the small model `name` (of random_models.VARIANTS) as NAME.gguf in the folder `target`, without a tokenizer."""
+def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer."""
     config = json.loads((random_models.GOLDENS / f"{name}.config.json").read_text())
     form = FORMS[random_models.VARIANTS[name].family]
     tensors = random_models.tensors(name)
@@ -458,4 +458,9 @@ def make_gguf(name: str, target: Path) -> Path:
     for each, tensor in sorted(tensors.items()):
         if ".act_fn." not in each:
             out |= dict(converted(each, tensor, form, sizes(config, form)))
-    return write(target / f"{name}.gguf", keys, out | rope_tensors(config, form))
+    return keys, out | rope_tensors(config, form)
+
+
+def make_gguf(name: str, target: Path) -> Path:
+    """Writes gguf_parts() as NAME.gguf in the folder `target`."""
+    return write(target / f"{name}.gguf", *gguf_parts(name))

@@ -36,7 +36,8 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
     const std::string key = "xielu." + name;  // without the architecture's name before it
     const auto list = read.file().number_list(key);
     if (!list) read.missing(key);
-    if (list->size() != c.layers.size()) read.unsupported(key, " has ", list->size(), " entries for ", c.layers.size(), " layers");
+    if (list->size() != c.layers.size())
+      read.unsupported(key, " has ", list->size(), " entries for ", c.layers.size(), " layers; one for each is needed");
     return *list;
   }
   std::vector<double> values;
@@ -49,7 +50,7 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
     if (!tensor) read.missing(str(names::kDecoderPrefixes[0], at));
     // One number, as a scalar or as a list of one.
     if (!std::ranges::all_of(tensor->shape, [](std::int64_t size) { return size == 1; }))
-      read.unsupported(tensor->name, " is not one number");
+      read.unsupported(tensor->name, " has more than one number; one is needed");
     values.push_back(read.file().read_floats(*tensor).front());
   }
   return values;

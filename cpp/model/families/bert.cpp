@@ -30,6 +30,9 @@ void configure(const Reader& read, Config& c) {
   c.has_head = c.final_norm = false;
   c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.pooler = true;
   read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  for (const char* key : {"is_decoder", "add_cross_attention"}) {
+    if (read.flag("", key, false)) read.unsupported(key, " (BERT as a decoder, which sees backwards alone) is not run");
+  }
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;

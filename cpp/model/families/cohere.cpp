@@ -14,7 +14,7 @@ constexpr std::string_view kGguf2[] = {"cohere2"}, kTypes2[] = {"cohere2"};
 void read_common(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-5});
-  c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", 0.0625));
+  c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
   for (Layer& layer : c.layers) {
     layer.parallel = true;
     layer.feed_forward.norms.before = false;

@@ -26,6 +26,7 @@ void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
   read_sizes(read, c, sizes);
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention (EmbeddingGemma) is not run yet");
 }
 
 // The 27B of Gemma 2 and of Gemma 3, and no other, scale scores by hidden / heads; their GGUF files do not say so
@@ -66,7 +67,6 @@ void configure3(const Reader& read, Config& c) {
   read_common(
       read, c,
       {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh});
-  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention (EmbeddingGemma) is not run yet");
   read_windows(read, c, {.window = 4096, .full_every = 6});
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
   scale_of_27b(c, 62);

@@ -44,7 +44,7 @@ void configure3(const Reader& read, Config& c) {
 }
 
 void configure2(const Reader& read, Config& c) {
-  if (c.gguf && read.integer("attention.sliding_window", "").value_or(0) > 0) return configure3(read, c);
+  if (c.gguf && read.integer("attention.sliding_window", "").value_or(0) != 0) return configure3(read, c);
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {});
   read_second(read, c);
