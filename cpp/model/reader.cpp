@@ -64,7 +64,11 @@ double Reader::positive(std::string_view gguf_key, std::string_view json_key, st
 }
 
 void Reader::missing(const std::string& where) const {
-  throw Error(ErrorKind::model_format, str(file_.path(), ": the model's configuration has no ", where))
+  std::string also;
+  for (const KeyName& name : names_) {
+    if (!gguf_ && where == prefix_ + std::string(name.here)) also = str(" (or ", name.usual, ")");
+  }
+  throw Error(ErrorKind::model_format, str(file_.path(), ": the model's configuration has no ", where, also))
       .in_file(file_.path())
       .at_field(where);
 }

@@ -126,7 +126,7 @@ def run_info(arguments: argparse.Namespace) -> int:
     file = _core.open_file(str(resolve(arguments.model)))
     say(describe_file(file))
     half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # of a multimodal folder
-    say(f"  {explain(file.architecture, half)}")
+    say(f"  {explain(file.architecture, file.kind, half)}")
     for key in file.keys():
         if not key.startswith("tokenizer.") or not isinstance(file.get(key), list):
             value = file.get(key)

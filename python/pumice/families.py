@@ -65,16 +65,16 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
 NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.items() for word in words.split()}
 
 
-def _runs(architecture: str) -> str | None:
+def _runs(architecture: str, kind: str) -> str | None:
     families = _core.build_info()["architectures"].items()
-    return next((family for family, names in families if architecture in (*names["gguf"], *names["model_type"])), None)
+    return next((family for family, names in families if architecture in names["gguf" if kind == "gguf" else "model_type"]), None)
 
 
-def explain(architecture: str, text_half: object = None) -> str:
-    """One sentence on a family by the name that a file gives it, or gives its text half: run, known and not run, or unknown."""
-    if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture):
-        return f"of {architecture!r} the text half: {explain(text_half)}"
-    if family := _runs(architecture):
+def explain(architecture: str, kind: str, text_half: object = None) -> str:
+    """One sentence on a family by the name that a file ("gguf" or "safetensors") gives it, or gives its text half: run, known, or unknown."""
+    if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
+        return f"of {architecture!r} the text half: {explain(text_half, kind)}"
+    if family := _runs(architecture, kind):
         return f"pumice runs this family as {family!r}"
     if architecture in NOT_RUN:
         known = NOT_RUN[architecture]

@@ -389,6 +389,8 @@ WITHOUT = {
     "bloom_six_heads": "the converter drops apply_residual_connection_post_layernorm",
     "mpt_six_heads": "the converter drops softmax_scale",
     "internlm2_bias": "the converter cannot split the biases of wqkv",
+    "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
 }
 
 

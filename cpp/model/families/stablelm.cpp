@@ -19,7 +19,12 @@ void configure(const Reader& read, Config& c) {
   if (norms) read.unsupported("qk_layernorm (a norm for each head of queries and keys, with weights of its own) is not run");
   // The key of GGUF files is no help: the converter writes "true" where config.json is silent, which means false there. llama.cpp goes by
   // the norm that such layers do not have.
-  const bool parallel = c.gguf ? read.file().find("blk.0.ffn_norm.weight") == nullptr : read.flag("", "use_parallel_residual", false);
+  const auto without_norm = [&](std::size_t layer) { return !read.file().find(str("blk.", layer, ".ffn_norm.weight")); };
+  bool parallel = read.flag("", "use_parallel_residual", false);
+  if (c.gguf) {  // in every layer, or one has lost its norm
+    parallel = true;
+    for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
+  }
   for (Layer& layer : c.layers) {
     layer.parallel = parallel;
     layer.feed_forward.norms.before = !parallel;

@@ -28,8 +28,8 @@ std::vector<float> values_of(const Matrix& m) {
 }
 
 bool optional_tensor(const std::string& name) {
-  return name == "lm_head.weight" || name == "output.weight" || name.find("pooler") != std::string::npos ||
-         name.rfind("classifier", 0) == 0 || name == "token_types.weight";
+  return name == "lm_head.weight" || name == "output.weight" || name.ends_with("pooler.dense.weight") || name == "classifier.weight" ||
+         name == "cls.weight" || name == "cls.output.weight" || name == "token_types.weight";
 }
 
 TEST(Description, AnEncodersLayersMayBeRounded) {
@@ -271,11 +271,16 @@ TEST(Description, ContextIsWhatThePositionsHold) {
 }
 
 TEST(Description, BiasesWhereAFamilyCanHaveThem) {
-  tiny::Model m = tiny::make("llama");  // attention_bias
-  m.tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias", .shape = {tiny::kHeads * tiny::kHeadDim}});
-  EXPECT_NE(read(m).at(0, Role::q).bias, VectorId::none);
-  m.tensors.back() = {.name = "model.layers.1.mlp.gate_proj.bias", .shape = {tiny::kFfn}};
+  tiny::Model m = tiny::make("llama");
+  for (const char* layer : {"0", "1"})
+    m.tensors.push_back({.name = std::string("model.layers.") + layer + ".mlp.gate_proj.bias", .shape = {tiny::kFfn}});
+  EXPECT_NE(read(m).at(0, Role::gate).bias, VectorId::none);
   EXPECT_NE(read(m).at(1, Role::gate).bias, VectorId::none);
+  EXPECT_EQ(read(m).at(1, Role::up).bias, VectorId::none);
+  m.tensors.pop_back();  // a file that has lost one
+  EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.1.mlp.gate_proj.bias");
+  m.tensors.pop_back();
+  EXPECT_NO_THROW(read(m));
   m.config["attention_bias"] = true;  // then each layer must have them
   EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.0.self_attn.q_proj.bias");
 }
