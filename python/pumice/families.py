@@ -71,7 +71,7 @@ def _runs(architecture: str, kind: str) -> str | None:
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
-    """One sentence on a family by the name that a file ("gguf" or "safetensors") gives it, or gives its text half: run, known, or unknown."""
+    """One sentence on a family by the name that a file of a kind ("gguf", "safetensors") gives it or its text half: run, known, unknown."""
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):
