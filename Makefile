@@ -35,7 +35,7 @@ test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/
 	PUMICE_TEST_ALL=0 PUMICE_VULKAN_LIMITS=$(TINY_LIMITS) build/tests/tests/cpp/test_vulkan
 	PUMICE_VULKAN_ENABLE=integer_dot,cooperative_matrix build/tests/tests/cpp/test_vulkan
 	$(BIN)/python -m pytest tests/python/test_vulkan_ops.py
-	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/test_vulkan_models.py -s
+	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/test_vulkan_models.py tests/python/test_vulkan_families.py -s
 
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576

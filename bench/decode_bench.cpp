@@ -60,7 +60,7 @@ Model model() {
   Program& f = m.products;
   const View x{0, 0, kHidden}, h{1, 0, kHidden}, qkv{2, 0, q + 2 * kv}, a{3, 0, q}, inner{4, 0, kInner};
   const MatrixId embedding = matrix(w, Format::Q8_0, kVocab, kHidden);
-  Rope rope;
+  RopeTable rope;
   for (int j = 0; j < kHeadDim / 2; ++j) rope.inv_freq.push_back(std::pow(100000.0f, -2.0f * j / kHeadDim));
   p.ops.push_back(Embed{x, embedding});
   f.ops = {Embed{x, embedding}, Norm{x, h, {}, ones, VectorId::none, NormKind::rms},
@@ -78,9 +78,11 @@ Model model() {
     attend.cache = static_cast<CacheId>(l);
     attend.head_dim = kHeadDim;
     attend.kv_heads = kKvHeads;
+    attend.causal = true;
     attend.scale = 0.125f;
     p.ops.insert(p.ops.end(), {Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, in,
-                               RopeStore{{2, 0, q}, {2, q, kv}, {2, q + kv, kv}, attend.cache, kHeadDim, rope}, attend, out,
+                               Rope{{2, 0, q}, kHeadDim, rope}, Rope{{2, q, kv}, kHeadDim, rope},
+                               Store{{2, q, kv}, {2, q + kv, kv}, attend.cache}, attend, out,
                                Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, gated, down});
     f.ops.insert(f.ops.end(), {in, out, gated, down});
   }

@@ -1,6 +1,7 @@
 // Speed of the CPU's kernels on one core, of the instruction set in force (PUMICE_ISA): products of every format beside OpenBLAS and what
 // the machine allows, float32 products by shape, row kernels. Thread CPU time, best and median of many trials.
-//   ops_bench [--quick] [format ...]     with formats: their products alone
+//   ops_bench [--quick] [--short] [format ...]     with formats: their products alone
+//   --short: products of one shape by many counts of tokens, without OpenBLAS beside them
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -26,7 +27,7 @@ using namespace pumice;
 using namespace pumice::cpu;
 using namespace pumice::bench;
 
-constexpr std::int64_t kFromMemory = 96 << 20;  // bytes that no cache holds: three times the last one of the machines at hand
+const std::int64_t kFromMemory = from_memory();
 constexpr std::int64_t kMostTokens = 512;
 
 struct Shape {
@@ -36,7 +37,7 @@ struct Shape {
 };
 
 struct Settings {
-  bool quick = false;
+  bool quick = false, only_short = false;
   std::vector<Format> formats;  // empty: all, and the rest
   double hz = 1;
   double budget() const { return quick ? 0.01 : 0.05; }
@@ -86,7 +87,7 @@ void in_tiles(std::int64_t rows, std::int64_t tokens, Tile tile) {
 
 // ---------------------------------------------------------------- what the machine allows
 void print_reads(const Settings& settings) {
-  const HugeBuffer memory(256 << 20);
+  const HugeBuffer memory(std::max<std::int64_t>(256 << 20, kFromMemory));
   const auto bytes = static_cast<double>(memory.bytes());
   std::vector<int> counts = {1};
   if (allowed_cpus() > 1) counts.push_back(allowed_cpus());
@@ -191,9 +192,18 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
   for (const FormatInfo& f : kFormats) {
     const FormatKernels& k = kernels().matrix[f.format];
     Packing p{std::string(f.name), f.block, k.group_bytes, {}, f.block_bytes, {}};
-    p.pack = [&k, &file, format = f.format](Shape shape, std::int64_t group, std::uint8_t* out) {
-      const std::int64_t stride = row_bytes(format, shape.cols);
-      k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
+    p.pack = [&k, &file, &f](Shape shape, std::int64_t group, std::uint8_t* out) {
+      const std::int64_t stride = row_bytes(f.format, shape.cols);
+      if (f.quantised) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
+      // Of random bytes some are subnormal numbers, at 150 cycles a multiply-add on Intel's processors.
+      std::vector<std::uint8_t> quarters(static_cast<std::size_t>(kGroupRows * stride), 0);
+      const std::int64_t width = f.block_bytes / f.block;
+      const int top = f.format == Format::F16 ? 0x34 : 0x3e, below = f.format == Format::F16 ? 0 : 0x80;
+      for (std::int64_t at = 0; at < kGroupRows * stride; at += width) {
+        quarters[static_cast<std::size_t>(at + width - 1)] = static_cast<std::uint8_t>(top);
+        quarters[static_cast<std::size_t>(at + width - 2)] = static_cast<std::uint8_t>(below);
+      }
+      k.pack_group(quarters.data(), stride, kGroupRows, shape.cols, out);
     };
     if (k.product_int8 != nullptr) {
       p.ways.push_back({"int8", [&x, &k](const std::uint8_t* w, std::int64_t rows, std::int64_t cols, std::int64_t tokens,
@@ -238,9 +248,11 @@ double gflops(double macs, double seconds) { return 2e-9 * macs / seconds; }
 
 void products(const Settings& settings) {
   const std::vector<Shape> shapes =
-      settings.quick ? std::vector<Shape>{{2048, 2048}} : std::vector<Shape>{{1536, 384}, {576, 1536}, {640, 2048}, {2048, 2048}};
+      settings.quick || settings.only_short ? std::vector<Shape>{{2048, 2048}}
+                                            : std::vector<Shape>{{1536, 384}, {576, 1536}, {640, 2048}, {2048, 2048}};
   const std::vector<std::int64_t> counts =
-      settings.quick ? std::vector<std::int64_t>{1, 16, 256} : std::vector<std::int64_t>{1, 2, 4, 16, 64, 256};
+      settings.only_short ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 96}
+      : settings.quick ? std::vector<std::int64_t>{1, 16, 256} : std::vector<std::int64_t>{1, 2, 4, 16, 64, 256};
   const std::int64_t most = 2048 * 2048;
   Activations x(2048);
   std::vector<std::uint8_t> file(static_cast<std::size_t>(most * 4));
@@ -278,7 +290,7 @@ void products(const Settings& settings) {
                       static_cast<long long>(shape.rows), static_cast<long long>(shape.cols), static_cast<long long>(tokens),
                       gflops(shape.macs(tokens), t.best), gflops(shape.macs(tokens), t.median), shape.macs(tokens) / t.best / settings.hz,
                       static_cast<double>(bytes) / t.best * 1e-9);
-          if (blas() != nullptr) {
+          if (blas() != nullptr && !settings.only_short) {
             const auto [known, missing] = rival.try_emplace({shape, tokens});
             if (missing) known->second = gflops(shape.macs(tokens), openblas(shape, tokens, x, settings).panels.best);
             std::printf(" %8.1f %6.2f", known->second, gflops(shape.macs(tokens), t.best) / known->second);
@@ -385,7 +397,7 @@ void rows_table(const Settings& settings) {
   const auto epilogue = [&](const char* name, Activation activation, const float* residual) {
     row(settings, std::string("the same copied, then epilogue: bias") + name, (residual != nullptr ? 5 : 4) * tile_bytes, 0, [=] {
       fresh();
-      k.epilogue(c, width, kBlockRows, width, b, activation, residual, width);
+      k.epilogue(c, width, kBlockRows, width, {.bias = b, .activation = activation, .residual = residual, .residual_stride = width});
     });
   };
   epilogue("", Activation::none, nullptr);
@@ -394,7 +406,7 @@ void rows_table(const Settings& settings) {
   const auto gate = [&](std::int64_t n) {
     row(settings, label("gate silu", n, ", copied first"), 20.0 * static_cast<double>(n), 0, [=] {
       std::memcpy(c, a, static_cast<std::size_t>(n) * sizeof(float));
-      k.gate(c, b, Activation::silu, n);
+      k.gate(c, b, nullptr, nullptr, Activation::silu, n);
     });
   };
   gate(1536);
@@ -470,9 +482,13 @@ int main(int argc, char** argv) {
         settings.quick = true;
         continue;
       }
+      if (std::string_view(argv[i]) == "--short") {
+        settings.only_short = true;
+        continue;
+      }
       const auto format = format_from_name(argv[i]);
       if (!format) {
-        std::fprintf(stderr, "usage: ops_bench [--quick] [format ...]; '%s' is no weight format\n", argv[i]);
+        std::fprintf(stderr, "usage: ops_bench [--quick] [--short] [format ...]; '%s' is no weight format\n", argv[i]);
         return 2;
       }
       settings.formats.push_back(*format);
@@ -480,7 +496,7 @@ int main(int argc, char** argv) {
     settings.hz = clock_hz();
     print_limits(settings);
     products(settings);
-    if (settings.formats.empty()) {
+    if (settings.formats.empty() && !settings.only_short) {
       float32_table(settings);
       rows_table(settings);
     }

@@ -128,15 +128,16 @@ class Bench {
       p.slots = {{Rows::tokens, q + 2 * kv}, {Rows::tokens, q}};
       p.caches = {{s_.kv_heads, s_.head_dim}};
       p.input = 0, p.output = 1;
-      Rope rope;
+      RopeTable rope;
       rope.inv_freq.assign(static_cast<std::size_t>(s_.head_dim) / 2, 0.1f);
-      p.ops.push_back(RopeStore{{0, 0, q}, {0, q, kv}, {0, q + kv, kv}, CacheId{0}, s_.head_dim, rope});
+      p.ops = {Rope{{0, 0, q}, s_.head_dim, rope}, Rope{{0, q, kv}, s_.head_dim, rope}, Store{{0, q, kv}, {0, q + kv, kv}, CacheId{0}}};
       Attend attend;
       attend.q = {0, 0, q};
       attend.out = {1, 0, q};
       attend.cache = CacheId{0};
       attend.head_dim = s_.head_dim;
       attend.kv_heads = s_.kv_heads;
+      attend.causal = true;
       attend.scale = 0.1f;
       p.ops.push_back(attend);
     });

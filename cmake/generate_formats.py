@@ -1,7 +1,8 @@
-"""Writes the shaders' switches over weight formats: generate_formats.py formats.def formats.glsl.
+"""Writes the shaders' switches over weight formats and activations: generate_formats.py cpp/core build/shaders.
 
-Each switch names one function or constant per format of cpp/core/formats.def, so a format that shaders/layout.h or shaders/weights.glsl
-does not know fails to compile. The output is touched only when it changes.
+Each switch names one function or constant per line of formats.def and activations.def in the first folder, so a format that
+shaders/layout.h or shaders/weights.glsl does not know, or an activation that shaders/activations.glsl does not, fails to compile. The
+outputs, formats.glsl and activate.glsl in the second folder, are touched only when they change.
 """
 
 import re
@@ -9,20 +10,24 @@ import sys
 from pathlib import Path
 
 
-def switch(head: str, cases: list[tuple[str, str]], tail: str = "") -> str:
-    lines = "".join(f"    case FORMAT_{name}: {action}\n" for name, action in cases)
-    return f"{head} {{\n  switch (format) {{\n{lines}  }}\n{tail}}}\n"
+def switch(head: str, cases: list[tuple[str, str]], tail: str = "", kind: str = "format") -> str:
+    lines = "".join(f"    case {kind.upper()}_{name}: {action}\n" for name, action in cases)
+    return f"{head} {{\n  switch ({kind}) {{\n{lines}  }}\n{tail}}}\n"
 
 
-def generate(definitions: str) -> str:
+def constants(names: list[str], kind: str) -> list[str]:
+    source = f"// Made from cpp/core/{kind}s.def by cmake/generate_formats.py.\n"
+    return [source, *(f"#define {kind.upper()}_{name} {i}u\n" for i, name in enumerate(names))]
+
+
+def format_switches(definitions: str) -> str:
     formats = re.findall(r"^PUMICE_FORMAT\((\w+),.*,\s*(true|false)\)$", definitions, re.MULTILINE)
     if not formats:
         raise SystemExit("generate_formats.py: no PUMICE_FORMAT(...) in the list of formats")
     names = [name for name, _ in formats]
     quantised = [name for name, flag in formats if flag == "true"]
     plain = [name for name, flag in formats if flag == "false"]
-    parts = ["// Made from cpp/core/formats.def by cmake/generate_formats.py.\n"]
-    parts += [f"#define FORMAT_{name} {i}u\n" for i, name in enumerate(names)]
+    parts = constants(names, "format")
     for function, constant in [
         ("code_kind", "Code"),
         ("codes_per_word", "Codes"),
@@ -52,12 +57,27 @@ def generate(definitions: str) -> str:
     return "".join(parts)
 
 
+def activation_switch(definitions: str) -> str:
+    names = re.findall(r"^PUMICE_ACTIVATION\((\w+)\)", definitions, re.MULTILINE)
+    if not names:
+        raise SystemExit("generate_formats.py: no PUMICE_ACTIVATION(...) in the list of activations")
+    cases = [(name, f"return activate_{name}(x, alphas);") for name in names]
+    # What no host sends, a number beyond the list, gives NaN: seen in the first result, unlike x as it came.
+    last = "  return uintBitsToFloat(0x7fc00000u);\n"
+    head = "float activate(uint activation, float x, vec2 alphas)"
+    return "".join([*constants(names, "activation"), switch(head, cases, last, "activation")])
+
+
 def main() -> None:
-    source, target = Path(sys.argv[1]), Path(sys.argv[2])
-    text = generate(source.read_text())
-    if not target.exists() or target.read_text() != text:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+    lists, shaders = Path(sys.argv[1]), Path(sys.argv[2])
+    shaders.mkdir(parents=True, exist_ok=True)
+    for source, target, generate in [
+        (lists / "formats.def", shaders / "formats.glsl", format_switches),
+        (lists / "activations.def", shaders / "activate.glsl", activation_switch),
+    ]:
+        text = generate(source.read_text())
+        if not target.exists() or target.read_text() != text:
+            target.write_text(text)
 
 
 if __name__ == "__main__":

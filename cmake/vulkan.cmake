@@ -18,7 +18,8 @@ list(JOIN names "," joined)
 set(measure ${CMAKE_COMMAND} -DFOLDER=${generated}/shaders -DNAMES=${joined} -DMOST=${most_spirv} -P ${CMAKE_CURRENT_LIST_DIR}/measure_spirv.cmake)
 # What the SPIR-V was made of: in an sdist, shaders that were edited after packing would be ignored.
 file(GLOB sources ${PROJECT_SOURCE_DIR}/shaders/*.comp ${PROJECT_SOURCE_DIR}/shaders/*.glsl ${PROJECT_SOURCE_DIR}/shaders/*.h)
-list(APPEND sources ${PROJECT_SOURCE_DIR}/cpp/core/formats.def ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
+set(lists ${PROJECT_SOURCE_DIR}/cpp/core)  # of formats and activations, over which the shaders' switches are made
+list(APPEND sources ${lists}/formats.def ${lists}/activations.def ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
 set(sums "")
 foreach(source IN LISTS sources)
   file(SHA256 ${source} sum)
@@ -37,12 +38,11 @@ else()
     file(REMOVE_RECURSE ${generated})
   endif()
   file(MAKE_DIRECTORY ${generated}/shaders)
-  set(inputs ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${PROJECT_SOURCE_DIR}/cpp/core/formats.def)
+  set(inputs ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${lists}/formats.def ${lists}/activations.def)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${inputs})
   execute_process(COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_vulkan_headers.py ${generated} COMMAND_ERROR_IS_FATAL ANY)
-  set(formats ${CMAKE_BINARY_DIR}/shaders/formats.glsl)
   execute_process(
-    COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${PROJECT_SOURCE_DIR}/cpp/core/formats.def ${formats}
+    COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${lists} ${CMAKE_BINARY_DIR}/shaders
     COMMAND_ERROR_IS_FATAL ANY)
 
   # No optimiser (spirv-opt): drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. The wheel's compiler has no RPATH.

@@ -9,12 +9,15 @@
 // K and V are read once a tile, in 16-byte pieces side by side, straight from memory; only queries and scores are in shared memory.
 #define PUSH AttendParams
 #include "common.glsl"
+#include "activations.glsl"
 #include "finite.glsl"
 
 layout(constant_id = kAttendFormat) const uint FORMAT = kKvF16;
 layout(constant_id = kAttendHeadDim) const uint HEAD_DIM = 64;
 layout(constant_id = kAttendQueries) const uint QUERIES = 1;
 layout(constant_id = kAttendKeys) const uint KEYS = 32;
+layout(constant_id = kAttendBias) const uint HAS_BIAS = 0;
+layout(constant_id = kAttendSlopes) const uint HAS_SLOPES = 0;
 #include "kv.glsl"
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
@@ -36,6 +39,8 @@ layout(set = 0, binding = 2) readonly buffer VScales { float v_scales[]; };
 layout(set = 0, binding = 3) readonly buffer Meta { uint meta[]; };
 layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };
 layout(set = 0, binding = 5) writeonly buffer Partials { float partials[]; };
+layout(set = 0, binding = 6) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 7) readonly buffer Slopes { float slopes[]; };
 
 // A row of `queries` has a fifth word quad, so that lanes with different queries read different banks; at the end it holds the row's sum.
 const uint QUERY_STRIDE = DIM_QUADS + 1, SCORE_STRIDE = KEY_QUADS + 1;
@@ -54,6 +59,16 @@ uint kv_head, first_head, heads;
 // Keys [x, y) that the row at a position sees.
 uvec2 seen(uint position) {
   return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
+}
+
+// A head's score of the key that lies `distance` positions on.
+float biased(float score, uint head, int distance) {
+  if (HAS_BIAS != 0) {
+    const int reach = int(p.reach);
+    score += bias[head * (2 * p.reach + 1) + uint(clamp(distance, -reach, reach) + reach)];
+  }
+  if (HAS_SLOPES != 0) score -= slopes[head] * float(abs(distance));
+  return score;
 }
 
 // Block of page number `page` of the segment, or UNBOUND. Pages from `end` on have no key that the tile sees, perhaps no id either.
@@ -141,6 +156,7 @@ void main() {
   const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
   const uint row = row_query / p.tile_heads, used = (rows * p.tile_heads + QUERIES_PER_LANE - 1) / QUERIES_PER_LANE * QUERIES_PER_LANE;
   const bool row_used = row_query < min(used, QUERIES);
+  const uint row_head = head0 + min(row_query % p.tile_heads, heads - 1);
   const uvec2 row_keys = row_used && row < rows ? seen(first_position + row) : uvec2(0);
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
@@ -191,7 +207,7 @@ void main() {
         if (FORMAT == kKvQ8 && block != UNBOUND) s *= k_scales[(block + SCALES_AT) / 4 + quad % 8];
         [[unroll]] for (uint c = 0; c < 4; ++c) {
           const uint key = key0 + 4 * quad + c;
-          if (p.softcap > 0) s[c] = p.softcap * tanh_of(s[c] / p.softcap);
+          s[c] = biased(soft_capped(s[c], p.softcap), row_head, int(key) - int(first_position + row));
           if (key < row_keys.x || key >= row_keys.y || block == UNBOUND) s[c] = LOWEST;
           most = max(most, s[c]);
         }

@@ -39,30 +39,3 @@ float workgroup_max(float x) {
   for (uint i = 1; i < gl_NumSubgroups; ++i) x = max(x, reduce_shared[i]);
   return x;
 }
-
-// ---------------------------------------------------------------- activations, numbered as pumice::Activation
-// The bounds keep exp() finite: Vulkan promises nothing about infinities. A NaN fails every comparison and so passes through.
-float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
-
-// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: absolute error below 1.5e-7.
-float erf_of(float x) {
-  const float t = 1.0 / (1.0 + 0.3275911 * abs(x));
-  const float series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
-  return abs(x) > 6.0 ? sign(x) : sign(x) * (1.0 - series * exp(-x * x));
-}
-
-float activate(uint kind, float x) {
-  switch (kind) {
-    case 1:  // gelu
-      return 0.5 * x * (1.0 + erf_of(0.70710678 * x));
-    case 2:  // gelu_tanh
-      return 0.5 * x * (1.0 + tanh_of(0.79788456 * (x + 0.044715 * x * x * x)));
-    case 3:  // silu
-      return x < -80.0 ? 0.0 : x / (1.0 + exp(-x));
-    case 4:  // relu
-      return x < 0.0 ? 0.0 : x;
-    case 5:
-      return tanh_of(x);
-  }
-  return x;
-}

@@ -7,7 +7,7 @@
 #define PUSH NormParams
 #include "common.glsl"
 
-layout(constant_id = kNormKind) const uint KIND = 0;
+layout(constant_id = kNormKind) const uint KIND = kNormRms;
 layout(constant_id = kNormBias) const uint HAS_BIAS = 0;
 layout(constant_id = kNormAdd) const uint HAS_ADD = 0;
 layout(constant_id = kNormBatch) const uint BATCH = 1;
@@ -26,7 +26,7 @@ void main() {
   const uint add_at = p.add_at + row * p.add_stride + col;
 
   float mean = 0;
-  if (KIND == 1) {
+  if (KIND == kNormLayer) {
     float sum = 0;
     for (uint i = LANE; i < p.width; i += BATCH * LANES) {
       float v[BATCH];
@@ -47,7 +47,7 @@ void main() {
   }
   squares = workgroup_add(squares) / float(p.width);
   // The mean of the differences is what rounding took from the mean: 2e-7 of it, which counts where the variance is far smaller.
-  if (KIND == 1) {
+  if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);
   } else {

@@ -19,22 +19,24 @@ using uint = std::uint32_t;
 PUMICE_CONSTANT(kSpecLanes, 0);
 
 // ---------------------------------------------------------------- Linear, GatedLinear: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
-// out[t][r] = activation(sum over k of in[t][k] * W[r][k] + bias[r]) + residual[t][r],   r in [0, outputs)
-// GATED: out[t][r] = activation(in[t] . W[r]) * (in[t] . W2[r]); neither bias nor residual.
-// A dispatch covers the outputs of one bound piece of a matrix (row chunk, part of a stack): out_at, residual_at, bias_at and
+// out[t][r] = softcap(activation(scale * (sum over k of in[t][k] * W[r][k]) + bias[r])) + residual[t][r],   r in [0, outputs)
+// GATED: out[t][r] = activation(in[t] . W[r] + bias[r]) * (in[t] . W2[r] + bias2[r]); scale is 1, no softcap, no residual.
+// A dispatch covers the outputs of one bound piece of a matrix (row chunk, part of a stack): out_at, residual_at, bias_at, bias2_at and
 // weights_at all point to its first output.
 // Bindings: 0 weights, 1 in (float rows; the _i8 shaders: rows that quantize.comp wrote), 2 out, 3 bias, 4 residual (may be the same
-// range as out), 5 weights2.
+// range as out), 5 weights2, 6 bias2.
 struct LinearParams {
   uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / OUTPUTS), half the OUTPUTS when GATED
   uint tokens, outputs, cols;
   uint weights_at, weights2_at;  // rows follow each other without gaps, device_row_words(format, cols) words each; multiples of 4
   uint in_at, in_stride;         // _i8: multiples of 4; in_stride = quantised_row_words(cols)
   uint out_at, out_stride;
-  uint bias_at;
+  uint bias_at, bias2_at;
   uint residual_at, residual_stride;
-  uint activation;              // pumice::Activation
-  uint has_bias, has_residual;  // 0 or 1
+  uint activation;                         // pumice::Activation
+  uint has_bias, has_bias2, has_residual;  // 0 or 1
+  float scale, softcap;                    // softcap 0: none
+  float alpha_p, alpha_n;                  // of xielu
 };
 // What a product ends with is in the block, not a constant: it costs nothing there, and a model needs half as many pipelines.
 PUMICE_CONSTANT(kLinearFormat, 1);   // Format of the weights, in the order of formats.def
@@ -104,8 +106,8 @@ static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && size
 // segment's list of page ids begins (as Segment::pages: id i holds positions [32 i, 32 i + 32)).
 // Encoders have no cache: store.comp copies their keys and values to pages of a scratch store in f32, past = 0.
 PUMICE_CONSTANT(kSegmentWords, 4);
-PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/program.h
-// FORMAT of keys and values, numbered as KvFormat.
+PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
+// FORMAT of keys and values: KvFormat (number() in vulkan/numbers.h).
 PUMICE_CONSTANT(kKvF16, 0);
 PUMICE_CONSTANT(kKvF32, 1);
 PUMICE_CONSTANT(kKvQ8, 2);
@@ -136,25 +138,40 @@ struct NormParams {
   uint weight_at, bias_at;
   float eps;
 };
-PUMICE_CONSTANT(kNormKind, 1);   // NormKind: 0 rms, 1 layer
+PUMICE_CONSTANT(kNormKind, 1);   // kNormRms, kNormLayer
 PUMICE_CONSTANT(kNormBias, 2);   // 0 or 1
 PUMICE_CONSTANT(kNormAdd, 3);    // 0 or 1
 PUMICE_CONSTANT(kNormBatch, 4);  // norm_batch(width, LANES); any number from 1 on is right
+PUMICE_CONSTANT(kNormRms, 0);    // NormKind (number() in vulkan/numbers.h)
+PUMICE_CONSTANT(kNormLayer, 1);
 
-// ---------------------------------------------------------------- RopeStore, and an encoder's keys and values: store.comp
-// Turns the heads of q and k in place (pairs > 0), and stores k (turned) and v in those of its pages that are bound.
+// ---------------------------------------------------------------- Multiply: multiply.comp
+// out[r][c] = a[r][c] * activation(b[r][c / span]), span = a's columns for each of b's. a and out may be the same range.
+// groups = rows * blocks, blocks = ceil(width / (LANES * kMultiplyPerLane)). Bindings: 0 a, 1 b, 2 out.
+struct MultiplyParams {
+  uint first_group, groups;
+  uint blocks, width, span;
+  uint a_at, a_stride, b_at, b_stride, out_at, out_stride;
+  uint activation;  // pumice::Activation, not xielu
+};
+PUMICE_CONSTANT(kMultiplyPerLane, 4);
+
+// ---------------------------------------------------------------- Rope, Store, and an encoder's keys and values: store.comp
+// Turns the heads of q and k in place (pairs > 0), and stores k (turned) and v in those of its pages that are bound. With q_factors, q is
+// multiplied by its row's factor. All of it, or parts: a Rope alone is q with kv_heads = 0, a Store alone has q_heads = 0 and pairs = 0.
 // A unit is one head of one row of q, k or v; LANES / SPAN units a group:
 //   groups = ceil(rows * (q_heads + kv_heads + (page_count > 0 ? kv_heads : 0)) / (LANES / SPAN))
 // Pages in several bound ranges: the first dispatch turns and stores its own, the others have q_heads = 0 and pairs = 0 (k is turned by
-// then: a barrier between them). No cache: page_count = 0, nothing is stored. No rope: q_heads = 0 and pairs = 0.
+// then: a barrier between them). page_count = 0: nothing is stored.
 // Bindings: 0 q, 1 k, 2 v (may be the same range), 3 pages of K, 4 pages of V, 5 meta.
 struct StoreParams {
   uint first_group, groups;
   uint rows, q_heads, kv_heads;
-  uint pairs, interleaved;  // pairs = rope.inv_freq.size(); interleaved 0 or 1
+  uint pairs, interleaved;  // pairs = inv_freq.size() of the table; interleaved 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
   uint cells_at;  // meta: per row, page id * 32 + position % 32
   uint turns_at;  // meta: per row, float cos[pairs], sin[pairs], both times `magnitude`
+  uint factors_at, q_factors;  // meta: per row, float; 0 or 1
   uint page_first, page_count, page_words;
 };
 PUMICE_CONSTANT(kStoreFormat, 1);   // kKvF16 ..
@@ -164,7 +181,9 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
 // For each row, at position s = past + i of its segment, and each head: softmax over keys
 //   [max(0, s - behind), min(past + rows - 1, s + ahead)].
-//   cached: behind = window > 0 ? window - 1 : kNoWindow, ahead = 0.   encoders: behind = ahead = window > 0 ? window : kNoWindow.
+//   causal: behind = window > 0 ? window - 1 : kNoWindow, ahead = 0.   not causal: behind = ahead = window > 0 ? window : kNoWindow.
+// A score, of the key at position j: scale * q.k, then soft capped, + bias[head][clamp(j - s, -reach, reach) + reach] (2 reach + 1 values a
+// head), - slopes[head] * |j - s|.
 // FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
 // Tile table in meta: kTileWords words a tile: {segment (in the segment table at segments_at), first row within the segment, rows, 0};
 // rows * tile_heads <= QUERIES. Put tiles with many keys first. One segment's tiles need not be together.
@@ -178,7 +197,7 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
 //   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
 //   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials, 6 bias, 7 slopes.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
 struct AttendParams {
   uint first_group, groups;
@@ -190,6 +209,7 @@ struct AttendParams {
   uint behind, ahead;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0: none
+  uint reach;
 };
 PUMICE_CONSTANT(kTileWords, 4);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
@@ -198,6 +218,8 @@ PUMICE_CONSTANT(kAttendFormat, 1);   // kKvF16 ..
 PUMICE_CONSTANT(kAttendHeadDim, 2);  // 1..512
 PUMICE_CONSTANT(kAttendQueries, 3);  // rows * heads of a tile: 1, 2, 3 or a multiple of 4
 PUMICE_CONSTANT(kAttendKeys, 4);     // keys of one step: 32, 64 or 128
+PUMICE_CONSTANT(kAttendBias, 5);     // 0 or 1
+PUMICE_CONSTANT(kAttendSlopes, 6);   // 0 or 1
 
 // groups = rows * heads. Bindings: 0 partials, 1 out.
 struct MergeParams {
@@ -230,8 +252,14 @@ struct PoolParams {
   uint segments_at;
   uint chunk_first, chunk_rows;
 };
-PUMICE_CONSTANT(kPoolKind, 1);  // PoolKind
+PUMICE_CONSTANT(kPoolKind, 1);  // kPoolMean ..
 PUMICE_CONSTANT(kPoolColumns, 16);
+PUMICE_CONSTANT(kPoolMean, 0);  // PoolKind (number() in vulkan/numbers.h)
+PUMICE_CONSTANT(kPoolCls, 1);
+PUMICE_CONSTANT(kPoolLast, 2);
+PUMICE_CONSTANT(kPoolMax, 3);
+PUMICE_CONSTANT(kPoolMeanSqrtLen, 4);
+PUMICE_CONSTANT(kPoolWeightedMean, 5);
 
 // ---------------------------------------------------------------- LogProb: log_prob.comp
 // out[r] = log softmax(logits[r])[meta[ids_at + r]]; NaN for an id beyond width. One group a row. Bindings: 0 logits, 1 out, 2 meta.
@@ -327,8 +355,9 @@ constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_
 constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks, std::uint32_t k) {
   return rows * blocks * (kTopHead + 2 * k);
 }
-static_assert(sizeof(NormParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 && sizeof(MergeParams) <= 128 &&
-              sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 && sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
+static_assert(sizeof(NormParams) <= 128 && sizeof(MultiplyParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 &&
+              sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 &&
+              sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
 #endif
 
 #ifdef __cplusplus

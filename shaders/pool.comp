@@ -6,8 +6,7 @@
 #include "common.glsl"
 #include "finite.glsl"
 
-layout(constant_id = kPoolKind) const uint KIND = 0;
-const uint MEAN = 0, CLS = 1, LAST = 2, MAX = 3, MEAN_SQRT_LEN = 4, WEIGHTED_MEAN = 5;  // PoolKind
+layout(constant_id = kPoolKind) const uint KIND = kPoolMean;
 const uint SLICES = LANES / kPoolColumns;
 
 layout(set = 0, binding = 0) readonly buffer In { float x[]; };
@@ -19,22 +18,22 @@ shared float partial[LANES];
 // max() may drop a NaN.
 float larger(float a, float b) { return not_a_number(a) || not_a_number(b) ? NOT_A_NUMBER : max(a, b); }
 
-float both(float a, float b) { return KIND == MAX ? larger(a, b) : a + b; }
+float both(float a, float b) { return KIND == kPoolMax ? larger(a, b) : a + b; }
 
 void main() {
   if (group() >= p.groups) return;
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
   const uint first = meta[p.segments_at + segment * kSegmentWords], rows = meta[p.segments_at + segment * kSegmentWords + 1];
-  // Rows of the segment that are bound; CLS and LAST look at one of all.
-  const uint wanted_first = KIND == LAST ? first + rows - 1 : first, wanted_rows = KIND == CLS || KIND == LAST ? 1 : rows;
+  // Rows of the segment that are bound; cls and last look at one of all.
+  const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first, wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
   if (begin >= end) return;  // the whole group
 
-  float value = KIND == MAX ? LOWEST : 0;
+  float value = KIND == kPoolMax ? LOWEST : 0;
   for (uint i = begin + slice; i < end; i += SLICES) {
     const float v = x[p.in_at + (i - p.chunk_first) * p.in_stride + min(col, p.width - 1)];
-    value = both(value, KIND == WEIGHTED_MEAN ? float(i - first + 1) * v : v);
+    value = both(value, KIND == kPoolWeightedMean ? float(i - first + 1) * v : v);
   }
   partial[LANE] = value;
   barrier();
@@ -44,9 +43,9 @@ void main() {
   if (begin > wanted_first) value = both(y[out_at], value);
   if (end == wanted_first + wanted_rows) {
     const float n = float(rows);
-    if (KIND == MEAN) value /= n;
-    if (KIND == MEAN_SQRT_LEN) value /= sqrt(n);
-    if (KIND == WEIGHTED_MEAN) value /= n * (n + 1) / 2;
+    if (KIND == kPoolMean) value /= n;
+    if (KIND == kPoolMeanSqrtLen) value /= sqrt(n);
+    if (KIND == kPoolWeightedMean) value /= n * (n + 1) / 2;
   }
   y[out_at] = value;
 }

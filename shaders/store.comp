@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Rotary embedding (Su et al. 2021) of q and k in place, and k and v to the cache; StoreParams in params.h.
+// Rotary embedding (Su et al. 2021) of q and k in place, and k and v to their pages; StoreParams in params.h.
 // SPAN lanes have one head of one row (a unit), 4 neighbouring dimensions each. Units of neighbouring rows lie side by side: they write
 // neighbouring words of K.
 #define PUSH StoreParams
@@ -54,12 +54,13 @@ void main() {
   const uint row = unit % p.rows, head = unit / p.rows;
   const bool inside = head < p.q_heads + p.kv_heads + (p.page_count > 0 ? p.kv_heads : 0);
   const uint kind = head < p.q_heads ? OF_Q : head < p.q_heads + p.kv_heads ? OF_K : OF_V;
-  const uint kv_head = kind == OF_Q ? 0 : (head - p.q_heads) % p.kv_heads;
+  const uint kv_head = kind == OF_Q ? 0 : (head - p.q_heads) % max(p.kv_heads, 1);
   const uint at = kind == OF_Q ? p.q_at + row * p.q_stride + head * HEAD_DIM
                                : (kind == OF_K ? p.k_at + row * p.k_stride : p.v_at + row * p.v_stride) + kv_head * HEAD_DIM;
 
   vec4 x[QUADS_PER_LANE];
   float most = 0;
+  const float factor = inside && kind == OF_Q && p.q_factors != 0 ? meta_float[p.factors_at + row] : 1;
   [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
     x[i] = vec4(0);
     const uint quad = lane + i * SPAN, turns = p.turns_at + row * 2 * p.pairs;
@@ -77,9 +78,9 @@ void main() {
     [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
       [[unroll]] for (uint c = 0; c < 4; ++c) {
         const uint d = 4 * (lane + i * SPAN) + c;
-        if (d >= 2 * p.pairs) continue;
+        if (d >= HEAD_DIM || (d >= 2 * p.pairs && (kind == OF_K || p.q_factors == 0))) continue;
         if (kind == OF_Q) {
-          q[at + d] = x[i][c];
+          q[at + d] = factor * x[i][c];
         } else {
           k[at + d] = x[i][c];
         }

@@ -1,7 +1,8 @@
-"""Makes tests/goldens/{random_models,minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers,
+"""Makes tests/goldens/{minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers,
 llama-cpp-python, gguf, Django (versions in the files it writes) and the sample model packages; the tests need none of the engines.
+random_models are made by make_random_model_goldens.py.
 
-    python tests/make_model_goldens.py [random] [minilm] [decoders]
+    python tests/make_model_goldens.py [minilm] [decoders]
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,56 +18,10 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples")]
 
 import corpus  # noqa: E402
-import random_models  # noqa: E402
 import samples  # noqa: E402
 
 GOLDENS = ROOT / "tests" / "goldens"
 TOP = 32  # alternatives kept per position
-
-
-def random_folders() -> None:
-    import torch
-    import transformers
-
-    random_models.GOLDENS.mkdir(parents=True, exist_ok=True)
-    for name, (config_class, settings) in random_models.CONFIGS.items():
-        config = getattr(transformers, config_class)(**settings)
-        auto = transformers.AutoModelForSequenceClassification if name == "bert_classifier" else transformers.AutoModelForCausalLM
-        model = auto.from_config(config, attn_implementation="eager").eval()
-        with tempfile.TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
-            (random_models.GOLDENS / f"{name}.config.json").write_bytes((Path(folder) / "config.json").read_bytes())
-            from safetensors import safe_open
-
-            with safe_open(Path(folder) / "model.safetensors", "np") as file:
-                shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
-        (random_models.GOLDENS / f"{name}.shapes.json").write_text(json.dumps(shapes))
-        with tempfile.TemporaryDirectory() as target:
-            folder = random_models.make_folder(name, Path(target))
-            model = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-            ids = [1] + [int(x) for x in np.random.RandomState(7).randint(3, 500, 95)]
-            with torch.no_grad():
-                if name == "bert_classifier":
-                    half = len(ids) // 2
-                    types = [0] * half + [1] * (len(ids) - half)
-                    hidden = model.bert(torch.tensor([ids]), token_type_ids=torch.tensor([types])).last_hidden_state[0]
-                    logits = model(torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0]
-                    np.savez_compressed(
-                        random_models.GOLDENS / f"{name}.npz",
-                        ids=np.int32(ids),
-                        types=np.int32(types),
-                        hidden=hidden.numpy(),
-                        logits=logits.numpy(),
-                    )
-                    continue
-                logits = model(torch.tensor([ids])).logits[0].numpy()
-                greedy = model.generate(torch.tensor([ids[:20]]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)[0][
-                    20:
-                ].numpy()
-            np.savez_compressed(
-                random_models.GOLDENS / f"{name}.npz", ids=np.int32(ids), logits=logits.astype(np.float32), greedy=np.int32(greedy)
-            )
-            print(name, "std of logits", logits.std())
 
 
 def minilm() -> None:
@@ -164,6 +118,6 @@ def decoders() -> None:
 
 
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["random", "minilm", "decoders"]
+    chosen = sys.argv[1:] or ["minilm", "decoders"]
     for part in chosen:
-        {"random": random_folders, "minilm": minilm, "decoders": decoders}[part]()
+        {"minilm": minilm, "decoders": decoders}[part]()

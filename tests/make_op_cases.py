@@ -11,7 +11,7 @@ from typing import Any
 Case = dict[str, Any]
 
 ABOUT = """
-Cases of every operation of cpp/core/program.h: read by GoogleTest, pytest and bench. Written by tests/make_op_cases.py.
+Cases of every operation of cpp/core/ops.h: read by GoogleTest, pytest and bench. Written by tests/make_op_cases.py.
 Numbers: splitmix64 (state += 0x9e3779b97f4a7c15 before each draw). uniform = (bits >> 40) / 2^24. normal = float32((u + u + u + u - 2) *
 1.7320508075688772) from four uniforms, in double. Stream s of case number i (from 0) starts from state 1000 i + s.
 Stream 0: the input slot, row-major, all its columns: pad, in, pad, and, with residual or add other than 'none', a second view as wide as
@@ -19,13 +19,17 @@ out. Values are normal * spread + offset in float32 (spread 1, offset 0 where no
 rows are tokens, a last view of the input slot (pad, out), whose other columns must not change; or, with residual or add 'out', the second
 view; with in_place, in. With add 'in', add is in.
 q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
+attend: cached ones are Rope q, Rope k, Store, Attend; causal where cached or said so. store: the same without Rope. With 'reach' there is a
+bias of heads x (2 reach + 1) normals; with 'slopes' one 0.1 + 0.03 * normal a head. The bias is the first vector.
 Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
 Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
 rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols),
 and each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes
 125 - floor(log2(cols) / 2) + (that byte & 1).
 So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
-Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, a bias 0.5 * normal, in float32.
+Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, its bias and a product's 0.5 * normal, in float32; a gate's before up's.
+linear: scale 1, softcap 0 (none) where not given; alphas: alpha_p and alpha_n of xielu.
+multiply: in is a; b, of width / repeat columns, follows it; with in_place, out is a.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
@@ -56,6 +60,7 @@ COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 256: [256, 512, 768, 1024
 TOKENS = [1, 2, 3, 4, 5, 7, 16, 33, 129]
 ROWS = [1, 15, 16, 17, 48, 129, 33, 64]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "silu", "relu", "tanh"]
+LATER_ACTIVATIONS = ["relu2", "sigmoid", "quick_gelu", "xielu"]
 PADS = [0, 8, 3]
 PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
 EXACT = 1e-10  # float32 arithmetic
@@ -262,14 +267,12 @@ def attends() -> list[Case]:
     return cases
 
 
-def rope_stores() -> list[Case]:
+def ropes() -> list[Case]:
     return [
         {
-            "op": "rope_store",
+            "op": "rope",
             "head_dim": head_dim,
-            "kv_heads": 2,
             "heads": 6,
-            "kv": "f32",
             "rope": rope(kind, head_dim),
             "segments": [[0, 3], [257, 2], [4000, 1]],
             "nmse": 1e-7,  # float32 angles up to 4000 radians
@@ -337,6 +340,116 @@ def roundeds() -> list[Case]:
     return cases
 
 
+# ---------------------------------------------------------------- cases of later fields: at the end, since data hang on a case's number
+def finishes() -> list[Case]:
+    """Scale, soft cap and the later activations of products, with and without bias and residual."""
+    formats = cycle([("F32", 300), ("Q8_0", 96), ("F16", 33), ("Q4_K", 256), ("BF16", 768), ("Q4_1", 384)])
+    ends = cycle([(0.25, 0.0), (1.0, 30.0), (12.0, 30.0), (-1.5, 1.5), (1.0, 0.0), (0.25, 1.5), (12.0, 0.0)])
+    cases = []
+    for n, activation in enumerate((ACTIVATIONS + LATER_ACTIVATIONS) * 4):
+        (name, cols), (scale, softcap) = next(formats), next(ends)
+        parts = [(name, ROWS[(n + n // 8) % 8], n % 2 == 0), (name, 20, n % 3 == 0)][: 1 + n % 2]
+        case = linear(parts, cols, TOKENS[(2 * n + n // 10) % 9], activation, ["none", "other", "out"][n // 3 % 3], PADS[n // 5 % 3])
+        case |= {"scale": scale, "softcap": softcap}
+        cases.append(case | ({"alphas": [[0.8, 1.1], [1.3, 0.2]][n % 2]} if activation == "xielu" else {}))
+    for tokens in (1, 8, 97):  # heads
+        head = linear([("Q8_0", 1000, False)], 768, tokens, precise=True)
+        cases += [head | {"scale": 1.0, "softcap": 30.0}, head | {"scale": 0.0625, "softcap": 0.0}]
+    return cases
+
+
+def gated_biases() -> list[Case]:
+    activations = [name for name in ACTIVATIONS + LATER_ACTIVATIONS if name != "xielu"]
+    formats = cycle([("F32", "F32", 300), ("Q4_0", "Q8_0", 96), ("F16", "F16", 768), ("Q4_K", "Q6_K", 256), ("Q8_0", "Q8_0", 384)])
+    cases = []
+    for n, activation in enumerate(activations * 2):
+        gate, up, cols = next(formats)
+        case = {"op": "gated_linear", "gate": gate, "up": up, "rows": ROWS[n % 8], "cols": cols, "tokens": TOKENS[(n + n // 9) % 9]}
+        case |= {"activation": activation, "pad": PADS[n % 3], "gate_bias": n % 3 != 2, "up_bias": n % 3 != 1}
+        cases.append(case | {"nmse": product_limits(gate, up), "floor": 0.1})
+    return cases
+
+
+def multiplies() -> list[Case]:
+    activations = [name for name in ACTIVATIONS + LATER_ACTIVATIONS if name != "xielu"]
+    shapes = [(1, 1), (33, 1), (384, 1), (4096, 1), (96, 32), (768, 96), (240, 80), (15, 5), (1024, 128), (64, 64), (33, 33), (1025, 1025)]
+    return [
+        {
+            "op": "multiply",
+            "width": width,
+            "repeat": repeat,
+            "tokens": TOKENS[(n + 2 * t) % 9],
+            "activation": activation,
+            "in_place": (n + t) % 3 == 0,
+            "spread": [1.0, 3.0][(n + t) % 2],
+            "pad": PADS[(n + t) % 3],
+            "nmse": EXACT,
+            "floor": 0.1,
+        }
+        for n, activation in enumerate(activations)
+        for t, (width, repeat) in enumerate(shapes[n % 3 :: 3])
+    ]
+
+
+def temperatures() -> list[Case]:
+    """q times 1 + temperature ln(1 + floor(position / length)), with and without turning."""
+    kinds = cycle([(0.1, 16), (0.25, 256), (-0.05, 3), (0.1, 8192)])
+    cases = []
+    for head_dim in (32, 80, 128):
+        for kind in range(5):
+            temperature, length = next(kinds)
+            case = {"op": "rope", "head_dim": head_dim, "heads": 3, "rope": rope(kind, head_dim), "temperature": temperature}
+            case |= {"temperature_length": length, "segments": [[0, 40], [255, 3], [4000, 1], [9000, 2]], "pad": PADS[kind % 3]}
+            cases.append(case | {"nmse": 1e-6})  # float32 angles up to 9000 radians
+    return cases
+
+
+def stores() -> list[Case]:
+    """What attention reads back: with a window of 1, each row's own value, as the cache keeps it."""
+    windows, groups = cycle([1, 0, 33]), cycle([1, 4, 3])
+    cases = []
+    for kv, limit in ATTEND.items():
+        for head_dim in (1, 24, 64, 80, 128):
+            window, group = next(windows), next(groups)
+            case = {"op": "store", "cached": True, "head_dim": head_dim, "kv_heads": 2, "heads": 2 * group, "window": window}
+            case |= {"softcap": 0.0, "scale": head_dim**-0.5, "segments": [[0, 40], [31, 3], [64, 1], [300, 2]], "kv": kv}
+            cases.append(case | {"nmse": 1e-12 if kv == "f32" and window == 1 else limit})
+    return cases
+
+
+def positioned() -> list[Case]:
+    """Attention whose scores depend on distance: causal without a cache, buckets (reach below and above the texts' lengths), slopes."""
+    texts = [[[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]]]
+    pasts = [[[0, 40]], [[33, 5], [256, 17], [1000, 1]], [[0, 300], [7, 40]], [[257, 1]]]
+    kv, groups, kv_heads = cycle(ATTEND), cycle([1, 3, 8]), cycle([2, 1, 3, 1])
+    windows, softcaps, ropes = cycle([0, 32, 5, 0, 100, 1, 300]), cycle([0.0, 0.0, 30.0]), cycle(range(5))
+    reaches = cycle([91, 0, 5, 400, 16, 128])
+    cases: list[Case] = []
+
+    def attend(head_dim: int, segments: list[list[int]], more: Case) -> Case:
+        group, heads = next(groups), next(kv_heads)
+        case = {"op": "attend", "cached": False, "head_dim": head_dim, "kv_heads": heads, "heads": heads * group, "window": next(windows)}
+        case |= {"softcap": next(softcaps), "scale": head_dim**-0.5, "segments": segments, "nmse": ATTEND["f32"]} | more
+        if not case["cached"]:
+            return case
+        limit = next(kv)
+        return case | {"kv": limit, "rope": rope(next(ropes), head_dim), "nmse": ATTEND[limit]}
+
+    for head_dim in (32, 64, 80, 128):
+        cases += [attend(head_dim, text, {"causal": True}) for text in texts]
+    for head_dim in (32, 64, 80):
+        for text in texts:
+            cases.append(attend(head_dim, text, {"reach": next(reaches)}))
+            cases.append(attend(head_dim, text, {"slopes": True}))
+            cases.append(attend(head_dim, text, {"causal": True, "reach": next(reaches)}))
+            cases.append(attend(head_dim, text, {"causal": True, "slopes": True}))
+        for past in pasts:
+            cases.append(attend(head_dim, past, {"cached": True, "reach": next(reaches)}))
+            cases.append(attend(head_dim, past, {"cached": True, "slopes": True}))
+    cases += [attend(32, text, {"reach": next(reaches), "slopes": True, "causal": n % 2 == 0}) for n, text in enumerate(texts)]
+    return cases
+
+
 def main() -> None:
     cases = (
         linears()
@@ -344,12 +457,18 @@ def main() -> None:
         + embeds()
         + norms()
         + attends()
-        + rope_stores()
+        + ropes()
         + selects()
         + pools()
         + log_probs()
         + tops()
         + roundeds()
+        + finishes()
+        + gated_biases()
+        + multiplies()
+        + temperatures()
+        + stores()
+        + positioned()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

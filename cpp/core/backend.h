@@ -10,6 +10,7 @@
 
 #include "core/cancel.h"
 #include "core/error.h"
+#include "core/kv_format.h"
 #include "core/program.h"
 
 namespace pumice {
@@ -27,7 +28,6 @@ struct DeviceInfo {
   ErrorKind why_kind = ErrorKind::device_not_found;  // of the error for whoever asks for it all the same
 };
 
-enum class KvFormat : std::uint8_t { f16, f32, q8_0 };
 enum class Compute : std::uint8_t { automatic, float32 };  // float32: activations are never quantised
 
 // Progress of a load: bytes done so far, of a total that the caller knows. Called from one thread at a time.
@@ -41,7 +41,7 @@ class DeviceWeights {
 };
 
 // The pages of all caches of a model on one device. Page ids run from 0 to the number asked for; engine/ says who owns which.
-// Pages are not cleared: a page holds garbage until RopeStore writes it.
+// Pages are not cleared: a page holds garbage until Store writes it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
@@ -81,10 +81,8 @@ class Backend {
                                                        const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
   // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its
-  // pipelines while they are uploaded). An error here is none: prepare() meets it again.
-  virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) {
-    (void)program, (void)weights, (void)compute, (void)cancel;
-  }
+  // pipelines while they are uploaded; a CPU has nothing to make). An error here is none: prepare() meets it again.
+  virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) = 0;
   // A GPU compiles what foresee() has not: seconds, with `cancel` seen from pipeline to pipeline.
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                                     const Cancel& cancel = Cancel()) = 0;

@@ -9,11 +9,7 @@
 namespace pumice {
 namespace {
 
-constexpr std::int32_t kMaxWidth = 1 << 24;
-
-bool overlap(const View& a, const View& b) {
-  return a && b && a.slot == b.slot && a.col < b.col + b.width && b.col < a.col + a.width;
-}
+constexpr std::int32_t kMaxWidth = 1 << 24, kMaxReach = 1 << 20;
 
 class ProgramCheck {
  public:
@@ -21,13 +17,15 @@ class ProgramCheck {
 
   ProgramFacts facts() {
     begin();
-    for (op_ = 0; op_ < program_.ops.size(); ++op_) std::visit(*this, program_.ops[op_]);
+    for (op_ = 0; op_ < program_.ops.size(); ++op_) {
+      kind_ = name(program_.ops[op_]);
+      std::visit(*this, program_.ops[op_]);
+    }
     end();
     return std::move(facts_);
   }
 
   void operator()(const Embed& op) {
-    kind_ = "Embed";
     write(op.out, "out", Rows::tokens);
     const MatrixId tables[] = {op.tokens, op.positions, op.types};
     const char* const names[] = {"tokens", "positions", "types"};
@@ -44,7 +42,6 @@ class ProgramCheck {
   }
 
   void operator()(const Norm& op) {
-    kind_ = "Norm";
     read(op.in, "in");
     if (op.add) read(op.add, "add", rows_of(op.in));
     apart_or_same(op.in, op.out, "in", "out");
@@ -61,7 +58,6 @@ class ProgramCheck {
   }
 
   void operator()(const Linear& op) {
-    kind_ = "Linear";
     read(op.in, "in");
     if (op.residual) read(op.residual, "residual", rows_of(op.in));
     apart(op.in, op.out, "in", "out");
@@ -75,43 +71,59 @@ class ProgramCheck {
     }
     check(cols == op.out.width, "weights give ", cols, " columns, `out` takes ", op.out.width);
     check(!op.residual || op.residual.width == op.out.width, "`residual` is ", op.residual.width, " wide, `out` ", op.out.width);
+    check(std::isfinite(op.scale) && std::isfinite(op.softcap) && op.softcap >= 0, "scale ", op.scale, ", softcap ", op.softcap);
+    check(std::isfinite(op.alpha_p) && std::isfinite(op.alpha_n), "xielu of ", op.alpha_p, " and ", op.alpha_n);
     write(op.out, "out", rows_of(op.in));
   }
 
   void operator()(const GatedLinear& op) {
-    kind_ = "GatedLinear";
     read(op.in, "in");
     apart(op.in, op.out, "in", "out");
     const std::int64_t gate = product(op.gate, op.in, 0).rows, up = product(op.up, op.in, 0).rows;
+    if (op.gate_bias != VectorId::none) sized(op.gate_bias, "gate_bias", gate);
+    if (op.up_bias != VectorId::none) sized(op.up_bias, "up_bias", up);
+    check(op.activation != Activation::xielu, "xielu belongs to Linear");
     check(gate == op.out.width && up == op.out.width, "gate and up give ", gate, " and ", up, " columns, `out` takes ", op.out.width);
     write(op.out, "out", rows_of(op.in));
   }
 
-  void operator()(const RopeStore& op) {
-    kind_ = "RopeStore";
+  void operator()(const Multiply& op) {
+    read(op.a, "a");
+    read(op.b, "b", rows_of(op.a));
+    apart_or_same(op.a, op.out, "a", "out");
+    apart(op.b, op.out, "b", "out");
+    check(op.a.width == op.out.width, "`a` is ", op.a.width, " wide, `out` ", op.out.width);
+    check(op.a.width % op.b.width == 0, "`b` of ", op.b.width, " columns does not divide `a` of ", op.a.width);
+    check(op.activation != Activation::xielu, "xielu belongs to Linear");
+    write(op.out, "out", rows_of(op.a));
+  }
+
+  void operator()(const Rope& op) {
+    read(op.x, "x", Rows::tokens);
+    check(op.head_dim > 0 && op.x.width % op.head_dim == 0, "x of ", op.x.width, " columns is not made of heads of ", op.head_dim);
+    check(static_cast<std::int64_t>(op.table.inv_freq.size()) * 2 <= op.head_dim, op.table.inv_freq.size(), " pairs in a head of ",
+          op.head_dim);
+    if (!op.table.inv_freq.empty()) check(std::isfinite(op.table.magnitude), "the rope's magnitude is ", op.table.magnitude);
+    for (const float f : op.table.inv_freq) check(std::isfinite(f), "a rope frequency is ", f);
+    check(std::isfinite(op.temperature) && op.temperature_length >= 0, "temperature ", op.temperature, " by ", op.temperature_length,
+          " positions");
+    write(op.x, "x", Rows::tokens);
+    facts_.takes_segments = true;
+    looks_beyond_one_row();
+  }
+
+  void operator()(const Store& op) {
     const CacheShape& shape = cache(op.cache);
-    for (const View* view : {&op.q, &op.k, &op.v}) read(*view, "q, k or v", Rows::tokens);
-    apart(op.q, op.k, "q", "k");
-    apart(op.q, op.v, "q", "v");
-    apart(op.k, op.v, "k", "v");
-    check(op.head_dim > 0 && op.head_dim == shape.head_dim, "heads of ", op.head_dim, ", the cache keeps heads of ", shape.head_dim);
-    check(op.q.width % op.head_dim == 0, "q of ", op.q.width, " columns is not made of heads of ", op.head_dim);
+    for (const View* view : {&op.k, &op.v}) read(*view, "k or v", Rows::tokens);
     const std::int64_t kept = static_cast<std::int64_t>(shape.kv_heads) * shape.head_dim;
     check(op.k.width == kept && op.v.width == kept, "k and v are ", op.k.width, " and ", op.v.width, " wide, the cache keeps ",
           shape.kv_heads, " heads of ", shape.head_dim);
-    check(static_cast<std::int64_t>(op.rope.inv_freq.size()) * 2 <= op.head_dim, op.rope.inv_freq.size(), " pairs in a head of ",
-          op.head_dim);
-    if (!op.rope.inv_freq.empty()) check(std::isfinite(op.rope.magnitude), "the rope's magnitude is ", op.rope.magnitude);
-    for (const float f : op.rope.inv_freq) check(std::isfinite(f), "a rope frequency is ", f);
-    write(op.q, "q", Rows::tokens);
-    write(op.k, "k", Rows::tokens);
     stored_[static_cast<std::size_t>(op.cache)] = true;
     facts_.takes_segments = true;
     looks_beyond_one_row();
   }
 
   void operator()(const Attend& op) {
-    kind_ = "Attend";
     read(op.q, "q", Rows::tokens);
     apart_or_same(op.q, op.out, "q", "out");
     check(op.head_dim > 0 && op.head_dim <= kMaxHeadDim && op.kv_heads > 0 && op.kv_heads <= 65536, op.kv_heads, " kv heads of ",
@@ -121,8 +133,13 @@ class ProgramCheck {
           " wide, not a multiple of ", op.kv_heads, " kv heads of ", op.head_dim);
     check(std::isfinite(op.scale) && std::isfinite(op.softcap) && op.softcap >= 0 && op.window >= 0, "scale ", op.scale, ", softcap ",
           op.softcap, ", window ", op.window);
+    const std::int64_t heads = op.q.width / op.head_dim;
+    check(op.reach >= 0 && op.reach <= kMaxReach, "reach ", op.reach, " is not 0 to ", kMaxReach);
+    if (op.bias != VectorId::none) sized(op.bias, "bias", heads * (2 * std::int64_t{op.reach} + 1));
+    if (op.slopes != VectorId::none) sized(op.slopes, "slopes", heads);
     if (op.cache != CacheId::none) {
       const CacheShape& shape = cache(op.cache);
+      check(op.causal, "attention over a cache is causal");
       check(shape.kv_heads == op.kv_heads && shape.head_dim == op.head_dim, op.kv_heads, " kv heads of ", op.head_dim, ", the cache keeps ",
             shape.kv_heads, " of ", shape.head_dim);
       check(stored_[static_cast<std::size_t>(op.cache)], "nothing was stored in cache ", static_cast<std::int32_t>(op.cache), " before");
@@ -140,7 +157,6 @@ class ProgramCheck {
   }
 
   void operator()(const Select& op) {
-    kind_ = "Select";
     read(op.in, "in", Rows::tokens);
     check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
     write(op.out, "out", Rows::selected);
@@ -149,7 +165,6 @@ class ProgramCheck {
   }
 
   void operator()(const Pool& op) {
-    kind_ = "Pool";
     read(op.in, "in", Rows::tokens);
     check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
     write(op.out, "out", Rows::segments);
@@ -158,7 +173,6 @@ class ProgramCheck {
   }
 
   void operator()(const LogProb& op) {
-    kind_ = "LogProb";
     read(op.logits, "logits", Rows::tokens);
     check(op.out.width == 1, "`out` is ", op.out.width, " wide, not 1");
     apart(op.logits, op.out, "logits", "out");
@@ -168,7 +182,6 @@ class ProgramCheck {
   }
 
   void operator()(const Top& op) {
-    kind_ = "Top";
     read(op.logits, "logits", Rows::tokens);
     check(op.k >= 1 && op.k <= kMostTop, "k is ", op.k, ", not 1 to ", kMostTop);
     check(op.masked >= 0 && op.masked <= kMaxWidth, "masked is ", op.masked, ", not 0 to ", kMaxWidth);
@@ -294,7 +307,7 @@ class ProgramCheck {
   const WeightShapes& weights_;
   ProgramFacts facts_;
   std::size_t op_ = 0;
-  const char* kind_ = "";
+  std::string_view kind_;
   std::vector<std::vector<bool>> written_;  // per slot and column
   std::vector<bool> stored_;                // per cache
 };

@@ -13,8 +13,6 @@
 
 namespace pumice {
 
-inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast
-
 // ---------------------------------------------------------------- weights, as far as a program's shapes go
 // Names are views into the weights that the shapes were taken from.
 struct MatrixShape {
@@ -52,7 +50,7 @@ struct ProgramFacts {
   std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
   std::vector<bool> used;                    // matrices
   std::vector<Life> slot_lives;
-  // 1 + the last operation that looks beyond one row (RopeStore, Attend, Select, Pool): from there on blocks of rows can go one by one.
+  // 1 + the last operation that looks beyond one row (Rope, Store, Attend, Select, Pool): from there on blocks of rows can go one by one.
   std::int64_t last_beyond_row = 0;
   std::int64_t last_other_rows = -1;  // the last operation that writes rows that are not tokens; -1: none
 };

@@ -237,7 +237,7 @@ struct OpenedBlas {
 
 namespace {
 const OpenedBlas& opened() {
-  static const OpenedBlas once;
+  static const auto& once = *new OpenedBlas;  // never destroyed: threads may be inside while the process ends
   return once;
 }
 }  // namespace

@@ -43,6 +43,8 @@ class CpuBackend final : public Backend {
     return std::make_unique<PageStore>(shapes, format);
   }
 
+  void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
+
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel&) override {
     auto packed = std::dynamic_pointer_cast<const PackedWeights>(std::move(weights));

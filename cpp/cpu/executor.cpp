@@ -42,7 +42,7 @@ struct Keys {  // [first, end)
   std::int64_t last_chunk() const { return (end - 1) / kChunkKeys; }
 };
 Keys keys_of(const AttendShape& shape, const Segment& segment, std::int64_t row) {
-  if (shape.cached) {
+  if (shape.causal) {
     const std::int64_t position = segment.past + row;
     return {shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0, position + 1};
   }
@@ -152,7 +152,7 @@ void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
     area_at.push_back(take(bytes_of(area.in_blocks ? std::min(count, kTailRows) : count, area.row_bytes) + 2 * kLine));
   }
   turns_at.clear();
-  for (const Rope& rope : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, static_cast<std::int64_t>(rope.inv_freq.size()) * 8)));
+  for (const RopeTable& table : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, std::int64_t{8} * std::ssize(table.inv_freq))));
 
   attends.resize(plan.attends.size());
   std::uint64_t kept = 0, partials = 0, per_thread = 0;
@@ -211,9 +211,11 @@ class BatchRun final : public Job {
       const Step& step = plan_.steps[step_];
       in_tail_ = step_ >= plan_.tail;
       ++step_;
+      shared_out_ = false;
       const std::int64_t tasks = std::visit([&](const auto& s) { return this->tasks(s); }, step);
       if (tasks == 0) continue;
       now_ = &step;
+      if (shared_out_) space_.shares.deal(tasks);
       if (tasks > 1) return tasks;
       cancel_.check();
       task(0, thread);  // not worth a barrier
@@ -221,6 +223,7 @@ class BatchRun final : public Job {
   }
 
   void task(std::int64_t index, int thread) override {
+    if (shared_out_) index = space_.shares.take(thread);
     std::visit([&](const auto& s) { this->run(s, index, thread); }, *now_);
   }
 
@@ -392,12 +395,13 @@ class BatchRun final : public Job {
 
   // ------------------------------------------------------------ products
   // Tasks are blocks of groups of one part times blocks of rows; the blocks of groups are innermost, so that threads at work at the
-  // same time share the rows, which are the larger half.
+  // same time share the rows, which are the larger half. Of few rows the weights are what counts: each thread takes a run of tasks.
   std::int64_t cut_product(std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, Rows kind, std::int64_t most_groups) {
     range_ = rows_of(kind);
     const std::int64_t share = space_.threads * 8;
     std::int64_t blocks = 1;
     if (range_.count <= kNarrowRows) {
+      shared_out_ = true;
       rows_per_task_ = std::max<std::int64_t>(1, range_.count);
       const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
       groups_per_task_ = std::clamp(ceil_div(groups, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
@@ -432,7 +436,7 @@ class BatchRun final : public Job {
     }
     if (matrix.row_major) {
       blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
-                       reinterpret_cast<const float*>(matrix.data.data()) + first * matrix.cols, matrix.cols, out, out_stride);
+                       reinterpret_cast<const float*>(matrix.data) + first * matrix.cols, matrix.cols, out, out_stride);
     } else {
       const ProductF32 product = part.may_round ? matrix.kernels->product_bf16 : matrix.kernels->product_f32;
       product(matrix.group(first / kGroupRows), count, matrix.cols, row(in, rows.first), stride(in), rows.count, out, out_stride);
@@ -466,7 +470,7 @@ class BatchRun final : public Job {
       heaviest = std::max(heaviest, group_bytes(part));
       cols = part.cols;
     }
-    const std::int64_t blocks = cut_product(groups, heaviest, cols, slot(s.in).rows, INT32_MAX);
+    const std::int64_t blocks = cut_product(groups, heaviest, cols, slot(s.op.in).rows, INT32_MAX);
     group_tasks_ = 0;
     for (const Part& part : s.parts) group_tasks_ += ceil_div(ceil_div(part.rows, kGroupRows), groups_per_task_);
     return group_tasks_ * blocks;
@@ -478,20 +482,22 @@ class BatchRun final : public Job {
     for (std::int64_t own; task >= (own = ceil_div(ceil_div(part->rows, kGroupRows), groups_per_task_)); ++part) task -= own;
     const std::int64_t first = task * groups_per_task_ * kGroupRows;
     const std::int64_t count = std::min(groups_per_task_ * kGroupRows, part->rows - first);
-    float* out = row(s.out, rows.first) + part->col + first;
-    if (!s.residual || !(s.residual == s.out)) {
-      product(*part, s.in, first, count, rows, out, stride(s.out));
-      finish(s, *part, first, count, rows, out, s.residual ? row(s.residual, rows.first) + part->col + first : nullptr);
+    float* out = row(s.op.out, rows.first) + part->col + first;
+    if (!s.op.residual || !(s.op.residual == s.op.out)) {
+      product(*part, s.op.in, first, count, rows, out, stride(s.op.out));
+      const float* residual = s.op.residual ? row(s.op.residual, rows.first) + part->col + first : nullptr;
+      kernels_.rows.epilogue(out, stride(s.op.out), rows.count, count, finish_of(s, *part, first, residual));
       return;
     }
     finish_in_place(s, *part, first, count, rows, out);
   }
-  void finish(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out,
-              const float* residual) const {
-    if (part.bias == VectorId::none && s.activation == Activation::none && !residual) return;
-    kernels_.rows.epilogue(out, stride(s.out), rows.count, count,
-                           part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first, s.activation, residual,
-                           residual ? stride(s.residual) : 0);
+  const float* bias_of(const Part& part, std::int64_t first) const {
+    return part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first;
+  }
+  Finish finish_of(const LinearStep& s, const Part& part, std::int64_t first, const float* residual) const {
+    return {.bias = bias_of(part, first), .activation = s.op.activation,
+            .residual = residual, .residual_stride = residual ? stride(s.op.residual) : 0, .scale = s.op.scale, .softcap = s.op.softcap,
+            .alpha_p = s.op.alpha_p, .alpha_n = s.op.alpha_n};
   }
   // x = x + W h: the product goes to a tile beside, since its place still holds x.
   void finish_in_place(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out) const {
@@ -499,12 +505,10 @@ class BatchRun final : public Job {
     const std::int64_t width = std::min<std::int64_t>(count, kTileFloats / rows.count / kGroupRows * kGroupRows);
     for (std::int64_t c = 0; c < count; c += width) {
       const std::int64_t cols = std::min(width, count - c);
-      product(part, s.in, first + c, cols, rows, tile, width);
-      kernels_.rows.epilogue(tile, width, rows.count, cols,
-                             part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first + c, s.activation, out + c,
-                             stride(s.out));
+      product(part, s.op.in, first + c, cols, rows, tile, width);
+      kernels_.rows.epilogue(tile, width, rows.count, cols, finish_of(s, part, first + c, out + c));
       for (std::int64_t r = 0; r < rows.count; ++r) {
-        std::memcpy(out + r * stride(s.out) + c, tile + r * width, static_cast<std::size_t>(cols) * sizeof(float));
+        std::memcpy(out + r * stride(s.op.out) + c, tile + r * width, static_cast<std::size_t>(cols) * sizeof(float));
       }
     }
   }
@@ -527,7 +531,19 @@ class BatchRun final : public Job {
       float* out = row(s.out, rows.first) + c;
       product(s.gate, s.in, c, count, rows, out, stride(s.out));
       product(s.up, s.in, c, count, rows, up, width);
-      for (std::int64_t r = 0; r < rows.count; ++r) kernels_.rows.gate(out + r * stride(s.out), up + r * width, s.activation, count);
+      const float *gate_bias = bias_of(s.gate, c), *up_bias = bias_of(s.up, c);
+      for (std::int64_t r = 0; r < rows.count; ++r) {
+        kernels_.rows.gate(out + r * stride(s.out), up + r * width, gate_bias, up_bias, s.activation, count);
+      }
+    }
+  }
+
+  std::int64_t tasks(const MultiplyStep& s) { return row_tasks(slot(s.op.a).rows, s.op.a.width); }
+  void run(const MultiplyStep& s, std::int64_t index, int) {
+    const Range rows = task_rows(index);
+    const std::int64_t n = s.op.b.width, repeat = s.op.a.width / n;
+    for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+      kernels_.rows.multiply(row(s.op.a, r), row(s.op.b, r), s.op.activation, n, repeat, row(s.op.out, r));
     }
   }
 
@@ -540,7 +556,7 @@ class BatchRun final : public Job {
     return row_tasks(Rows::tokens, 32 * static_cast<std::int64_t>(plan_.turns[static_cast<std::size_t>(s.turns)].inv_freq.size()));
   }
   void run(const TurnsStep& s, std::int64_t index, int) {
-    const Rope& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
+    const RopeTable& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
     const std::size_t pairs = rope.inv_freq.size();
     const Range rows = task_rows(index);
     std::size_t at = 0;
@@ -569,28 +585,42 @@ class BatchRun final : public Job {
     for (std::int64_t i = index * rows_per_task_; i < end; ++i) body(layout_.page_runs[static_cast<std::size_t>(i)]);
   }
 
-  std::int64_t tasks(const RopeStoreStep& s) { return page_run_tasks(s.q.width + s.k.width + s.v.width); }
+  std::int64_t tasks(const RopeStoreStep& s) {
+    std::int64_t width = s.head_dim > 0 ? s.store.k.width + s.store.v.width : 0;
+    for (const Turned& rope : s.ropes) width += rope.x.width;
+    return page_run_tasks(width);
+  }
   void run(const RopeStoreStep& s, std::int64_t index, int) {
     for_page_runs(index, [&](const PageRun& run) {
-      if (s.turns >= 0) {
-        const Rope& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
-        const int pairs = static_cast<int>(rope.inv_freq.size());
-        for (std::int64_t r = run.first; r < run.first + run.rows; ++r) {
-          const float* cos = turns_row(s.turns, r);
-          float* q = row(s.q, r);
-          float* k = row(s.k, r);
-          for (std::int32_t c = 0; c < s.q.width; c += s.head_dim) kernels_.rows.rope(q + c, cos, cos + pairs, 2 * pairs, rope.interleaved);
-          for (std::int32_t c = 0; c < s.k.width; c += s.head_dim) kernels_.rows.rope(k + c, cos, cos + pairs, 2 * pairs, rope.interleaved);
-        }
+      for (const Turned& rope : s.ropes) {
+        for (std::int32_t r = 0; r < run.rows; ++r) turn(rope, run.first + r, run.position + r);
       }
-      std::uint8_t* page = space_.pages[static_cast<std::size_t>(layout_.first_page[static_cast<std::size_t>(run.segment)] +
-                                                                 run.position / kPageTokens)];
-      for (int head = 0; head < s.k.width / s.head_dim; ++head) {
-        kernels_.rows.kv_store(store_->format(), s.head_dim, row(s.k, run.first) + head * s.head_dim,
-                               row(s.v, run.first) + head * s.head_dim, stride(s.k), stride(s.v), run.position % kPageTokens, run.rows,
-                               page + store_->offset(s.cache, head));
-      }
+      if (s.head_dim > 0) store(s, run);
     });
+  }
+  void turn(const Turned& s, std::int64_t r, std::int64_t position) const {
+    float* x = row(s.x, r);
+    if (s.turns >= 0) {
+      const RopeTable& table = plan_.turns[static_cast<std::size_t>(s.turns)];
+      const int pairs = static_cast<int>(table.inv_freq.size());
+      const float* cos = turns_row(s.turns, r);
+      for (std::int32_t c = 0; c < s.x.width; c += s.head_dim) {
+        kernels_.rows.rope(x + c, cos, cos + pairs, 2 * pairs, table.interleaved);
+      }
+    }
+    const std::int64_t lengths = s.temperature_length > 0 ? position / s.temperature_length : 0;
+    if (lengths == 0) return;
+    const double factor = 1 + s.temperature * std::log1p(static_cast<double>(lengths));
+    kernels_.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);
+  }
+  void store(const RopeStoreStep& s, const PageRun& run) const {
+    const auto& [k, v, cache] = s.store;
+    std::uint8_t* page = space_.pages[static_cast<std::size_t>(layout_.first_page[static_cast<std::size_t>(run.segment)] +
+                                                               run.position / kPageTokens)];
+    for (int head = 0; head < k.width / s.head_dim; ++head) {
+      kernels_.rows.kv_store(store_->format(), s.head_dim, row(k, run.first) + head * s.head_dim, row(v, run.first) + head * s.head_dim,
+                             stride(k), stride(v), run.position % kPageTokens, run.rows, page + store_->offset(cache, head));
+    }
   }
 
   // An encoder's keys and values lie on scratch pages, so that its attention is the same code.
@@ -671,14 +701,19 @@ class BatchRun final : public Job {
       pages[p] = shape.cached ? space_.pages[static_cast<std::size_t>(page_base + p)] + store_->offset(op.cache, unit.kv_head)
                               : kept_page(op, page_base + p, unit.kv_head);
     }
+    const float* bias = op.bias == VectorId::none ? nullptr : weights_.vector(op.bias);
+    const float* slopes = op.slopes == VectorId::none ? nullptr : weights_.vector(op.slopes);
+    const std::int64_t first_head = unit.kv_head * std::int64_t{shape.group} + unit.head, reach = op.reach;
     Query queries[kMaxQueries];
     int count = 0;
     for (std::int64_t r = unit.row; r < unit.row + unit.rows; ++r) {
       const Keys keys = keys_of(shape, segment, r);
-      const float* q = row(op.q, segment.first + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.head_dim;
-      for (std::int64_t h = 0; h < unit.heads; ++h) queries[count++] = {q + h * shape.head_dim, keys.first, keys.end};
+      for (std::int64_t head = first_head; head < first_head + unit.heads; ++head) {
+        queries[count++] = {row(op.q, segment.first + r) + head * shape.head_dim, keys.first, keys.end, segment.past + r,
+                            bias ? bias + head * (2 * reach + 1) : nullptr, slopes ? slopes[head] : 0.0f};
+      }
     }
-    AttendCall call{shape.cached ? store_->format() : KvFormat::f32, shape.head_dim, op.scale, op.softcap, pages, 0};
+    AttendCall call{shape.cached ? store_->format() : KvFormat::f32, shape.head_dim, op.scale, op.softcap, pages, 0, reach};
     for (call.chunk = first; call.chunk <= last; ++call.chunk) {
       if (cancel_.requested()) return;  // the run's end reports it
       kernels_.rows.attend(call, queries, count, partials);
@@ -799,6 +834,7 @@ class BatchRun final : public Job {
   // The step at work, and how it is cut: written between phases only.
   const Step* now_ = nullptr;
   bool in_tail_ = false;
+  bool shared_out_ = false;  // tasks are taken from space_.shares, whatever number the team calls
   Range range_{0, 0};
   std::int64_t rows_per_task_ = 1, groups_per_task_ = 1, group_tasks_ = 1, units_per_merge_ = 1;
 };

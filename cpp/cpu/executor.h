@@ -12,6 +12,7 @@
 #include "cpu/cache_store.h"
 #include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
+#include "cpu/shares.h"
 #include "cpu/team.h"
 
 namespace pumice::cpu {
@@ -56,11 +57,12 @@ std::uint64_t scratch_capacity(std::uint64_t needed);  // what a workspace takes
 
 class ScratchSpace final : public Workspace {
  public:
-  ScratchSpace(Crew crew, int threads) : crew(crew), threads(crew == Crew::team ? threads : 1) {}
+  ScratchSpace(Crew crew, int threads) : crew(crew), threads(crew == Crew::team ? threads : 1), shares(this->threads) {}
   std::uint64_t bytes() const { return scratch.bytes(); }
 
   const Crew crew;
   const int threads;
+  Shares shares;  // of the products of few rows
   BatchLayout layout;
   std::vector<std::uint8_t*> pages;  // of all segments
   Buffer scratch;

@@ -3,6 +3,7 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -80,17 +81,53 @@ const Kernels& choose() {
        ", and this machine runs ", here, ". Unset it to take the best one");
 }
 
+// What the processors differ in most is how far their own prefetching runs ahead of a stream, and how many lines may be under way to L1.
+struct Measured {
+  bool amd;
+  unsigned family, first_model, last_model;
+  Fetches fetches;
+};
+constexpr Fetch kL1At2K{2048, false}, kL1At8K{8192, false}, kL2At1K{1024, true};
+constexpr Measured kMeasured[] = {
+    // Zen 4: at 2 KiB into L1 20-22 GB/s where 27-30 are possible, since fills of L1 are few; into L2 at 1 KiB is best for 1 and 2 tokens.
+    {true, 25, 0x10, 0x1f, {kL2At1K, kL1At8K}},
+    {true, 25, 0x60, 0x7f, {kL2At1K, kL1At8K}},
+    {true, 25, 0xa0, 0xaf, {kL2At1K, kL1At8K}},
+    // Zen 3: 1 KiB is 5 % slower, none 25 %.
+    {true, 25, 0x00, 0xff, {kL1At2K, kL1At2K}},
+};
+// All others. The best on Sapphire Rapids, for AVX-512 and AVX2: 2 KiB 5 % less, into L2 at 1 KiB 15 %, none 25 to 30 % (Q8_0 and Q4_1 half
+// as much). On Zen 4 within a tenth of the best for every format and 1 to 8 tokens.
+constexpr Fetches kOthers{kL1At8K, kL1At8K};
+
+Fetches choose_fetches() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid(0, &a, &b, &c, &d)) return kOthers;
+  const bool amd = b == 0x68747541;  // "Auth"
+  __get_cpuid(1, &a, &b, &c, &d);
+  const unsigned family = (a >> 8 & 15) + ((a >> 8 & 15) == 15 ? a >> 20 & 255 : 0), model = (a >> 4 & 15) + (a >> 16 & 15) * 16;
+  for (const Measured& row : kMeasured) {
+    if (row.amd == amd && row.family == family && model >= row.first_model && model <= row.last_model) return row.fetches;
+  }
+  return kOthers;
+}
+
 }  // namespace
+
+const Fetches& fetches() {
+  static const Fetches chosen = choose_fetches();
+  return chosen;
+}
 
 const Kernels& kernels() {
   static const Kernels& chosen = choose();
   return chosen;
 }
 
-const std::vector<const char*>& known_isas() {
-  static const std::vector<const char*> names = [] {
-    std::vector<const char*> all;
-    for (auto candidate = known().rbegin(); candidate != known().rend(); ++candidate) all.push_back(candidate->kernels.isa);
+std::span<const char* const> known_isas() {
+  static const auto names = [] {
+    std::array<const char*, std::tuple_size_v<std::remove_cvref_t<decltype(known())>>> all;
+    std::transform(known().rbegin(), known().rend(), all.begin(), [](const Known& candidate) { return candidate.kernels.isa; });
     return all;
   }();
   return names;

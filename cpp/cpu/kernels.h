@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
-#include "core/backend.h"
 #include "core/formats.h"
-#include "core/program_check.h"
+#include "core/kinds.h"
+#include "core/kv_format.h"
 
 namespace pumice::cpu {
 
@@ -78,6 +78,16 @@ struct FormatKernels {
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
+// How kernels of few tokens ask for weights ahead of what they read: so many bytes on; into L2 in place of L1.
+struct Fetch {
+  std::int32_t ahead;
+  bool to_l2;
+};
+struct Fetches {
+  Fetch two, more;  // up to 2 tokens, more
+};
+const Fetches& fetches();  // of this processor: kernels.cpp has the table and its reasons
+
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
   FixedKernels fixed;
@@ -91,6 +101,10 @@ struct MatrixKernels {
 struct Query {
   const float* q;                    // head_dim values, already turned
   std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
+  // What its scores get by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], where given, and - slope * |d|.
+  std::int64_t position = 0;
+  const float* bias = nullptr;
+  float slope = 0.0f;
 };
 
 // Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, head_dim + 2 floats: the
@@ -104,6 +118,17 @@ struct AttendCall {
   float scale, softcap;
   const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // which chunk
+  std::int64_t reach = 0;            // of the queries' biases
+};
+
+// What a product goes through: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
+struct Finish {
+  const float* bias = nullptr;
+  Activation activation = Activation::none;
+  const float* residual = nullptr;
+  std::int64_t residual_stride = 0;
+  float scale = 1.0f, softcap = 0.0f;
+  float alpha_p = 0.0f, alpha_n = 0.0f;  // of xielu
 };
 
 struct RowKernels {
@@ -113,11 +138,12 @@ struct RowKernels {
   // One row of n values; `add` may be null; out may alias x or add.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
-  // Finishes a tile of a product in place: out = activation(out + bias) + residual. bias and residual may be null.
-  void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const float* bias, Activation activation,
-                   const float* residual, std::int64_t residual_stride);
-  // gate = activation(gate) * up, n values.
-  void (*gate)(float* gate, const float* up, Activation activation, std::int64_t n);
+  // Finishes a tile of a product in place.
+  void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Finish& finish);
+  // gate = activation(gate + gate_bias) * (up + up_bias), n values; biases may be null.
+  void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
+  // out = a * activation(b), n values of b, each of which serves `repeat` neighbours in a and out; out may be a.
+  void (*multiply)(const float* a, const float* b, Activation activation, std::int64_t n, std::int64_t repeat, float* out);
   // out = scale * x (+ a) (+ b); a and b may be null.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
   // Turns one head in place; cos and sin hold dims / 2 values.
@@ -149,7 +175,7 @@ extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                    
 // The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument
 // for a name that is unknown or that this machine cannot run. Chosen once.
 const Kernels& kernels();
-const std::vector<const char*>& known_isas();  // all names, plainest first: what lists instruction sets goes through these
+std::span<const char* const> known_isas();  // all names, plainest first: what lists instruction sets goes through these
 const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable here: for tests and doctor()
 
 }  // namespace pumice::cpu

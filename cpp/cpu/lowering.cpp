@@ -10,10 +10,6 @@
 namespace pumice::cpu {
 namespace {
 
-bool overlap(const View& a, const View& b) {
-  return a && b && a.slot == b.slot && a.col < b.col + b.width && b.col < a.col + a.width;
-}
-
 class Lowering {
  public:
   Lowering(const Program& program, const WeightShapes& weights, Compute compute)
@@ -51,7 +47,7 @@ class Lowering {
   }
 
   void operator()(const Linear& op) {
-    LinearStep step{op.in, op.out, op.residual, op.activation, {}};
+    LinearStep step{op, {}};
     std::int64_t col = 0;
     for (const LinearPart& part : op.parts) {
       step.parts.push_back(this->part(part.weight, part.bias, op.in, col, op.precise));
@@ -62,22 +58,33 @@ class Lowering {
   }
 
   void operator()(const GatedLinear& op) {
-    GatedStep step{op.in, op.out, op.activation, part(op.gate, VectorId::none, op.in, 0, false),
-                   part(op.up, VectorId::none, op.in, 0, false)};
+    GatedStep step{op.in, op.out, op.activation, part(op.gate, op.gate_bias, op.in, 0, false),
+                   part(op.up, op.up_bias, op.in, 0, false)};
     plan_.gated = true;
     plan_.steps.push_back(std::move(step));
     written(op.out);
   }
 
-  void operator()(const RopeStore& op) {
-    plan_.steps.push_back(RopeStoreStep{op.q, op.k, op.v, op.cache, op.head_dim, turns(op.rope)});
-    written(op.q);
-    written(op.k);
+  void operator()(const Multiply& op) {
+    plan_.steps.push_back(MultiplyStep{op});
+    written(op.out);
+  }
+
+  void operator()(const Rope& op) {
+    if (op.table.inv_freq.empty() && op.temperature_length == 0) return;  // leaves x as it is
+    open_rope_store().ropes.push_back({op.x, op.head_dim, turns(op.table), op.temperature, op.temperature_length});
+    written(op.x);
+  }
+
+  void operator()(const Store& op) {
+    RopeStoreStep& step = open_rope_store();
+    step.store = op;
+    step.head_dim = program_.caches[static_cast<std::size_t>(op.cache)].head_dim;
   }
 
   void operator()(const Attend& op) {
     const bool cached = op.cache != CacheId::none;
-    const AttendShape wanted{op.q.width / (op.kv_heads * op.head_dim), op.kv_heads, op.head_dim, op.window, cached};
+    const AttendShape wanted{op.q.width / (op.kv_heads * op.head_dim), op.kv_heads, op.head_dim, op.window, op.causal, cached};
     const auto known = std::find(plan_.attends.begin(), plan_.attends.end(), wanted);
     const auto shape = static_cast<std::int32_t>(known - plan_.attends.begin());
     if (known == plan_.attends.end()) plan_.attends.push_back(wanted);
@@ -179,12 +186,19 @@ class Lowering {
     return id;
   }
 
-  std::int32_t turns(const Rope& rope) {
-    if (rope.inv_freq.empty()) return -1;
-    const auto known = std::find(plan_.turns.begin(), plan_.turns.end(), rope);
+  std::int32_t turns(const RopeTable& table) {
+    if (table.inv_freq.empty()) return -1;
+    const auto known = std::find(plan_.turns.begin(), plan_.turns.end(), table);
     const auto id = static_cast<std::int32_t>(known - plan_.turns.begin());
-    if (known == plan_.turns.end()) plan_.turns.push_back(rope);
+    if (known == plan_.turns.end()) plan_.turns.push_back(table);
     return id;
+  }
+
+  // The step that Rope and Store add to: the last one, as long as it has stored nothing.
+  RopeStoreStep& open_rope_store() {
+    auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());
+    if (last == nullptr || last->head_dim != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));
+    return *last;
   }
 
   // ---------------------------------------------------------------- areas

@@ -24,10 +24,13 @@ struct Part {
   std::int32_t quantised;  // what it multiplies; -1: the floats themselves
   bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
 };
-struct LinearStep { View in, out, residual; Activation activation; std::vector<Part> parts; };
+struct LinearStep { Linear op; std::vector<Part> parts; };
 struct GatedStep { View in, out; Activation activation; Part gate, up; };
+struct MultiplyStep { Multiply op; };
 struct TurnsStep { std::int32_t turns; };  // cos and sin of every row
-struct RopeStoreStep { View q, k, v; CacheId cache; std::int32_t head_dim; std::int32_t turns; };
+// Ropes that follow each other, and the Store after them: a row needs no other row's, so that all share one phase.
+struct Turned { View x; std::int32_t head_dim, turns; float temperature; std::int32_t temperature_length; };
+struct RopeStoreStep { std::vector<Turned> ropes; Store store; std::int32_t head_dim = 0; };  // head_dim of the cache; 0: nothing is stored
 struct KeepStep { Attend op; std::int32_t shape; };   // an encoder's k and v to scratch pages
 struct AttendStep { Attend op; std::int32_t shape; };
 struct MergeStep { Attend op; std::int32_t shape; };  // of chunks that several tasks made
@@ -35,8 +38,8 @@ struct SelectStep { View in, out; };
 struct PoolStep { View in, out; PoolKind kind; };
 struct LogProbStep { View logits, out; };
 struct TopStep { Top op; };
-using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, TurnsStep, RopeStoreStep, KeepStep,
-                          AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
+using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, MultiplyStep, TurnsStep, RopeStoreStep,
+                          KeepStep, AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
 // Rows of scratch that several slots or quantised inputs use one after another.
@@ -70,7 +73,7 @@ struct QuantisedPlace {
 // What attention's work depends on besides the batch: layers share it.
 struct AttendShape {
   std::int32_t group = 1, kv_heads = 1, head_dim = 0, window = 0;  // group: query heads of one kv head
-  bool cached = false;
+  bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };
 
@@ -85,7 +88,7 @@ struct Plan {
   std::vector<SlotPlace> slots;
   std::vector<QuantisedPlace> quantised;
   std::vector<Area> areas;
-  std::vector<Rope> turns;  // distinct
+  std::vector<RopeTable> turns;  // distinct
   std::vector<AttendShape> attends;
   std::int64_t widest_embedding = 0;
   bool gated = false;

@@ -50,14 +50,15 @@ bool packs_fixed(Format format, bool may_round) { return may_round && !info(form
 std::uint64_t packed_bytes(const Matrix& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);
   if (stays_row_major(matrix.format)) {
-    return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
+    const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
+    return checked_align(rows, 64).value();  // below 2^63
   }
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor"));
 }
 
 void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
   if (row_major) {
-    std::memcpy(out, data.data() + row * row_bytes(format, cols), static_cast<std::size_t>(row_bytes(format, cols)));
+    std::memcpy(out, data + row * row_bytes(format, cols), static_cast<std::size_t>(row_bytes(format, cols)));
   } else {
     kernels->unpack_row(group(row / kGroupRows), static_cast<int>(row % kGroupRows), cols, out);
   }
@@ -99,8 +100,12 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
   }
   check_memory(needed, "the model's weights");
+  arena_ = Buffer(needed, "the model's weights");
+  std::uint8_t* at = arena_.data();
   for (std::size_t m = 0; m < matrices_.size(); ++m) {
-    if (used.empty() || used[m]) matrices_[m].data = Buffer(packed_bytes(weights.matrices[m]), "tensor '" + matrices_[m].name + "'");
+    if (!used.empty() && !used[m]) continue;
+    matrices_[m].data = at;
+    at += packed_bytes(weights.matrices[m]);
   }
   bytes_ += needed;
 
@@ -120,7 +125,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     auto& [rows_read, floats] = sources[static_cast<std::size_t>(thread)];
     std::uint8_t* from;
     if (packed.row_major) {
-      from = packed.data.data() + first * stride;
+      from = packed.data + first * stride;
     } else {
       rows_read.resize(std::max(rows_read.size(), static_cast<std::size_t>(rows * stride)));
       from = rows_read.data();
@@ -130,7 +135,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     for (std::int64_t g = 0; !packed.row_major && g < panel.groups; ++g) {
       const std::uint8_t* first_row = from + g * kGroupRows * stride;
       const std::int64_t of_group = std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows);
-      std::uint8_t* group = packed.data.data() + (panel.first_group + g) * packed.group_bytes;
+      std::uint8_t* group = packed.data + (panel.first_group + g) * packed.group_bytes;
       if (packed.fixed) {
         floats.resize(static_cast<std::size_t>(of_group * source.cols));
         unpack(source.format, first_row, of_group * source.cols, floats.data());
@@ -159,7 +164,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
   for (const PackedMatrix& m : weights.matrices())
-    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data.bytes() > 0, m.may_round});
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.may_round});
   for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
   return shapes;
 }

@@ -22,9 +22,9 @@ struct PackedMatrix {
   bool row_major = false;  // float32 rows as in the file, for sgemm
   bool fixed = false;      // floats, rounded to fixed point: no row comes back
   bool may_round = false;  // as the matrix said
-  Buffer data;             // empty: not among the used matrices
+  std::uint8_t* data = nullptr;  // in the weights' arena; null: not among the used matrices
 
-  const std::uint8_t* group(std::int64_t g) const { return data.data() + g * group_bytes; }
+  const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
   void unpack_row(std::int64_t row, float* out) const;
 };
 
@@ -34,7 +34,7 @@ bool stays_row_major(Format format);
 // Float weights that may be rounded become fixed point.
 bool packs_fixed(Format format, bool may_round);
 
-// Bytes of a matrix as packed here; fails (unsupported_model) on a shape that no file should have brought this far.
+// Bytes of a matrix as packed here, a multiple of 64; fails (unsupported_model) on a shape that no file should have brought this far.
 std::uint64_t packed_bytes(const Matrix& matrix);
 
 class PackedWeights final : public DeviceWeights {
@@ -49,6 +49,9 @@ class PackedWeights final : public DeviceWeights {
   const float* vector(VectorId id) const { return id == VectorId::none ? nullptr : vectors_[static_cast<std::size_t>(id)].values.data(); }
 
  private:
+  // All matrices one after another in the model's order: those of a layer are neighbours, and even small ones lie in huge pages (a buffer
+  // each below 2 MiB gets pages of 4 KiB, from which a core reads a third less on Zen 4).
+  Buffer arena_;
   std::vector<PackedMatrix> matrices_;
   std::vector<Vector> vectors_;
   std::uint64_t bytes_ = 0;

@@ -7,6 +7,7 @@
 #include <new>
 #include <span>
 
+#include "core/ops.h"
 #include "cpu/kernels.h"
 
 namespace pumice::cpu {
@@ -153,26 +154,30 @@ class SelfTest {
   }
 
   void activations() {
-    constexpr std::pair<Activation, const char*> all[] = {{Activation::gelu, "gelu"},
-                                                          {Activation::gelu_tanh, "gelu_tanh"},
-                                                          {Activation::silu, "silu"},
-                                                          {Activation::relu, "relu"},
-                                                          {Activation::tanh, "tanh"}};
-    Aligned<float> x = floats(kCols, random_), up = floats(kCols, random_);
-    for (const auto& [activation, label] : all) {
-      check(std::string("activation ") + label, kCols, [&, activation = activation](const Kernels& k, float* out) {
+    Aligned<float> x = floats(kCols, random_), other = floats(kCols, random_);
+    for (std::size_t a = 0; a < std::size(kActivations); ++a) {
+      const Finish finish{.bias = other.data(), .activation = static_cast<Activation>(a), .scale = 3, .softcap = 2, .alpha_p = 0.8f,
+                          .alpha_n = 1.2f};
+      check("activation " + std::string(kActivations[a]), kCols, [&](const Kernels& k, float* out) {
         std::copy(x.span().begin(), x.span().end(), out);
-        k.rows.gate(out, up.data(), activation, kCols);
+        k.rows.epilogue(out, kCols, 1, kCols, finish);
       });
     }
+    check("gate", kCols, [&](const Kernels& k, float* out) {
+      std::copy(x.span().begin(), x.span().end(), out);
+      k.rows.gate(out, other.data(), other.data(), x.data(), Activation::silu, kCols);
+    });
+    check("multiply", kCols,
+          [&](const Kernels& k, float* out) { k.rows.multiply(x.data(), other.data(), Activation::sigmoid, kCols / 8, 8, out); });
   }
 
   void attention() {
     constexpr int head_dim = 64, keys = 70;
-    constexpr std::pair<KvFormat, const char*> all[] = {{KvFormat::f16, "f16"}, {KvFormat::f32, "f32"}, {KvFormat::q8_0, "q8_0"}};
-    Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_);
-    for (const auto& [format, label] : all) {
-      check(std::string("attention, ") + label + " keys and values", head_dim, [&, format = format](const Kernels& k, float* out) {
+    constexpr std::int64_t reach = 20;  // positions lie on both sides of it
+    Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
+    for (std::size_t f = 0; f < std::size(kKvFormats); ++f) {
+      check(std::string("attention, ") + kKvFormats[f] + " keys and values", head_dim, [&](const Kernels& k, float* out) {
+        const auto format = static_cast<KvFormat>(f);
         const auto page_bytes = static_cast<std::size_t>(kv_page_bytes(format, head_dim));
         constexpr int pages = (keys + kPageTokens - 1) / kPageTokens;
         Aligned<std::uint8_t> storage(pages * page_bytes);
@@ -184,8 +189,9 @@ class SelfTest {
           k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0,
                           std::min(kPageTokens, keys - page * kPageTokens), at);
         }
-        const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0};
-        const Query query{q.data(), 0, keys};
+        const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0,
+                              .reach = reach};
+        const Query query{q.data(), 0, keys, keys / 2, bias.data(), 0.05f};
         Aligned<float> partial(head_dim + 16);
         k.rows.attend(call, &query, 1, partial.data());
         k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, out);

@@ -172,6 +172,14 @@ std::string cpu_model() {
   return "CPU";
 }
 
+std::string huge_pages(const std::string& root) {
+  const std::string text = text_of(root + "/sys/kernel/mm/transparent_hugepage/enabled").value_or("");  // "always [madvise] never"
+  for (const char* chosen : {"always", "madvise", "never"}) {
+    if (text.find(std::string("[") + chosen + "]") != std::string::npos) return chosen;
+  }
+  return "unknown";
+}
+
 std::optional<std::uint64_t> address_space_left() {
 #if defined(__linux__)
   rlimit space{}, data{};

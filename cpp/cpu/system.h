@@ -16,6 +16,10 @@ struct Memory {
 };
 Memory memory();
 
+// "always", "madvise" or "never": whether the system gives large pages to who asks for them (Linux: transparent huge pages); "unknown"
+// where it does not say. root: as of cpu_quota().
+std::string huge_pages(const std::string& root);
+
 // Bytes of address space that a limit of this process (RLIMIT_AS, RLIMIT_DATA) leaves it; nothing without a limit.
 std::optional<std::uint64_t> address_space_left();
 

@@ -26,13 +26,13 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
   for (const StagePlan& stage : placement.stages) {
     std::vector<bool>& mine = used[stage.device];
-    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::tokens), count));
+    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::hidden), d.weights));
   }
   std::vector<bool>& last = used[placement.stages.back().device];
-  if (d.config.architecture->task == model::Task::generate) last = merge(last, model::used_matrices(model::head_program(d), count));
+  if (d.config.has_head) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
   if (d.labels > 0) {
-    last = merge(
-        last, model::used_matrices(model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes), count));
+    const Program classes = model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes);
+    last = merge(last, model::used_matrices(classes, d.weights));
   }
   return used;
 }
@@ -47,7 +47,7 @@ class Foresight {
     try {
       thread_ = std::jthread([this, &d, &placement, compute] {
         try {
-          const Output output = d.config.architecture->task == model::Task::generate ? Output::selected : Output::pooled;
+          const Output output = d.config.has_head ? Output::selected : Output::pooled;
           for (const StagePlan& stage : placement.stages) {
             tell(*placement.devices[stage.device].backend, model::body_program(d, stage.first, stage.last, output), d, compute);
           }
@@ -104,33 +104,25 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
 
   const auto used = matrices_by_device(description_, placement_);
   const Foresight foresight(description_, placement_, options.compute);
-  std::vector<std::shared_ptr<const DeviceWeights>> weights;
+  compute_ = options.compute;
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights.push_back(placement_.devices[i].backend->weights(description_.weights, used[i], here, cancel));
-    done += weights.back()->bytes();
+    weights_.push_back(placement_.devices[i].backend->weights(description_.weights, used[i], here, cancel));
+    done += weights_.back()->bytes();
   }
 
   const model::Description& d = description_;
-  const auto types = d.global(Role::type_embedding);
-  const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
-  const auto runner = [&](Output output) {
-    return std::make_unique<Runner>(build_pipeline(output, weights, options, cancel), pages_.get(),
-                                    static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
-  };
-  if (d.config.architecture->task == model::Task::generate) {
+  if (d.config.has_head) {
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
-      const std::vector<CacheShape> shapes(stage.last - stage.first, {d.config.kv_heads, d.config.head_dim});
-      stores.push_back(placement_.devices[stage.device].backend->caches(shapes, options.kv_format));
+      const Program body = model::body_program(d, stage.first, stage.last, Output::selected);
+      stores.push_back(placement_.devices[stage.device].backend->caches(body.caches, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
-    decoder_ = runner(Output::selected);
+    decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
   } else {
-    pooled_ = runner(Output::pooled);
-    tokens_ = runner(Output::tokens);
-    if (d.labels > 0) classes_ = runner(Output::classes);
+    pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
   }
   for (const PlacedDevice& device : placement_.devices) {  // what showed when its programs were prepared
     const std::vector<std::string> notes = device.backend->info().notes;
@@ -138,34 +130,85 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   }
 }
 
-Pipeline Model::build_pipeline(Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights,
-                               const LoadOptions& options, const Cancel& cancel) const {
-  const auto stage_of = [&](std::size_t device, Program program) {
-    Backend& backend = *placement_.devices[device].backend;
-    Pipeline::Stage stage{.backend = &backend, .backend_index = device};
-    if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
-    stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
-    stage.executable = backend.prepare(std::move(program), weights[device], options.compute, cancel);
-    return stage;
-  };
+std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* pages) const {
+  const model::Description& d = description_;
+  const auto types = d.global(Role::type_embedding);
+  const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
+  return std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
+}
+
+Runtime& Model::prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const {
+  const std::lock_guard lock(preparing_);
+  if (!runner) runner = make_runner(build(), nullptr);
+  return runner->runtime;
+}
+
+Pipeline::Stage Model::build_stage(std::size_t device, Program program, const Cancel& cancel) const {
+  Backend& backend = *placement_.devices[device].backend;
+  Pipeline::Stage stage{.backend = &backend, .backend_index = device};
+  if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
+  stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
+  stage.executable = backend.prepare(std::move(program), weights_[device], compute_, cancel);
+  return stage;
+}
+
+Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
   for (const StagePlan& plan : placement_.stages) {
-    body.push_back(stage_of(plan.device, model::body_program(description_, plan.first, plan.last, output, pooling_)));
+    body.push_back(build_stage(plan.device, model::body_program(description_, plan.first, plan.last, output, pooling_), cancel));
   }
   Pipeline::Stage head{}, log_probs{}, top{};
   if (output == Output::selected) {
     const std::size_t last = placement_.stages.back().device;
-    head = stage_of(last, model::head_program(description_));
-    log_probs = stage_of(last, model::log_prob_program(description_));
-    if (placement_.devices[last].backend->reads_back_slowly()) top = stage_of(last, model::top_program(description_));
+    head = build_stage(last, model::head_program(description_), cancel);
+    log_probs = build_stage(last, model::log_prob_program(description_), cancel);
+    if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, model::top_program(description_), cancel);
   }
-  std::vector<std::shared_ptr<Backend>> backends;
-  for (const PlacedDevice& device : placement_.devices) backends.push_back(device.backend);
-  return Pipeline(std::move(backends), std::move(body), std::move(head), std::move(log_probs), std::move(top));
+  return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top));
+}
+
+Pipeline Model::build_layers(const Cancel& cancel) const {
+  std::vector<Pipeline::Stage> body;
+  body.push_back(build_stage(placement_.stages.front().device, model::body_program(description_, 0, 0, Output::tokens), cancel));
+  for (const StagePlan& plan : placement_.stages) {
+    for (std::size_t layer = plan.first; layer < plan.last; ++layer)
+      body.push_back(build_stage(plan.device, model::layer_program(description_, layer), cancel));
+  }
+  return Pipeline(backends(), std::move(body), {}, {}, {});
+}
+
+std::vector<std::shared_ptr<Backend>> Model::backends() const {
+  std::vector<std::shared_ptr<Backend>> all;
+  for (const PlacedDevice& device : placement_.devices) all.push_back(device.backend);
+  return all;
+}
+
+void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
+                          const Cancel& cancel) const {
+  Runtime& runtime = prepared(layers_, [&] { return build_layers(cancel); });
+  const auto last = static_cast<std::int32_t>(description_.config.layers.size());
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  require(!ids.empty(), "hidden_states: there are no ids");
+  if (static_cast<std::int64_t>(ids.size()) > runtime.n_ctx)
+    fail(ErrorKind::context_length, "hidden_states: ", ids.size(), " tokens; this model takes ", runtime.n_ctx);
+  runtime.check_ids(ids, "text", 0);
+  for (const std::int32_t layer : layers)
+    require(layer >= 0 && layer <= last, "layers: ", layer, " is not 0 (what the first layer reads) to ", last, " (what the last one gives)");
+  const std::size_t rows = ids.size() * width;
+  require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
+  const Segment segment{.first = 0, .rows = static_cast<std::int32_t>(ids.size())};
+  const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
+  std::vector<float> end(rows);
+  const auto lease = runtime.lanes.take(Crew::team, cancel);
+  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> hidden) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (static_cast<std::size_t>(layers[i]) == stage) std::copy_n(hidden.begin(), rows, out.begin() + static_cast<std::ptrdiff_t>(i * rows));
+    }
+  });
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
-  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.architecture->name,
+  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.family->name,
        "\". Use ", instead);
 }
 
@@ -174,16 +217,16 @@ Runtime& Model::decoder() const {
   return decoder_->runtime;
 }
 Runtime& Model::pooled() const {
-  if (!pooled_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
-  return pooled_->runtime;
+  if (generates()) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
+  return prepared(pooled_, [&] { return build_pipeline(Output::pooled, {}); });
 }
 Runtime& Model::tokens() const {
-  if (!tokens_) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
-  return tokens_->runtime;
+  if (generates()) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
+  return prepared(tokens_, [&] { return build_pipeline(Output::tokens, {}); });
 }
 Runtime& Model::classes() const {
-  if (!classes_) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
-  return classes_->runtime;
+  if (description_.labels == 0) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
+  return prepared(classes_, [&] { return build_pipeline(Output::classes, {}); });
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {

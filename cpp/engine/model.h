@@ -2,8 +2,11 @@
 // any number of threads may use it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,11 +36,16 @@ class Model {
   PoolKind pooling() const { return pooling_; }
   bool generates() const { return decoder_ != nullptr; }
 
-  // What runs it: generation, logits and scores; pooled vectors; token vectors; classes. Throw unsupported_task when it cannot.
+  // What runs it: generation, logits and scores; pooled vectors; token vectors; classes. Throw unsupported_task when it cannot. What load() has
+  // not prepared is prepared by the first call.
   Runtime& decoder() const;
   Runtime& pooled() const;
   Runtime& tokens() const;
   Runtime& classes() const;
+
+  // The rows of a text after each of the asked layers, without caches: 0 is what the first layer reads, n what the n-th gives, the last one
+  // after the final norm where the model has one. `out`: layers x ids x hidden_size.
+  void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out, const Cancel& cancel) const;
 
  private:
   // A pipeline and the runtime over it.
@@ -51,16 +59,24 @@ class Model {
   Model(std::shared_ptr<const files::ModelFile> file, model::Description description)
       : file_(std::move(file)), description_(std::move(description)) {}
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
-  Pipeline build_pipeline(model::Output output, const std::vector<std::shared_ptr<const DeviceWeights>>& weights,
-                          const LoadOptions& options, const Cancel& cancel) const;
+  std::vector<std::shared_ptr<Backend>> backends() const;
+  Pipeline::Stage build_stage(std::size_t device, Program program, const Cancel& cancel) const;
+  Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
+  Pipeline build_layers(const Cancel& cancel) const;  // a stage for the embedding, and one for each layer
+  std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
+  Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
 
   std::shared_ptr<const files::ModelFile> file_;
   model::Description description_;
   Placement placement_;
   PoolKind pooling_ = PoolKind::mean;
+  Compute compute_ = Compute::automatic;
+  std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
   std::unique_ptr<PagePool> pages_;
-  std::unique_ptr<Runner> decoder_, pooled_, tokens_, classes_;
+  std::unique_ptr<Runner> decoder_;
+  mutable std::mutex preparing_;
+  mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
 };
 
 // Placement without loading. A model that does not fit is shown too, with Placement::problem.

@@ -36,7 +36,8 @@ void run_stage(const Pipeline::Stage& stage, Lane& lane, CacheStore* caches, con
 
 }  // namespace
 
-void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const {
+void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel,
+                    const Look& look) const {
   std::span<const float> hidden;
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
@@ -48,6 +49,7 @@ void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<
     }
     run_stage(stage, lane, caches ? caches->stage(i) : nullptr, batch, io, cancel);
     hidden = io.out;
+    if (look) look(i, hidden);
   }
 }
 

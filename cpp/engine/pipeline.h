@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -52,7 +53,9 @@ class Pipeline {
   std::unique_ptr<Lane> lane(Crew crew) const;
 
   // Runs the body. Decoders: one row of hidden_size() per batch.selected; encoders: one pooled row per segment.
-  void body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel) const;
+  // `look`, when given, sees what each stage gives.
+  using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
+  void body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Logits of hidden rows: rows x vocab_size().
   void head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
   // The same hidden rows' largest logits, and those of masked ids (core/program.h, Top): rows x top_columns(). 0 columns where the device

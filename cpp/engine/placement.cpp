@@ -64,7 +64,7 @@ class Planner {
     p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
     require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx,
             " positions");
-    generates_ = d.config.architecture->task == model::Task::generate;
+    generates_ = d.config.has_head;
     tied_ = generates_ && d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
   }
 
@@ -119,11 +119,11 @@ class Planner {
   }
 
   Program embedding_program() const {
-    Program program = model::body_program(d_, 0, 0, Output::tokens);
+    Program program = model::body_program(d_, 0, 0, Output::hidden);
     program.ops.resize(1);  // Embed alone
     return program;
   }
-  Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::tokens); }
+  Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
   Program classes_program() const { return model::body_program(d_, layers_ - 1, layers_, Output::classes); }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
@@ -270,7 +270,7 @@ class Planner {
 
   std::string formats_of(const Program& program) const {
     std::set<std::string_view> names;
-    const auto used = model::used_matrices(program, d_.weights.matrices.size());
+    const auto used = model::used_matrices(program, d_.weights);
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) names.insert(name(d_.weights.matrices[i].format));
     }

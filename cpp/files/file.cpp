@@ -126,6 +126,10 @@ File Folder::open(const std::string& name) const {
     fail_at(ErrorKind::model_format, path_, "", std::nullopt, quote(name), " is not the name of a file in this folder");
   Descriptor descriptor = open_at(descriptor_.get(), name, kOpenFlags | O_NOFOLLOW);
   if (!descriptor && errno == ELOOP) descriptor = open_link_target(name);
+  if (!descriptor && errno == ELOOP) {
+    fail_at(ErrorKind::io, shown, "", std::nullopt,
+            "is a link to itself or to another link; it may lead to a file alone. Copy the file here");
+  }
   if (!descriptor) fail_io(shown, "cannot be opened", errno);
   return File(std::move(descriptor), shown);
 }

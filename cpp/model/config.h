@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/program.h"
-#include "model/architecture.h"
+#include "model/layer.h"
 
 namespace pumice::files {
 class ModelFile;
@@ -16,22 +15,37 @@ class ModelFile;
 
 namespace pumice::model {
 
-struct Layer {
-  std::int32_t window = 0;  // last positions seen; 0: all
-  std::int32_t rope = 0;    // index into Config::ropes
-};
+struct Family;
 
 struct Config {
-  const Architecture* architecture = nullptr;
+  const Family* family = nullptr;
   bool gguf = false;
-  std::int32_t hidden_size = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn_size = 0;
+  std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // positions the model was trained for
-  float eps = 0;
-  Activation activation = Activation::none;
-  float attention_scale = 0, attention_softcap = 0, embedding_scale = 1;
   std::vector<Layer> layers;
-  std::vector<Rope> ropes;  // none for encoders with learned positions
-  std::optional<PoolKind> pooling;  // when the file says
+  std::vector<RopeTable> ropes;  // distinct; Attention::rope names one
+  std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
+  // norms
+  NormKind norm = NormKind::rms;
+  float eps = 0;
+  bool norm_weight = true;   // OLMo 1: norms have no weights
+  bool norm_bias = false;    // must be in the file
+  bool norm_offset = false;  // a weight w in the file stands for 1 + w
+  // ends
+  float embedding_scale = 1;
+  bool embedding_norm = false;        // on the embedded rows
+  bool learned_positions = false;     // a table of positions is added
+  std::int32_t position_offset = 0;   // row of that table for position 0 (RoBERTa, OPT: 2)
+  bool token_types = false;           // a table of types is added; GGUF files of families without types leave it out
+  bool final_norm = true;
+  bool has_head = true;               // gives logits; without a matrix of its own the head is the embedding
+  bool head_bias = false;             // must be in the file
+  bool pooler = false;                // classifiers of this family have a dense layer and tanh before them
+  float logit_scale = 1, logit_softcap = 0;
+  std::optional<PoolKind> pooling;    // when the file says
+  std::vector<std::string> notes;     // what is not run, and why
+
+  bool keeps_past() const { return has_head; }  // generates, over caches
 };
 
 // Throws unsupported_model for families and features that are not run, model_format for numbers that make no sense.

@@ -1,7 +1,11 @@
 #include "model/description.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "core/checked.h"
 #include "files/model_file.h"
@@ -38,53 +42,149 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
+// Where a role's rows lie in a tensor: runs of `run` rows, `stride` apart, from row `first` on.
+struct Slice {
+  std::int64_t first = 0, run = 0, stride = 0;
+  std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
+};
+
 class Resolver {
  public:
   Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute)
       : file_(std::move(file)), quantize_(quantize), compute_(compute) {
     d_.config = read_config(*file_);
+    d_.notes = d_.config.notes;
   }
 
   Description run() {
-    const Architecture& row = *d_.config.architecture;
-    if (!d_.config.gguf) choose_prefix();
-    d_.blocks.resize(d_.config.layers.size());
-    for (const RoleName& name : row.roles) {
-      const bool per_layer = name.gguf.find("{}") != std::string_view::npos;
-      if (!per_layer) {
-        d_.globals[index(name.role)] = resolve(name, 0);
+    if (!config().gguf) choose_prefix();
+    d_.layers.resize(config().layers.size());
+    for (std::size_t i = 0; i < kRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      if (!of_layer(role)) {
+        d_.globals[i] = resolve(role, 0);
         continue;
       }
-      for (std::size_t layer = 0; layer < d_.blocks.size(); ++layer) d_.blocks[layer][index(name.role)] = resolve(name, layer);
+      for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) d_.layers[layer][i] = resolve(role, layer);
+      require_equal_biases(role);
     }
-    Parameter& head = d_.globals[index(Role::head)];
-    if (row.task == Task::generate && !head.present() && !d_.config.gguf && file_->boolean("tie_word_embeddings") == false)
-      missing("lm_head.weight");
-    if (row.task == Task::generate && !head.present()) head.matrix = d_.global(Role::token_embedding).matrix;  // tied
+    tie_head();
     quantise_tied_embedding();
     read_rope_factors();
+    add_alibi();
     finish();
     return std::move(d_);
   }
 
  private:
   static constexpr std::size_t index(Role role) { return static_cast<std::size_t>(role); }
+  const Config& config() const { return d_.config; }
+
+  // ---------------------------------------------------------------- what the model asks for
+  enum class Need : std::uint8_t { no, maybe, yes };
+  static Need yes_if(bool asked) { return asked ? Need::yes : Need::no; }
+
+  Need need(Role role, std::size_t layer) const {
+    const Config& c = config();
+    static const Layer none;
+    const Layer& l = of_layer(role) ? c.layers[layer] : none;
+    const auto norm_if = [&](bool asked) { return yes_if(asked && c.norm_weight); };
+    const Norms &attention = l.attention.norms, &feed_forward = l.feed_forward.norms;
+    switch (role) {
+      case Role::token_embedding: case Role::q: case Role::k: case Role::v: case Role::attn_out: case Role::up: case Role::down:
+        return Need::yes;
+      case Role::position_embedding: return yes_if(c.learned_positions);
+      case Role::type_embedding: return !c.token_types ? Need::no : c.gguf ? Need::maybe : Need::yes;
+      case Role::embedding_norm: return norm_if(c.embedding_norm);
+      case Role::attn_norm: return norm_if(attention.before);
+      case Role::attn_branch_norm: return norm_if(attention.branch);
+      case Role::attn_residual_norm: return norm_if(attention.sum);
+      case Role::q_norm: case Role::k_norm: return yes_if(l.attention.qk_norm != QkNorm::none);
+      case Role::ffn_norm: return norm_if(feed_forward.before);
+      case Role::ffn_branch_norm: return norm_if(feed_forward.branch);
+      case Role::ffn_residual_norm: return norm_if(feed_forward.sum);
+      case Role::gate: return yes_if(l.feed_forward.gated);
+      case Role::final_norm: return norm_if(c.final_norm);
+      case Role::head: return c.has_head ? Need::maybe : Need::no;
+      case Role::pooler: case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+    }
+    return Need::no;
+  }
+
+  bool needs_bias(Role role, std::size_t layer) const {
+    const Config& c = config();
+    switch (role) {
+      case Role::q: case Role::k: case Role::v: return c.layers[layer].attention.qkv_bias;
+      case Role::attn_out: return c.layers[layer].attention.out_bias;
+      case Role::gate: case Role::up: case Role::down: return c.layers[layer].feed_forward.bias;
+      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
+      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: return c.norm_bias;
+      case Role::head: return c.head_bias;
+      case Role::pooler: case Role::classifier: return c.pooler && !c.gguf;  // BERT's, where the weight is there
+      default: return false;
+    }
+  }
+
+  // Rows and columns of a role's matrix (0 rows: any number), or the length of its vector and 0.
+  std::pair<std::int64_t, std::int64_t> expected(Role role, std::size_t layer) const {
+    const Config& c = config();
+    static const Layer none;
+    const Layer& l = of_layer(role) ? c.layers[layer] : none;
+    const Attention& a = l.attention;
+    const std::int64_t hidden = c.hidden_size;
+    const auto qk_norm = [&](std::int64_t width) {
+      return std::pair<std::int64_t, std::int64_t>(a.qk_norm == QkNorm::whole ? width : a.head_dim, 0);
+    };
+    switch (role) {
+      case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: case Role::classifier: return {0, hidden};
+      case Role::head: return {d_.vocab_size, hidden};
+      case Role::q: return {a.q_width(), hidden};
+      case Role::k: case Role::v: return {a.kv_width(), hidden};
+      case Role::attn_out: return {hidden, a.q_width()};
+      case Role::gate: case Role::up: return {l.feed_forward.width, hidden};
+      case Role::down: return {hidden, l.feed_forward.width};
+      case Role::pooler: return {hidden, hidden};
+      case Role::q_norm: return qk_norm(a.q_width());
+      case Role::k_norm: return qk_norm(a.kv_width());
+      case Role::embedding_norm: case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm:
+      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::final_norm: return {hidden, 0};
+    }
+    fail(ErrorKind::unsupported_model, "a role without a shape");
+  }
+
+  // ---------------------------------------------------------------- names
+  // Names of a role in the order in which they are tried: the family's own, and for GGUF one tensor for q, k and v, which llama.cpp's
+  // converter can write for any family.
+  std::vector<TensorName> names_of(Role role) const {
+    static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
+                                                  {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
+                                                  {Role::v, "blk.{}.attn_qkv", "", Fused::qkv}};
+    std::vector<TensorName> names;
+    const auto take = [&](std::span<const TensorName> from) {
+      for (const TensorName& name : from) {
+        if (name.role == role && !(config().gguf ? name.gguf : name.safetensors).empty()) names.push_back(name);
+      }
+    };
+    take(config().family->names);
+    if (names.empty()) take(config().family->more_names);
+    take(kFusedInGguf);
+    return names;
+  }
 
   // transformers saves a model with or without the task's wrapper: the token embedding tells which.
   void choose_prefix() {
-    const auto names = d_.config.architecture->roles;
-    const auto embedding = std::ranges::find(names, Role::token_embedding, &RoleName::role);
-    for (std::string_view prefix : d_.config.architecture->prefixes) {
-      if (file_->find(str(prefix, embedding->safetensors, ".weight"))) {
+    const std::string_view embedding = names_of(Role::token_embedding).front().safetensors;
+    for (std::string_view prefix : config().family->prefixes) {
+      if (file_->find(str(prefix, embedding, ".weight"))) {
         prefix_ = prefix;
         return;
       }
     }
-    missing(str(d_.config.architecture->prefixes.front(), embedding->safetensors, ".weight"));
+    missing(str(config().family->prefixes.front(), embedding, ".weight"));
   }
 
-  std::vector<std::string> names_of(const RoleName& name, std::size_t layer) const {
-    if (d_.config.gguf) return {with_layer(name.gguf, layer)};
+  std::vector<std::string> in_file(const TensorName& name, std::size_t layer) const {
+    if (config().gguf) return {with_layer(name.gguf, layer)};
     std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
     if (name.role == Role::head || name.role == Role::classifier) {  // outside the wrapped model
       names.insert(names.begin(), std::string(name.safetensors));
@@ -102,81 +202,177 @@ class Resolver {
     return nullptr;
   }
 
-  Parameter resolve(const RoleName& name, std::size_t layer) {
-    const auto names = names_of(name, layer);
-    const files::TensorInfo* weight = find(names, "weight", "gamma");
+  // ---------------------------------------------------------------- a role of a layer
+  struct Found {
+    TensorName name{};
+    const files::TensorInfo* tensor = nullptr;
+  };
+  Found find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
+    for (const TensorName& name : names_of(role)) {
+      if (const auto* tensor = find(in_file(name, layer), suffix, old_suffix)) return {name, tensor};
+    }
+    return {};
+  }
+
+  Parameter resolve(Role role, std::size_t layer) {
     Parameter parameter;
-    if (!weight) {
-      if (name.required) missing(names.front() + ".weight");
+    const Need needed = need(role, layer);
+    if (needed == Need::no) return parameter;
+    const Found weight = find(role, layer, "weight", "gamma");
+    if (!weight.tensor) {
+      if (needed == Need::yes) missing(first_name(role, layer, "weight"));
       return parameter;
     }
-    const auto [rows, cols] = expected(name.role);
+    const auto [rows, cols] = expected(role, layer);
     if (cols == 0) {
-      parameter.vector = add_vector(*weight, rows, d_.config.architecture->norm_is_offset_in_safetensors && !d_.config.gguf);
+      parameter.vector = add_vector(weight, rows, role, layer, config().norm_offset ? 1.0f : 0.0f);
     } else {
-      parameter.matrix = add_matrix(*weight, rows, cols, name.role);
+      parameter.matrix = add_matrix(weight, rows, cols, role, layer);
     }
-    if (const auto* bias = find(names, "bias", "beta")) {
+    const Found bias = find(role, layer, "bias", "beta");
+    if (!bias.tensor && needs_bias(role, layer)) missing(first_name(role, layer, "bias"));
+    if (bias.tensor) {
       const std::int64_t length = cols == 0 ? rows : d_.matrix(parameter.matrix).rows;
-      parameter.bias = add_vector(*bias, length, false);
+      parameter.bias = add_vector(bias, length, role, layer, 0);
+      if (role == Role::attn_out || role == Role::down) scale(parameter.bias, config().layers[layer].branch_scale);
     }
     return parameter;
   }
 
-  // Rows and columns of a role's matrix (0 rows: any number), or the length of its vector and 0.
-  std::pair<std::int64_t, std::int64_t> expected(Role role) const {
-    const Config& c = d_.config;
-    const std::int64_t hidden = c.hidden_size, q_width = std::int64_t{c.heads} * c.head_dim,
-                       kv_width = std::int64_t{c.kv_heads} * c.head_dim;
-    switch (role) {
-      case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: case Role::classifier: return {0, hidden};
-      case Role::head: return {d_.vocab_size, hidden};
-      case Role::q: return {q_width, hidden};
-      case Role::k: case Role::v: return {kv_width, hidden};
-      case Role::attn_out: return {hidden, q_width};
-      case Role::gate: case Role::up: return {c.ffn_size, hidden};
-      case Role::down: return {hidden, c.ffn_size};
-      case Role::pooler: return {hidden, hidden};
-      case Role::q_norm: case Role::k_norm: return {c.head_dim, 0};
-      case Role::embedding_norm: case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm:
-      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::final_norm: return {hidden, 0};
+  // No model has a bias in some layers alone: a file that has lost one would run without it and say nothing.
+  void require_equal_biases(Role role) const {
+    const auto has = [&](std::size_t layer) { return d_.layers[layer][index(role)].bias != VectorId::none; };
+    const auto used = [&](std::size_t layer) { return d_.layers[layer][index(role)].present(); };
+    std::size_t with = 0;
+    while (with < d_.layers.size() && !has(with)) ++with;
+    for (std::size_t layer = 0; with < d_.layers.size() && layer < d_.layers.size(); ++layer) {
+      if (used(layer) && !has(layer)) missing(first_name(role, layer, "bias"));
     }
-    fail(ErrorKind::unsupported_model, "a role without a shape");
   }
 
-  VectorId add_vector(const files::TensorInfo& tensor, std::int64_t length, bool offset) {
-    require_format(tensor);
-    if (tensor.shape.size() != 1 || tensor.shape[0] != length) wrong_shape(tensor, str("[", length, "]"));
-    Vector vector{.name = tensor.name, .values = file_->read_floats(tensor)};
-    if (offset) {
-      for (float& w : vector.values) w += 1.0f;
+  std::string first_name(Role role, std::size_t layer, std::string_view suffix) const {
+    const auto names = names_of(role);
+    if (names.empty()) {
+      fail(ErrorKind::unsupported_model, file_->path(), ": files of this kind have no place for a tensor that \"", config().family->name,
+           "\" needs (role ", index(role), ")");
     }
+    return str(in_file(names.front(), layer).front(), ".", suffix);
+  }
+
+  // Of the rows that `role` has in the tensor; a run of 0 means all of them.
+  Slice slice(const TensorName& name, Role role, std::size_t layer) const {
+    if (role == Role::position_embedding) return {.first = config().position_offset};
+    if (name.fused == Fused::no) return {};
+    const Layer& l = config().layers[layer];
+    const std::int64_t q = l.attention.q_width(), kv = l.attention.kv_width(), width = l.feed_forward.width, dim = l.attention.head_dim;
+    const std::int64_t group = l.attention.heads / l.attention.kv_heads * dim, stride = group + 2 * dim;
+    switch (name.fused) {
+      case Fused::no: return {};
+      case Fused::qkv: return role == Role::q ? Slice{0, q, q} : Slice{role == Role::k ? q : q + kv, kv, kv};
+      case Fused::qkv_by_head:
+        return role == Role::q ? Slice{0, group, stride} : Slice{role == Role::k ? group : group + dim, dim, stride};
+      case Fused::gate_up: return {role == Role::gate ? 0 : width, width, width};
+      case Fused::up_gate: return {role == Role::gate ? width : 0, width, width};
+    }
+    return {};
+  }
+  // Rows of the whole tensor, given those of the role.
+  std::int64_t whole_rows(const TensorName& name, Role role, std::size_t layer, std::int64_t rows) const {
+    if (role == Role::position_embedding || name.fused == Fused::no) return rows;
+    const Layer& l = config().layers[layer];
+    return name.fused == Fused::gate_up || name.fused == Fused::up_gate
+               ? 2 * std::int64_t{l.feed_forward.width}
+               : std::int64_t{l.attention.q_width()} + 2 * std::int64_t{l.attention.kv_width()};
+  }
+
+  VectorId add_vector(const Found& found, std::int64_t length, Role role, std::size_t layer, float offset) {
+    const files::TensorInfo& tensor = *found.tensor;
+    require_format(tensor);
+    const std::int64_t whole = whole_rows(found.name, role, layer, length);
+    if (tensor.shape.size() != 1 || tensor.shape[0] != whole) wrong_shape(tensor, str("[", whole, "]"));
+    Slice part = slice(found.name, role, layer);
+    if (part.run == 0) part.run = part.stride = length;
+    const std::vector<float> all = file_->read_floats(tensor);
+    Vector vector{.name = tensor.name, .values = std::vector<float>(static_cast<std::size_t>(length))};
+    for (std::int64_t i = 0; i < length; ++i)
+      vector.values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))] + offset;
+    return keep(std::move(vector));
+  }
+  VectorId keep(Vector vector) {
     d_.weights.vectors.push_back(std::move(vector));
     return static_cast<VectorId>(d_.weights.vectors.size() - 1);
   }
+  void scale(VectorId id, float by) {
+    if (by == 1) return;
+    for (float& value : d_.weights.vectors[static_cast<std::size_t>(id)].values) value *= by;
+  }
 
-  MatrixId add_matrix(const files::TensorInfo& tensor, std::int64_t rows, std::int64_t cols, Role role) {
+  MatrixId add_matrix(const Found& found, std::int64_t rows, std::int64_t cols, Role role, std::size_t layer) {
+    const files::TensorInfo& tensor = *found.tensor;
     require_format(tensor);
-    const bool fits = tensor.shape.size() == 2 && (rows == 0 || tensor.shape[0] == rows) && tensor.shape[1] == cols;
-    if (!fits) wrong_shape(tensor, str("[", rows == 0 ? "any" : std::to_string(rows), ", ", cols, "]"));
-    if (tensor.shape[0] < 1) wrong_shape(tensor, "at least one row");
-    if (tensor.shape[0] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
-    Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = tensor.shape[0], .cols = cols};
-    matrix.read = [file = file_, &tensor, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count,
-                                                                                   std::uint8_t* out) {
-      file->read(tensor, static_cast<std::uint64_t>(first * bytes), static_cast<std::uint64_t>(count * bytes), out);
-    };
+    const bool transposed = found.name.transposed && !config().gguf;
+    const std::size_t row_axis = transposed ? 1 : 0;
+    const std::int64_t whole = whole_rows(found.name, role, layer, rows);
+    const bool fits = tensor.shape.size() == 2 && (rows == 0 || tensor.shape[row_axis] == whole) && tensor.shape[1 - row_axis] == cols;
+    if (!fits) {
+      const std::string number = rows == 0 ? "any" : std::to_string(whole);
+      wrong_shape(tensor, transposed ? str("[", cols, ", ", number, "]") : str("[", number, ", ", cols, "]"));
+    }
+    Slice part = slice(found.name, role, layer);
+    if (rows == 0) rows = tensor.shape[0] - part.first;
+    if (rows < 1) wrong_shape(tensor, str("at least ", part.first + 1, part.first == 0 ? " row" : " rows"));
+    if (tensor.shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
+    if (part.run == 0) part.run = part.stride = rows;
+    const auto key = std::tuple(&tensor, part.first, part.run);
+    if (const auto known = matrices_.find(key); known != matrices_.end()) return known->second;  // layers that share weights (ALBERT)
+    Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = rows, .cols = cols};
+    matrix.read = transposed ? read_transposed(tensor, part, cols) : read_rows(tensor, part, cols);
     d_.weights.matrices.push_back(std::move(matrix));
     const auto id = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
+    matrices_[key] = id;
     const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
     if (!embedding && role != Role::pooler && role != Role::classifier) {
       quantise(id);
-      Matrix& kept = d_.weights.matrices.back();
-      kept.may_round = compute_ == Compute::automatic && d_.config.architecture->task != Task::generate;
+      d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
     }
     return id;
+  }
+
+  using ReadRows = std::function<void(std::int64_t, std::int64_t, std::uint8_t*)>;
+  ReadRows read_rows(const files::TensorInfo& tensor, Slice part, std::int64_t cols) const {
+    return [file = file_, &tensor, part, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count,
+                                                                                  std::uint8_t* out) {
+      for (std::int64_t row = first; row < first + count;) {
+        const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
+        file->read(tensor, static_cast<std::uint64_t>(part.of(row) * bytes), static_cast<std::uint64_t>(run * bytes), out);
+        out += run * bytes;
+        row += run;
+      }
+    };
+  }
+  // The file's rows are our columns: of each, the stretch that the asked rows take.
+  ReadRows read_transposed(const files::TensorInfo& tensor, Slice part, std::int64_t cols) const {
+    if (info(*tensor.format).block != 1) {
+      fail(ErrorKind::unsupported_model, file_->path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),
+           ", whose blocks cannot be turned");
+    }
+    return [file = file_, &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
+                                                                                    std::uint8_t* out) {
+      const std::int64_t across = tensor.shape[1];
+      std::vector<std::uint8_t> stretch(static_cast<std::size_t>(count * size));
+      for (std::int64_t row = first; row < first + count;) {
+        const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
+        for (std::int64_t col = 0; col < cols; ++col) {
+          file->read(tensor, static_cast<std::uint64_t>((col * across + part.of(row)) * size), static_cast<std::uint64_t>(run * size),
+                     stretch.data());
+          for (std::int64_t r = 0; r < run; ++r)
+            std::memcpy(out + ((row - first + r) * cols + col) * size, stretch.data() + r * size, static_cast<std::size_t>(size));
+        }
+        row += run;
+      }
+    };
   }
 
   // Reads float rows, packs them: `matrix` keeps its name and shape and changes its format.
@@ -201,15 +397,27 @@ class Resolver {
     matrix.format = *quantize_;
   }
 
+  // A head without a matrix of its own is the embedding. The tensor decides: config.json is wrong about it in both directions, but where it
+  // says that there must be one.
+  void tie_head() {
+    Parameter& head = d_.globals[index(Role::head)];
+    if (!config().has_head || head.present()) return;
+    if (!config().gguf && file_->boolean("tie_word_embeddings") == false) missing(first_name(Role::head, 0, "weight"));
+    head.matrix = d_.global(Role::token_embedding).matrix;
+  }
+
   void quantise_tied_embedding() {
     const MatrixId embedding = d_.global(Role::token_embedding).matrix;
     if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) quantise(embedding);
   }
 
-  // llama.cpp writes Llama 3.1's rope scaling as one factor per frequency.
+  // llama.cpp writes Llama 3.1's rope scaling as one factor for each frequency, and longrope's as two sets of them.
   void read_rope_factors() {
-    if (!d_.config.gguf || d_.config.ropes.empty()) return;
-    const files::TensorInfo* factors = file_->find("rope_freqs.weight");
+    if (!config().gguf || config().ropes.empty()) return;
+    for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name);
+  }
+  void divide_frequencies(const char* tensor) {
+    const files::TensorInfo* factors = file_->find(tensor);
     if (!factors) return;
     std::vector<float>& inv_freq = d_.config.ropes.front().inv_freq;
     if (factors->shape.size() != 1 || factors->shape[0] != static_cast<std::int64_t>(inv_freq.size())) {
@@ -219,22 +427,24 @@ class Resolver {
     const std::vector<float> values = file_->read_floats(*factors);
     for (std::size_t j = 0; j < inv_freq.size(); ++j) {
       if (!(values[j] >= 1e-6f)) {
-        fail(ErrorKind::model_format, file_->path(), ": rope_freqs.weight[", j, "] is ", values[j],
-             ", which is no sound factor (1 to about 32)");
+        fail(ErrorKind::model_format, file_->path(), ": ", tensor, "[", j, "] is ", values[j],
+             ", which is no sound factor (1 to about 64)");
       }
       inv_freq[j] /= values[j];
     }
+  }
+
+  void add_alibi() {
+    if (!config().alibi_slopes.empty()) d_.alibi_slopes = keep({.name = "ALiBi slopes", .values = config().alibi_slopes});
   }
 
   void finish() {
     if (const MatrixId positions = d_.global(Role::position_embedding).matrix; positions != MatrixId::none) {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
-    for (std::size_t layer = 0; layer < d_.blocks.size(); ++layer) {
-      const Parameter &gate = d_.at(layer, Role::gate), &up = d_.at(layer, Role::up);
-      if (gate.present() && (gate.bias != VectorId::none || up.bias != VectorId::none)) {
-        fail(ErrorKind::unsupported_model, file_->path(), ": biases in a gated feed-forward (layer ", layer, ") are not run yet");
-      }
+    if (d_.labels > 0 && config().pooler && !d_.global(Role::pooler).present()) {
+      d_.notes.push_back(str("the classifier has no pooler (", first_name(Role::pooler, 0, "weight"),
+                             "): scores rank, but their scale is not the original model's"));
     }
     for (const Matrix& matrix : d_.weights.matrices)
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
@@ -271,6 +481,7 @@ class Resolver {
   std::optional<Format> quantize_;
   Compute compute_;
   std::string prefix_;
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t>, MatrixId> matrices_;
   Description d_;
 };
 

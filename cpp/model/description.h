@@ -11,6 +11,7 @@
 #include "core/backend.h"
 #include "core/program.h"
 #include "model/config.h"
+#include "model/family.h"
 
 namespace pumice::model {
 
@@ -21,21 +22,21 @@ struct Parameter {
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
-inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::classifier) + 1;
 using Parameters = std::array<Parameter, kRoles>;
 
 struct Description {
   Config config;
   Weights weights;
   Parameters globals;               // embeddings, final norm, head, pooler, classifier
-  std::vector<Parameters> blocks;   // per layer
+  std::vector<Parameters> layers;
+  VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
   std::int32_t vocab_size = 0;      // rows of the token embedding
   std::int32_t labels = 0;          // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
   std::vector<std::string> notes;   // what was asked for and not done, and why
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
-  const Parameter& at(std::size_t layer, Role role) const { return blocks[layer][static_cast<std::size_t>(role)]; }
+  const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
 };
 

@@ -1,6 +1,9 @@
 #include "model/programs.h"
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "core/program_check.h"
 
 namespace pumice::model {
 namespace {
@@ -9,22 +12,13 @@ class Builder {
  public:
   Builder(const Description& d, std::string name) : d_(d), c_(d.config) { program_.name = std::move(name); }
 
-  Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling) {
-    x_ = slot(Rows::tokens, c_.hidden_size);
-    h_ = slot(Rows::tokens, c_.hidden_size);
-    const std::int32_t q_width = c_.heads * c_.head_dim, kv_width = c_.kv_heads * c_.head_dim;
-    const View qkv = slot(Rows::tokens, q_width + 2 * kv_width);
-    q_ = {qkv.slot, 0, q_width};
-    k_ = {qkv.slot, q_width, kv_width};
-    v_ = {qkv.slot, q_width + kv_width, kv_width};
-    attended_ = slot(Rows::tokens, q_width);
-    ffn_ = slot(Rows::tokens, c_.ffn_size);
-    if (first == 0) embed(); else program_.input = x_.slot;
-    for (std::size_t layer = first; layer < last; ++layer) {
-      attention(layer);
-      feed_forward(layer);
-    }
-    finish_body(last == c_.layers.size() ? output : Output::tokens, pooling);
+  // `from_ids`: begins with the embedding, where the first layer is the model's first.
+  Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
+    cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
+    make_slots();
+    if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
+    for (std::size_t layer = first; layer < last; ++layer) block(layer);
+    finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
     return std::move(program_);
   }
 
@@ -35,8 +29,11 @@ class Builder {
     program_.input = x_.slot;
     norm(d_.global(Role::final_norm), x_, h_);
     const View logits = slot(Rows::tokens, d_.vocab_size);
-    linear(h_, logits, {d_.global(Role::head)});
-    std::get<Linear>(program_.ops.back()).precise = true;
+    Linear product = make_linear(h_, logits, {d_.global(Role::head)});
+    product.precise = true;
+    product.scale = c_.logit_scale;
+    product.softcap = c_.logit_softcap;
+    program_.ops.push_back(std::move(product));
     program_.output = logits.slot;
     if (give == Give::log_probs) {
       const View out = slot(Rows::tokens, 1);
@@ -57,14 +54,35 @@ class Builder {
     return {static_cast<std::int32_t>(program_.slots.size() - 1), 0, width};
   }
 
+  // Slots are as wide as the widest layer needs; layers use their first columns.
+  void make_slots() {
+    std::int32_t q = 0, qkv = 0, ffn = 0;
+    for (const Layer& layer : c_.layers) {
+      q = std::max(q, layer.attention.q_width());
+      qkv = std::max(qkv, layer.attention.q_width() + 2 * layer.attention.kv_width());
+      ffn = std::max(ffn, layer.feed_forward.width);
+    }
+    x_ = slot(Rows::tokens, c_.hidden_size);
+    h_ = slot(Rows::tokens, c_.hidden_size);
+    qkv_ = slot(Rows::tokens, qkv);
+    attended_ = slot(Rows::tokens, q);
+    ffn_ = slot(Rows::tokens, ffn);
+  }
+  static View part(const View& whole, std::int32_t col, std::int32_t width) { return {whole.slot, col, width}; }
+
   void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0) {
-    program_.ops.push_back(Norm{.in = in, .out = out, .add = add, .weight = p.vector, .bias = p.bias, .kind = c_.architecture->norm,
-                                .group = group, .eps = c_.eps});
+    program_.ops.push_back(Norm{.in = in, .out = out, .add = add, .weight = p.vector, .bias = p.bias, .kind = c_.norm, .group = group,
+                                .eps = c_.eps});
   }
 
-  void linear(View in, View out, std::initializer_list<Parameter> parts, Activation activation = Activation::none, View residual = {}) {
-    Linear op{.in = in, .out = out, .parts = {}, .activation = activation, .residual = residual};
+  static Linear make_linear(View in, View out, std::initializer_list<Parameter> parts) {
+    Linear op{.in = in, .out = out};
     for (const Parameter& p : parts) op.parts.push_back({p.matrix, p.bias});
+    return op;
+  }
+  void linear(View in, View out, std::initializer_list<Parameter> parts, Activation activation = Activation::none) {
+    Linear op = make_linear(in, out, parts);
+    op.activation = activation;
     program_.ops.push_back(std::move(op));
   }
 
@@ -72,91 +90,145 @@ class Builder {
     program_.ops.push_back(Embed{.out = x_, .tokens = d_.global(Role::token_embedding).matrix,
                                  .positions = d_.global(Role::position_embedding).matrix,
                                  .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
-    if (const Parameter& p = d_.global(Role::embedding_norm); p.present()) norm(p, x_, x_);
+    if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), x_, x_);
+  }
+
+  // ---------------------------------------------------------------- a layer
+  void block(std::size_t layer) {
+    const Layer& l = c_.layers[layer];
+    View ffn_in = x_;
+    if (l.parallel) ffn_in = parallel_input(layer);
+    attention(layer);
+    if (!l.parallel && l.feed_forward.norms.before) norm(d_.at(layer, Role::ffn_norm), x_, ffn_in = normed(l.feed_forward.norms));
+    feed_forward(layer, ffn_in);
+  }
+
+  View normed(const Norms& norms) const { return norms.replace ? x_ : h_; }
+
+  // What a feed-forward network beside attention reads: made before attention changes x.
+  View parallel_input(std::size_t layer) {
+    if (!c_.layers[layer].feed_forward.norms.before) return h_;  // attention's own input
+    if (!beside_) beside_ = slot(Rows::tokens, c_.hidden_size);
+    norm(d_.at(layer, Role::ffn_norm), x_, beside_);
+    return beside_;
   }
 
   void attention(std::size_t layer) {
-    const auto weight = [&](Role role) -> const Parameter& { return d_.at(layer, role); };
-    const Layer& settings = c_.layers[layer];
+    const Attention& a = c_.layers[layer].attention;
+    const View q = part(qkv_, 0, a.q_width()), k = part(qkv_, a.q_width(), a.kv_width()), v = part(qkv_, k.col + k.width, a.kv_width());
+    const View out = part(attended_, 0, a.q_width());
     View in = x_;
-    if (weight(Role::attn_norm).present()) norm(weight(Role::attn_norm), x_, in = h_);
-    linear(in, {q_.slot, 0, q_.width + k_.width + v_.width}, {weight(Role::q), weight(Role::k), weight(Role::v)});
-    if (weight(Role::q_norm).present()) norm(weight(Role::q_norm), q_, q_, {}, c_.head_dim);
-    if (weight(Role::k_norm).present()) norm(weight(Role::k_norm), k_, k_, {}, c_.head_dim);
-    Attend attend{.q = q_, .out = attended_, .head_dim = c_.head_dim, .kv_heads = c_.kv_heads, .window = settings.window,
-                  .scale = c_.attention_scale, .softcap = c_.attention_softcap};
-    if (c_.ropes.empty()) {
-      attend.k = k_;
-      attend.v = v_;
-    } else {
-      attend.cache = static_cast<CacheId>(program_.caches.size());
-      program_.caches.push_back({c_.kv_heads, c_.head_dim});
-      program_.ops.push_back(RopeStore{.q = q_, .k = k_, .v = v_, .cache = attend.cache, .head_dim = c_.head_dim,
-                                       .rope = c_.ropes[static_cast<std::size_t>(settings.rope)]});
-    }
-    program_.ops.push_back(attend);
-    close_branch(attended_, weight(Role::attn_out), weight(Role::attn_branch_norm), weight(Role::attn_residual_norm));
+    if (a.norms.before) norm(d_.at(layer, Role::attn_norm), x_, in = normed(a.norms));
+    linear(in, part(qkv_, 0, v.col + v.width), {d_.at(layer, Role::q), d_.at(layer, Role::k), d_.at(layer, Role::v)});
+    if (!a.norm_after_rope) norm_heads(layer, q, k);
+    turn(a, q, k);
+    if (a.norm_after_rope) norm_heads(layer, q, k);
+    attend(a, q, k, v, out);
+    close_branch(out, layer, Role::attn_out, a.norms, Role::attn_branch_norm, Role::attn_residual_norm);
   }
 
-  void feed_forward(std::size_t layer) {
-    const auto weight = [&](Role role) -> const Parameter& { return d_.at(layer, role); };
-    View in = x_;
-    if (weight(Role::ffn_norm).present()) norm(weight(Role::ffn_norm), x_, in = h_);
-    if (weight(Role::gate).present()) {
-      program_.ops.push_back(GatedLinear{.in = in, .out = ffn_, .gate = weight(Role::gate).matrix, .up = weight(Role::up).matrix,
-                                         .activation = c_.activation});
-    } else {
-      linear(in, ffn_, {weight(Role::up)}, c_.activation);
-    }
-    close_branch(ffn_, weight(Role::down), weight(Role::ffn_branch_norm), weight(Role::ffn_residual_norm));
+  void norm_heads(std::size_t layer, const View& q, const View& k) {
+    const Attention& a = c_.layers[layer].attention;
+    if (a.qk_norm == QkNorm::none) return;
+    const std::int32_t group = a.qk_norm == QkNorm::head ? a.head_dim : 0;
+    norm(d_.at(layer, Role::q_norm), q, q, {}, group);
+    norm(d_.at(layer, Role::k_norm), k, k, {}, group);
   }
 
-  // x += W in; with a norm on the branch, x += norm(W in); with a norm on the sum, x = norm(x + W in).
-  void close_branch(View in, const Parameter& out, const Parameter& branch_norm, const Parameter& residual_norm) {
-    if (branch_norm.present()) {
-      linear(in, h_, {out});
-      norm(branch_norm, h_, x_, x_);
+  void turn(const Attention& a, const View& q, const View& k) {
+    const RopeTable table = a.rope < 0 ? RopeTable{} : c_.ropes[static_cast<std::size_t>(a.rope)];
+    if (a.rope >= 0 || a.temperature_length > 0) {
+      program_.ops.push_back(Rope{.x = q, .head_dim = a.head_dim, .table = table, .temperature = a.temperature,
+                                  .temperature_length = a.temperature_length});
+    }
+    if (a.rope >= 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
+  }
+
+  void attend(const Attention& a, const View& q, const View& k, const View& v, const View& out) {
+    Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
+              .softcap = a.softcap};
+    if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
+    if (cached_) {
+      op.cache = static_cast<CacheId>(program_.caches.size());
+      program_.caches.push_back({a.kv_heads, a.head_dim});
+      program_.ops.push_back(Store{.k = k, .v = v, .cache = op.cache});
+    } else {
+      op.k = k;
+      op.v = v;
+    }
+    program_.ops.push_back(op);
+  }
+
+  void feed_forward(std::size_t layer, const View& in) {
+    const FeedForward& f = c_.layers[layer].feed_forward;
+    const View wide = part(ffn_, 0, f.width);
+    const Parameter &gate = d_.at(layer, Role::gate), &up = d_.at(layer, Role::up);
+    if (f.gated) {
+      program_.ops.push_back(GatedLinear{.in = in, .out = wide, .gate = gate.matrix, .up = up.matrix, .gate_bias = gate.bias,
+                                         .up_bias = up.bias, .activation = f.activation});
+    } else {
+      Linear op = make_linear(in, wide, {up});
+      op.activation = f.activation;
+      op.alpha_p = f.alpha_p;
+      op.alpha_n = f.alpha_n;
+      program_.ops.push_back(std::move(op));
+    }
+    close_branch(wide, layer, Role::down, f.norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
+  }
+
+  // x += c W in; with a norm on the branch, x += norm(W in); with a norm on the sum, x = norm(x + c W in).
+  void close_branch(const View& in, std::size_t layer, Role out, const Norms& norms, Role branch_norm, Role sum_norm) {
+    if (norms.branch) {
+      linear(in, h_, {d_.at(layer, out)});
+      norm(d_.at(layer, branch_norm), h_, x_, x_);
       return;
     }
-    linear(in, x_, {out}, Activation::none, x_);
-    if (residual_norm.present()) norm(residual_norm, x_, x_);
+    Linear op = make_linear(in, x_, {d_.at(layer, out)});
+    op.residual = x_;
+    op.scale = c_.layers[layer].branch_scale;
+    program_.ops.push_back(std::move(op));
+    if (norms.sum) norm(d_.at(layer, sum_norm), x_, x_);
   }
 
+  // ---------------------------------------------------------------- ends
   void finish_body(Output output, PoolKind pooling) {
+    const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
+    if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
     switch (output) {
-      case Output::tokens: program_.output = x_.slot; return;
+      case Output::hidden: case Output::tokens: return give(x_);
       case Output::selected: {
         const View out = slot(Rows::selected, c_.hidden_size);
         program_.ops.push_back(Select{.in = x_, .out = out});
-        program_.output = out.slot;
-        return;
+        return give(out);
       }
-      case Output::pooled: {
-        const View out = slot(Rows::segments, c_.hidden_size);
-        program_.ops.push_back(Pool{.in = x_, .out = out, .kind = pooling});
-        program_.output = out.slot;
-        return;
-      }
-      case Output::classes: {
-        View pooled = slot(Rows::segments, c_.hidden_size);
-        program_.ops.push_back(Pool{.in = x_, .out = pooled, .kind = PoolKind::cls});
-        if (const Parameter& pooler = d_.global(Role::pooler); pooler.present()) {
-          const View squashed = slot(Rows::segments, c_.hidden_size);
-          linear(pooled, squashed, {pooler}, Activation::tanh);
-          pooled = squashed;
-        }
-        const View out = slot(Rows::segments, d_.labels);
-        linear(pooled, out, {d_.global(Role::classifier)});
-        program_.output = out.slot;
-        return;
-      }
+      case Output::pooled: return give(pool(pooling));
+      case Output::classes: return give(classify(pool(PoolKind::cls)));
     }
+  }
+  void give(const View& out) { program_.output = out.slot; }
+
+  View pool(PoolKind kind) {
+    const View out = slot(Rows::segments, c_.hidden_size);
+    program_.ops.push_back(Pool{.in = x_, .out = out, .kind = kind});
+    return out;
+  }
+
+  View classify(View pooled) {
+    if (const Parameter& pooler = d_.global(Role::pooler); pooler.present()) {
+      const View squashed = slot(Rows::segments, c_.hidden_size);
+      linear(pooled, squashed, {pooler}, Activation::tanh);
+      pooled = squashed;
+    }
+    const View out = slot(Rows::segments, d_.labels);
+    linear(pooled, out, {d_.global(Role::classifier)});
+    return out;
   }
 
   const Description& d_;
   const Config& c_;
   Program program_;
-  View x_, h_, q_, k_, v_, attended_, ffn_;
+  bool cached_ = false;
+  View x_, h_, qkv_, attended_, ffn_, beside_;
 };
 
 }  // namespace
@@ -165,30 +237,16 @@ Program body_program(const Description& d, std::size_t first, std::size_t last, 
   return Builder(d, str("layers ", first, " to ", last)).body(first, last, output, pooling);
 }
 
+Program layer_program(const Description& d, std::size_t layer) {
+  return Builder(d, str("layer ", layer)).body(layer, layer + 1, Output::tokens, PoolKind::mean, false);
+}
+
 Program head_program(const Description& d) { return Builder(d, "head").head(Builder::Give::logits); }
 Program log_prob_program(const Description& d) { return Builder(d, "log-probabilities").head(Builder::Give::log_probs); }
 Program top_program(const Description& d) { return Builder(d, "largest logits").head(Builder::Give::top); }
 
-std::vector<bool> used_matrices(const Program& program, std::size_t matrices) {
-  std::vector<bool> used(matrices, false);
-  const auto mark = [&](MatrixId id) {
-    if (id != MatrixId::none) used[static_cast<std::size_t>(id)] = true;
-  };
-  struct Visitor {
-    const decltype(mark)& mark_;
-    void operator()(const Embed& op) const { mark_(op.tokens), mark_(op.positions), mark_(op.types); }
-    void operator()(const Linear& op) const { for (const LinearPart& part : op.parts) mark_(part.weight); }
-    void operator()(const GatedLinear& op) const { mark_(op.gate), mark_(op.up); }
-    void operator()(const Norm&) const {}
-    void operator()(const RopeStore&) const {}
-    void operator()(const Attend&) const {}
-    void operator()(const Select&) const {}
-    void operator()(const Pool&) const {}
-    void operator()(const LogProb&) const {}
-    void operator()(const Top&) const {}
-  };
-  for (const Op& op : program.ops) std::visit(Visitor{mark}, op);
-  return used;
+std::vector<bool> used_matrices(const Program& program, const Weights& weights) {
+  return check_program(program, shapes_of(weights)).used;
 }
 
 }  // namespace pumice::model

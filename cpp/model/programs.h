@@ -8,12 +8,16 @@
 
 namespace pumice::model {
 
-// What the last stage of a body gives: the selected rows before the final norm, one pooled row per segment, every row after the
-// layers (encoders), or the classifier's logits per segment.
-enum class Output : std::uint8_t { selected, pooled, tokens, classes };
+// What the last stage of a body gives. To go on from: every row (hidden) or the selected rows, both before the final norm; a decoder then
+// keeps keys and values in caches. To look at, of whole texts and without caches: every row, one pooled row for each segment, or the classifier's
+// logits for each segment.
+enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 
-// Layers [first, last). The first stage takes ids, the others hidden rows; only a stage that ends with the last layer gives `output`.
+// Layers [first, last). The first stage takes ids, the others hidden rows; only a stage that ends with the last layer gives `output`, the
+// others give hidden rows.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling = PoolKind::mean);
+// One layer alone, hidden rows to hidden rows, without caches; the last one with the final norm.
+Program layer_program(const Description& d, std::size_t layer);
 Program head_program(const Description& d);       // hidden rows to logits
 Program log_prob_program(const Description& d);   // hidden rows and targets to log-probabilities
 
@@ -24,6 +28,6 @@ constexpr std::int32_t top_masked(std::int32_t vocab) { return std::clamp(vocab 
 Program top_program(const Description& d);
 
 // Which matrices a program reads.
-std::vector<bool> used_matrices(const Program& program, std::size_t matrices);
+std::vector<bool> used_matrices(const Program& program, const Weights& weights);
 
 }  // namespace pumice::model

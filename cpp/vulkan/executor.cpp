@@ -80,7 +80,7 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, st
     ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");
     std::fill_n(reinterpret_cast<float*>(ones_->mapped()), width, 1.0f);
   }
-  for (const KvFormat format : {KvFormat::f16}) device_->pipelines().prepare(pipelines_of(plan_, *weights_, *device_, format), cancel);
+  device_->pipelines().prepare(pipelines_of(plan_, *weights_, device_->physical(), KvFormat::f16), cancel);
 }
 
 void GpuExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {
@@ -106,7 +106,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   if (batch.rows == 0) return;
   const auto turn = device_->take_turn(cancel);
   device_->check_alive();  // while this thread waited
-  const std::shared_ptr<const GpuCaches::Slabs> slabs = store != nullptr ? store->slabs() : nullptr;
+  const auto slabs = store != nullptr ? store->slabs() : std::make_shared<const GpuCaches::Slabs>();
   if (!plan_.program.caches.empty()) {
     require(store != nullptr, "program '", plan_.program.name, "': needs caches");
     check_pages(plan_.program, store->shapes(), slabs->pages, batch);
@@ -120,9 +120,11 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   }
   const Counts counts = counts_of(batch);
   Tables& tables = space.tables;
-  tables.build({plan_.program, plan_.facts, plan_.ropes, plan_.attends, plan_.positions, plan_.types, plan_.cached, plan_.kept, ranges,
-                range, software},
-               batch);
+  TableRequest request = plan_.tables();
+  request.page_ranges = ranges;
+  request.range = range;
+  request.software = software;
+  tables.build(request, batch);
   if (tables.words().size_bytes() > range) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ",
          tables.words().size_bytes(), " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
@@ -135,6 +137,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
   buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
   buffers.ones = ones_.get();
+  buffers.meta_bytes = std::min(buffers.meta->bytes(), range);
 
   GpuWorkspace::Shape shape = {id_,
                                space.buffers,
@@ -144,14 +147,15 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                                static_cast<std::uint64_t>(tables.kept_pages),
                                device_->pace_step(),
                                store != nullptr ? store->id() : 0,
-                               slabs != nullptr ? slabs->version : 0};
+                               slabs->version};
   for (const AttendTables& attend : tables.attends) {
     shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
     for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
   }
   const auto commands = [&] {
-    return lower(plan_, *weights_, *device_, counts, tables, areas, buffers, slabs.get(),
-                 store != nullptr ? store->format() : KvFormat::f32);
+    return lower({.plan = plan_, .weights = *weights_, .device = device_->physical(), .counts = counts, .tables = tables, .areas = areas,
+                  .buffers = buffers, .caches = *slabs, .format = store != nullptr ? store->format() : KvFormat::f32},
+                 device_->pipelines());
   };
   Recording* recording = nullptr;
   std::unique_ptr<Recording> timed;

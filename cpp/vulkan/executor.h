@@ -49,7 +49,7 @@ class GpuExecutable final : public Executable {
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const GpuWeights> weights_;
   const WeightShapes shapes_;
-  const Plan plan_;
+  const GpuPlan plan_;
   const std::uint64_t id_;
   std::shared_ptr<Buffer> ones_;  // for norms without weights
 };

@@ -21,7 +21,7 @@ std::uint32_t Tables::put(std::span<const std::int32_t> values) {
 }
 
 // cos and sin come from the host, in double: what Vulkan promises about them is too little for angles of thousands.
-std::uint32_t Tables::put_turns(const Rope& rope, const Batch& batch) {
+std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   const std::uint32_t at = here();
   const std::size_t pairs = rope.inv_freq.size();
   for (const Segment& segment : batch.segments) {
@@ -34,6 +34,17 @@ std::uint32_t Tables::put_turns(const Rope& rope, const Batch& batch) {
         words_[row + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::cos(angle)) * rope.magnitude);
         words_[row + pairs + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::sin(angle)) * rope.magnitude);
       }
+    }
+  }
+  return at;
+}
+
+std::uint32_t Tables::put_factors(const Temperature& heat, const Batch& batch) {
+  const std::uint32_t at = here();
+  for (const Segment& segment : batch.segments) {
+    for (std::int32_t i = 0; i < segment.rows; ++i) {
+      const double factor = 1 + heat.temperature * std::log1p((segment.past + i) / heat.length);
+      words_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(factor)));
     }
   }
   return at;
@@ -131,7 +142,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
       for (std::int64_t row = from; row < to; row += tables.tile.rows) {
         const std::int64_t rows = std::min<std::int64_t>(tables.tile.rows, to - row);
         tiles.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(row - segment.first), static_cast<std::uint32_t>(rows),
-                         shape.cached ? segment.past + (row - segment.first) + rows : segment.rows});
+                         shape.causal ? segment.past + (row - segment.first) + rows : segment.rows});
       }
     }
     std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.keys > b.keys; });
@@ -143,6 +154,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
 void Tables::build(const TableRequest& request, const Batch& batch) {
   words_.clear();
   turns_at.clear();
+  factors_at.clear();
   const auto rows = static_cast<std::size_t>(batch.rows);
   if (request.facts.takes_ids) ids_at = put(batch.ids);
   if (request.types) {
@@ -174,7 +186,8 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
       kept_pages += ceil_div(segment.rows, kPageTokens);
     }
   }
-  for (const Rope& rope : request.ropes) turns_at.push_back(put_turns(rope, batch));
+  for (const RopeTable& rope : request.ropes) turns_at.push_back(put_turns(rope, batch));
+  for (const Temperature& heat : request.temperatures) factors_at.push_back(put_factors(heat, batch));
   if (request.facts.takes_segments) segments_at = kept_segments_at = put_segments(batch);
   if (request.kept && request.cached) kept_segments_at = put_segments(batch);
   attends.resize(request.attends.size());

@@ -16,9 +16,16 @@ constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 6
 // What attention's work depends on besides the batch: layers share it.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, head_dim = 0;
-  bool cached = false;
+  bool cached = false, causal = false;
   std::int64_t binding_rows = 0;  // rows of q and out that one binding holds
   bool operator==(const AttendShape&) const = default;
+};
+
+// By which a Rope multiplies a row besides turning it: 1 + temperature * ln(1 + floor(position / length)).
+struct Temperature {
+  float temperature = 0;
+  std::int32_t length = 0;
+  bool operator==(const Temperature&) const = default;
 };
 
 struct TileBlock {  // rows [first_row, first_row + rows) of the batch
@@ -34,8 +41,9 @@ struct AttendTables {
 struct TableRequest {
   const Program& program;
   const ProgramFacts& facts;
-  std::span<const Rope> ropes;          // distinct
-  std::span<const AttendShape> attends;  // distinct
+  std::span<const RopeTable> ropes;           // distinct
+  std::span<const Temperature> temperatures;  // distinct
+  std::span<const AttendShape> attends;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
   std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
   std::uint64_t range = UINT32_MAX;  // bytes of a binding
@@ -50,7 +58,8 @@ class Tables {
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
   std::uint32_t segments_at = 0, kept_segments_at = 0;  // the latter with pages of the scratch store
   std::uint32_t cells_at = 0, kept_cells_at = 0;
-  std::vector<std::uint32_t> turns_at;
+  std::vector<std::uint32_t> turns_at;    // by rope
+  std::vector<std::uint32_t> factors_at;  // by temperature
   std::vector<AttendTables> attends;
   std::vector<std::uint32_t> tops_at;  // row tables, by Top in the program's order
   std::int64_t kept_pages = 0;
@@ -58,7 +67,8 @@ class Tables {
  private:
   std::uint32_t here() const { return static_cast<std::uint32_t>(words_.size()); }
   std::uint32_t put(std::span<const std::int32_t> values);
-  std::uint32_t put_turns(const Rope& rope, const Batch& batch);
+  std::uint32_t put_turns(const RopeTable& rope, const Batch& batch);
+  std::uint32_t put_factors(const Temperature& heat, const Batch& batch);
   std::uint32_t put_segments(const Batch& batch);
   void fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at);
   std::uint32_t put_top(const Top& op, const TableRequest& request, const Batch& batch);

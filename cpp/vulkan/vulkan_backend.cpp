@@ -55,8 +55,8 @@ class VulkanBackend final : public Backend {
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
     device_->check_alive();
     const GpuWeights shapes(device_, weights);
-    const Plan plan = make_plan(program, shapes.shapes(), variants(program, shapes.shapes(), compute, cancel), device_->physical());
-    device_->pipelines().prepare(pipelines_of(plan, shapes, *device_, KvFormat::f16), cancel);
+    const GpuPlan plan = make_plan(program, shapes.shapes(), variants(program, shapes.shapes(), compute, cancel), device_->physical());
+    device_->pipelines().prepare(pipelines_of(plan, shapes, device_->physical(), KvFormat::f16), cancel);
   }
 
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
@@ -74,7 +74,7 @@ class VulkanBackend final : public Backend {
 
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
-    const Plan plan = make_plan(program, shapes_of(weights), offered(device_->physical(), Compute::automatic), device_->physical());
+    const GpuPlan plan = make_plan(program, shapes_of(weights), offered(device_->physical(), Compute::automatic), device_->physical());
     Cost cost;
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;

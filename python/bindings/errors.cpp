@@ -1,6 +1,7 @@
 #include "errors.h"
 
 #include "core/error.h"
+#include "gil.h"
 
 namespace py = pybind11;
 
@@ -65,12 +66,14 @@ void raise(const Error& error) {
                                                                    : py::reinterpret_borrow<py::object>(builtin(error.kind()));
   if (error.kind() == ErrorKind::model_format && types().contains("model_format")) {
     const py::object offset = error.offset() ? py::object(py::int_(*error.offset())) : py::object(py::none());
-    const py::object exception = type(text(error.what()), py::arg("file") = text(error.file()), py::arg("field") = text(error.field()),
-                                      py::arg("offset") = offset);
+    const py::object exception = call(type, py::make_tuple(text(error.what())),
+                                      py::dict(py::arg("file") = text(error.file()), py::arg("field") = text(error.field()),
+                                               py::arg("offset") = offset));
     PyErr_SetObject(type.ptr(), exception.ptr());
     return;
   }
-  PyErr_SetObject(type.ptr(), text(error.what()).ptr());
+  const py::object message = text(error.what());
+  ends_with_python([&] { PyErr_SetObject(type.ptr(), message.ptr()); });  // from Python 3.12 on it calls the class
 }
 
 }  // namespace

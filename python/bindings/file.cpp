@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "files/model_file.h"
+#include "gil.h"
 #include "interruptible.h"
 
 namespace py = pybind11;
@@ -52,7 +53,7 @@ py::object get(const ModelFile& file, const std::string& key) {
 }
 
 py::object metadata(const ModelFile& file) {
-  if (file.kind() == files::Kind::safetensors) return py::module_::import("json").attr("loads")(to_str(file.json_text()));
+  if (file.kind() == files::Kind::safetensors) return call(import_module("json").attr("loads"), py::make_tuple(to_str(file.json_text())));
   py::dict out;
   for (const auto& [key, value] : file.metadata().entries()) out[to_str(key)] = std::visit(ToPython{}, value);
   return out;
@@ -91,6 +92,7 @@ void bind_files(py::module_& module) {
     PyObject* bytes = nullptr;  // a file's name is bytes, which Python spells with surrogates where they are no UTF-8
     if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
     const std::string path = py::reinterpret_steal<py::bytes>(bytes);
+    prepare_arrays();
     std::shared_ptr<const ModelFile> file;
     interruptible([&](const Cancel&) { file = ModelFile::open(path); });
     return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const

@@ -1,18 +1,37 @@
-// Work without the GIL, in threads that the interpreter may outlive them.
+// Python's own code under C++ frames, in threads that the interpreter may not outlive.
 //
 // While Python ends, a daemon thread that asks for the GIL never gets it: up to Python 3.13 the interpreter calls pthread_exit() from
-// inside of PyEval_RestoreThread(), which unwinds the thread's stack, and std::terminate() ends the process when that meets a destructor.
-// Such a thread sleeps here until the process is gone, as Python 3.14 has it.
+// inside of the function that asks, which unwinds the thread's stack. Destructors then drop references without the GIL, and the first
+// one that asks for it again, or a catch (...), ends the process with SIGABRT ("terminate called without an active exception").
+// So whatever may give the GIL up and ask for it again (a thread's return to Python, a Python function, an import, the text of an
+// object) is called through a function of this file, where such a thread sleeps until the process is gone, as Python 3.14 has it.
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <unistd.h>
+
+#include <string>
 
 #if __has_include(<cxxabi.h>)
 #include <cxxabi.h>
 #endif
 
 namespace pumice::bindings {
+
+// What call() gives. The thread sleeps for ever where Python ends it inside of `call`, which must hold nothing that has a destructor.
+template <class Call>
+auto ends_with_python(const Call& call) {
+#if defined(__GLIBCXX__)
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+#else
+  return call();
+#endif
+}
 
 class WithoutGil {
  public:
@@ -21,31 +40,52 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
-  // work() with the GIL; it throws nothing. Without it again afterwards.
+  // work() with the GIL; it throws nothing, and enters Python through the functions below. Without it again afterwards.
   template <class Work>
   void with_gil(const Work& work) {
-    ends_with_python([&] {
-      PyEval_RestoreThread(thread_);
-      work();
-      thread_ = PyEval_SaveThread();
-    });
+    ends_with_python([this] { PyEval_RestoreThread(thread_); });
+    work();
+    thread_ = PyEval_SaveThread();
   }
 
  private:
-  template <class Call>
-  static void ends_with_python(const Call& call) noexcept {
-#if defined(__GLIBCXX__)
-    try {
-      call();
-    } catch (abi::__forced_unwind&) {
-      for (;;) ::pause();
-    }
-#else
-    call();
-#endif
-  }
-
   PyThreadState* thread_;
 };
+
+namespace py = pybind11;
+
+inline py::object checked(PyObject* made) {
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+// function(*arguments, **keywords)
+inline py::object call(const py::handle& function, const py::tuple& arguments, const py::dict& keywords = {}) {
+  return checked(ends_with_python([&] { return PyObject_Call(function.ptr(), arguments.ptr(), keywords.ptr()); }));
+}
+
+inline py::object import_module(const char* name) {
+  return checked(ends_with_python([&] { return PyImport_ImportModule(name); }));
+}
+
+inline std::string repr_of(const py::handle& object) {
+  return checked(ends_with_python([&] { return PyObject_Repr(object.ptr()); })).cast<std::string>();
+}
+
+inline std::string text_of(const py::handle& object) {
+  return checked(ends_with_python([&] { return PyObject_Str(object.ptr()); })).cast<std::string>();
+}
+
+// Signal handlers and, from Python 3.12 on, the garbage collector.
+inline void check_signals() {
+  if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
+}
+
+// pybind11 looks numpy's functions up at the first array, behind a once flag, and gives the GIL up meanwhile in scopes of its own, which
+// do not survive the end of Python. So the thread that opens a file does it, before any other one works for it.
+inline void prepare_arrays() {
+  import_module("numpy");
+  py::detail::npy_api::get();
+}
 
 }  // namespace pumice::bindings

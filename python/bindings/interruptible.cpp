@@ -98,12 +98,17 @@ Workers& workers() {
   return all;
 }
 
+unsigned long python_main_thread = 0;  // where Python is embedded it may not be the process's
+
 bool on_main_thread() {
-  static const auto main = py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
-  return gettid() == getpid() || main == PyThread_get_thread_ident();  // after fork() the child's only thread is its main thread
+  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();  // after fork() the child's only thread is the main one
 }
 
 }  // namespace
+
+void find_main_thread() {
+  python_main_thread = call(import_module("threading").attr("main_thread"), py::tuple()).attr("ident").cast<unsigned long>();
+}
 
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll, bool brief) {
   if (brief && !poll && on_main_thread()) {
@@ -143,7 +148,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
     while (!interrupt && !worker->wait(kPollInterval)) {
       released.with_gil([&] {
         try {
-          if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+          check_signals();
           if (poll) poll();
           if (getpid() != process) {  // forked by a signal handler or by `poll`: nobody works on in this process
             fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");

@@ -17,4 +17,7 @@ namespace pumice::bindings {
 // and only if that was not enough on the helper thread, whose waking costs a short text a tenth of its time.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
+// Before the first interruptible(): which thread gets the signals. With the GIL.
+void find_main_thread();
+
 }  // namespace pumice::bindings

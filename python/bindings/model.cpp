@@ -26,9 +26,9 @@ using namespace py::literals;
 namespace pumice::bindings {
 
 KvFormat kv_format(const std::string& name) {
-  if (name == "f16") return KvFormat::f16;
-  if (name == "f32") return KvFormat::f32;
-  if (name == "q8_0") return KvFormat::q8_0;
+  for (std::size_t f = 0; f < std::size(kKvFormats); ++f) {
+    if (name == kKvFormats[f]) return static_cast<KvFormat>(f);
+  }
   fail(ErrorKind::invalid_argument, "kv_dtype=\"", name, "\" is not known; there are \"f16\", \"f32\" and \"q8_0\"");
 }
 
@@ -47,8 +47,8 @@ using engine::LoadOptions;
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {
-    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", std::string(py::str(py::dtype::of<T>())),
-         ", found ", array.ndim(), " dimensions of ", std::string(py::str(array.dtype())));
+    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", text_of(py::dtype::of<T>()),
+         ", found ", array.ndim(), " dimensions of ", text_of(array.dtype()));
   }
   return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
 }
@@ -122,7 +122,6 @@ py::dict placement_dict(const engine::Placement& p) {
                   "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
-// A model that close() can empty. Running calls hold the inner pointer for themselves.
 // How long a model's calls took of late.
 class Pace {
  public:
@@ -139,6 +138,7 @@ class Pace {
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
+// A model that close() can empty. Running calls hold the inner pointer for themselves.
 class Handle {
  public:
   explicit Handle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
@@ -170,6 +170,7 @@ py::dict model_info(const Handle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
+  const model::Attention& first = c.layers.front().attention;
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   if (!m->generates()) tasks.push_back("encode");
@@ -194,9 +195,9 @@ py::dict model_info(const Handle& handle) {
       gpu_layers += static_cast<std::int64_t>(layers);
     }
   }
-  return py::dict("architecture"_a = std::string(c.architecture->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = c.heads,
-                  "kv_heads"_a = c.kv_heads, "head_dim"_a = c.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
+  return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
+                  "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
                   "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
                   "pooling"_a = std::string(model::name(m->pooling())), "threads"_a = threads, "isa"_a = cpu::kernels().isa,
                   "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
@@ -233,11 +234,11 @@ class Counter {
       if (value == shown_ || now - last_ < std::chrono::milliseconds(100)) return;
       shown_ = value;
       last_ = now;
-      (*callback_)(*arguments(value));
+      call(*callback_, arguments(value));
     };
   }
   void finish(std::uint64_t value, const std::function<py::tuple(std::uint64_t)>& arguments) {
-    if (callback_ && shown_ != value) (*callback_)(*arguments(value));
+    if (callback_ && shown_ != value) call(*callback_, arguments(value));
   }
 
  private:
@@ -315,6 +316,16 @@ py::array_t<float> classify(const Handle& handle, const py::array& ids, const py
   return out;
 }
 
+py::array_t<float> hidden_states(const Handle& handle, const py::array& ids, const py::array& layers) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids), asked = ids_of(layers);
+  py::array_t<float> out({static_cast<py::ssize_t>(asked.size()), static_cast<py::ssize_t>(tokens.size()),
+                          static_cast<py::ssize_t>(m->description().config.hidden_size)});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { m->hidden_states(tokens, asked, target, cancel); });
+  return out;
+}
+
 // ---------------------------------------------------------------- decoders
 py::array_t<float> logits(const Handle& handle, const py::array& ids, bool all_positions) {
   const auto m = handle.get();
@@ -349,7 +360,7 @@ T param(const py::dict& params, const char* key, T otherwise) {
   try {
     return params[key].cast<T>();
   } catch (const py::cast_error&) {
-    fail(ErrorKind::wrong_type, key, " is ", std::string(py::repr(params[key])), ", which is no number of the right kind or size");
+    fail(ErrorKind::wrong_type, key, " is ", repr_of(params[key]), ", which is no number of the right kind or size");
   }
 }
 
@@ -358,8 +369,8 @@ engine::GenerateParams generate_params(const py::dict& params) {
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs"};
   for (const auto& [key, value] : params) {
-    if (std::ranges::find(known, std::string(py::str(key))) == known.end())
-      fail(ErrorKind::wrong_type, "unknown parameter ", std::string(py::str(key)));
+    if (std::ranges::find(known, text_of(key)) == known.end())
+      fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
   }
   engine::GenerateParams p;
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
@@ -455,6 +466,7 @@ void bind_models(py::module_& module) {
            "progress"_a = py::none())
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
+      .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
       .def(

@@ -7,13 +7,15 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/kernels.h"
 #include "cpu/self_test.h"
+#include "cpu/system.h"
 #include "engine/devices.h"
 #include "engine/spm_merges.h"
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
+#include "interruptible.h"
 #include "model.h"
-#include "model/architecture.h"
+#include "model/family.h"
 #include "ops.h"
 
 namespace py = pybind11;
@@ -37,16 +39,21 @@ py::list devices() {
 }
 
 py::dict build_info() {
-  std::vector<std::string> isas, formats, families;
+  std::vector<std::string> isas, formats;
+  py::dict families;
   for (const char* isa : cpu::known_isas()) {
     if (cpu::kernels_for(isa)) isas.emplace_back(isa);
   }
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
-  for (const model::Architecture& row : model::architectures()) families.emplace_back(row.name);
+  const auto texts = [](std::span<const std::string_view> names) { return std::vector<std::string>(names.begin(), names.end()); };
+  for (const model::Family* family : model::families()) {
+    families[py::str(std::string(family->name))] = py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
+  }
   const cpu::Blas* blas = cpu::blas();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
                   "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
-                  "threads"_a = cpu::default_threads(), "formats"_a = formats, "architectures"_a = families);
+                  "threads"_a = cpu::default_threads(), "huge_pages"_a = cpu::huge_pages(""), "formats"_a = formats,
+                  "architectures"_a = families);
 }
 
 py::list self_test() {
@@ -94,9 +101,10 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
 }  // namespace
 }  // namespace pumice::bindings
 
-PYBIND11_MODULE(_core, module) {
+PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   using namespace pumice::bindings;
   module.attr("__version__") = PUMICE_VERSION;
+  find_main_thread();
   bind_errors(module);
   bind_files(module);
   bind_models(module);
@@ -105,4 +113,15 @@ PYBIND11_MODULE(_core, module) {
   module.def("build_info", &build_info);
   module.def("self_test", &self_test);
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
+}
+
+// What Python calls for _core. In a sub-interpreter, pybind11 waits for the GIL of the main one, which this thread holds: asked before.
+extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError,
+                    "pumice works in Python's main interpreter only, and this is a sub-interpreter; import it in the main interpreter, "
+                    "or use a process (multiprocessing) in place of the sub-interpreter");
+    return nullptr;
+  }
+  return PyInit_pumice_core();
 }

@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/program.h"
@@ -42,33 +43,19 @@ View view(const py::dict& d, const char* key, bool required = true) {
 template <class Id>
 Id id(const py::dict& d, const char* key) { return static_cast<Id>(field<std::int32_t>(d, key, -1)); }
 
-template <class Enum, std::size_t n>
-Enum one_of(const py::dict& d, const char* key, const std::pair<const char*, Enum> (&names)[n], Enum otherwise) {
+// The value of an enum by its place in the list of names.
+template <class Enum, class Names>
+Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
   if (name.empty()) return otherwise;
-  for (const auto& [known, value] : names) {
-    if (name == known) return value;
-  }
-  fail(ErrorKind::invalid_argument, key, "=\"", name, "\" is not known");
+  const auto known = std::find(std::begin(names), std::end(names), name);
+  if (known == std::end(names)) fail(ErrorKind::invalid_argument, key, "=\"", name, "\" is not known");
+  return static_cast<Enum>(known - std::begin(names));
 }
 
-Activation activation(const py::dict& d) {
-  return one_of(d, "activation", {std::pair{"none", Activation::none}, {"gelu", Activation::gelu}, {"gelu_tanh", Activation::gelu_tanh},
-                                  {"silu", Activation::silu}, {"relu", Activation::relu}, {"tanh", Activation::tanh}}, Activation::none);
-}
+Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// One name and one reader per operation: an operation without them does not compile (see read_op).
-constexpr const char* op_name(const Embed*) { return "embed"; }
-constexpr const char* op_name(const Norm*) { return "norm"; }
-constexpr const char* op_name(const Linear*) { return "linear"; }
-constexpr const char* op_name(const GatedLinear*) { return "gated_linear"; }
-constexpr const char* op_name(const RopeStore*) { return "rope_store"; }
-constexpr const char* op_name(const Attend*) { return "attend"; }
-constexpr const char* op_name(const Select*) { return "select"; }
-constexpr const char* op_name(const Pool*) { return "pool"; }
-constexpr const char* op_name(const LogProb*) { return "log_prob"; }
-constexpr const char* op_name(const Top*) { return "top"; }
-
+// One reader per operation: an operation without it does not compile (see read_op).
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),
@@ -82,13 +69,14 @@ void read(Norm& op, const py::dict& d) {
         .add = view(d, "add", false),
         .weight = id<VectorId>(d, "weight"),
         .bias = id<VectorId>(d, "bias"),
-        .kind = one_of(d, "kind", {std::pair{"rms", NormKind::rms}, {"layer", NormKind::layer}}, NormKind::rms),
+        .kind = one_of(d, "kind", kNormKinds, NormKind::rms),
         .group = field<std::int32_t>(d, "group", 0),
         .eps = field<float>(d, "eps", 1e-5f)};
 }
 void read(Linear& op, const py::dict& d) {
   op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false),
-        .precise = field<bool>(d, "precise", false)};
+        .precise = field<bool>(d, "precise", false), .scale = field<float>(d, "scale", 1), .softcap = field<float>(d, "softcap", 0),
+        .alpha_p = field<float>(d, "alpha_p", 0), .alpha_n = field<float>(d, "alpha_n", 0)};
   for (const auto& part : field<std::vector<py::dict>>(d, "parts"))
     op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
 }
@@ -97,18 +85,23 @@ void read(GatedLinear& op, const py::dict& d) {
         .out = view(d, "out"),
         .gate = id<MatrixId>(d, "gate"),
         .up = id<MatrixId>(d, "up"),
+        .gate_bias = id<VectorId>(d, "gate_bias"),
+        .up_bias = id<VectorId>(d, "up_bias"),
         .activation = activation(d)};
 }
-void read(RopeStore& op, const py::dict& d) {
-  op = {.q = view(d, "q"),
-        .k = view(d, "k"),
-        .v = view(d, "v"),
-        .cache = id<CacheId>(d, "cache"),
-        .head_dim = field<std::int32_t>(d, "head_dim"),
-        .rope = {.inv_freq = field<std::vector<float>>(d, "inv_freq"),
-                 .interleaved = field<bool>(d, "interleaved", false),
-                 .magnitude = field<float>(d, "magnitude", 1)}};
+void read(Multiply& op, const py::dict& d) {
+  op = {.a = view(d, "a"), .b = view(d, "b"), .out = view(d, "out"), .activation = activation(d)};
 }
+void read(Rope& op, const py::dict& d) {
+  op = {.x = view(d, "x"),
+        .head_dim = field<std::int32_t>(d, "head_dim"),
+        .table = {.inv_freq = field<std::vector<float>>(d, "inv_freq"),
+                  .interleaved = field<bool>(d, "interleaved", false),
+                  .magnitude = field<float>(d, "magnitude", 1)},
+        .temperature = field<float>(d, "temperature", 0),
+        .temperature_length = field<std::int32_t>(d, "temperature_length", 0)};
+}
+void read(Store& op, const py::dict& d) { op = {.k = view(d, "k"), .v = view(d, "v"), .cache = id<CacheId>(d, "cache")}; }
 void read(Attend& op, const py::dict& d) {
   op = {.q = view(d, "q"),
         .out = view(d, "out"),
@@ -117,22 +110,17 @@ void read(Attend& op, const py::dict& d) {
         .v = view(d, "v", false),
         .head_dim = field<std::int32_t>(d, "head_dim"),
         .kv_heads = field<std::int32_t>(d, "kv_heads"),
+        .causal = field<bool>(d, "causal", false),
         .window = field<std::int32_t>(d, "window", 0),
         .scale = field<float>(d, "scale", 1),
-        .softcap = field<float>(d, "softcap", 0)};
+        .softcap = field<float>(d, "softcap", 0),
+        .bias = id<VectorId>(d, "bias"),
+        .reach = field<std::int32_t>(d, "reach", 0),
+        .slopes = id<VectorId>(d, "slopes")};
 }
 void read(Select& op, const py::dict& d) { op = {.in = view(d, "in"), .out = view(d, "out")}; }
 void read(Pool& op, const py::dict& d) {
-  op = {.in = view(d, "in"),
-        .out = view(d, "out"),
-        .kind = one_of(d, "kind",
-                       {std::pair{"mean", PoolKind::mean},
-                        {"cls", PoolKind::cls},
-                        {"last", PoolKind::last},
-                        {"max", PoolKind::max},
-                        {"mean_sqrt_len", PoolKind::mean_sqrt_len},
-                        {"weighted_mean", PoolKind::weighted_mean}},
-                       PoolKind::mean)};
+  op = {.in = view(d, "in"), .out = view(d, "out"), .kind = one_of(d, "kind", kPoolKinds, PoolKind::mean)};
 }
 void read(LogProb& op, const py::dict& d) { op = {.logits = view(d, "logits"), .out = view(d, "out")}; }
 void read(Top& op, const py::dict& d) {
@@ -145,7 +133,7 @@ Op read_op(const std::string& name, const py::dict& d) {
     fail(ErrorKind::invalid_argument, "there is no operation \"", name, "\"");
   } else {
     std::variant_alternative_t<i, Op> op{};
-    if (name != op_name(&op)) return read_op<i + 1>(name, d);
+    if (name != snake_case(op.kName)) return read_op<i + 1>(name, d);
     read(op, d);
     return op;
   }
@@ -269,6 +257,8 @@ void bind_ops(py::module_& module) {
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{},
            "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
            "masked"_a = std::vector<std::int32_t>{}, "masked_first"_a = std::vector<std::int32_t>{});
+  ops.def("names", &op_names);
+  ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
-import os
 import sys
 import time
 import warnings
@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import pumice
 
+from .stdio import OutputError, complain, give_up_output, is_output, on_screen, prepare, say, standard_input
+
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
     "can say for certain whether the bridge was built before or after the great flood of the last century. "
@@ -21,8 +23,11 @@ BENCH_TEXT = (
 
 
 class Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own is silent where it cannot write
+        (say if file is sys.stdout else complain)(message.removesuffix("\n"))
+
     def error(self, message: str) -> NoReturn:
-        print(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "), file=sys.stderr)
+        complain(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "))
         raise SystemExit(1)
 
 
@@ -102,38 +107,41 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     report = pumice.doctor()
-    print(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
+    say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
 
 def run_devices(arguments: argparse.Namespace) -> int:
-    print(pumice.devices())
+    say(pumice.devices())
     return 0
 
 
 def run_info(arguments: argparse.Namespace) -> int:
     from . import _core
     from .display import size, text_table
+    from .families import explain
     from .hub import resolve
     from .model import describe_file
 
     file = _core.open_file(str(resolve(arguments.model)))
-    print(describe_file(file))
+    say(describe_file(file))
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # of a multimodal folder
+    say(f"  {explain(file.architecture, file.kind, half)}")
     for key in file.keys():
         if not key.startswith("tokenizer.") or not isinstance(file.get(key), list):
             value = file.get(key)
             shown = repr(value) if not hasattr(value, "shape") else f"array of {value.shape[0]} {value.dtype}"
-            print(f"  {key} = {shown if len(shown) <= 120 else shown[:117] + '...'}")
+            say(f"  {key} = {shown if len(shown) <= 120 else shown[:117] + '...'}")
     if arguments.tensors:
         rows = [(name, kind, " x ".join(map(str, shape)), size(bytes_)) for name, kind, shape, bytes_ in file.tensors]
-        print(text_table(["tensor", "format", "shape", "size"], rows, right=["size"]))
+        say(text_table(["tensor", "format", "shape", "size"], rows, right=["size"]))
     else:
-        print(f"  {len(file.tensors)} tensors (--tensors lists them)")
+        say(f"  {len(file.tensors)} tensors (--tensors lists them)")
     return 0
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    print(pumice.plan(arguments.model, **_load_options(arguments)))
+    say(pumice.plan(arguments.model, **_load_options(arguments)))
     return 0
 
 
@@ -145,49 +153,70 @@ def _text(line: bytes, number: int, source: str) -> str:
 
 
 def _lines(path: str) -> Iterator[str]:
-    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+    with contextlib.nullcontext(standard_input().buffer) if path == "-" else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             yield _text(line, number, "standard input" if path == "-" else path).rstrip("\r\n")
 
 
-def run_encode(arguments: argparse.Namespace) -> int:
+def _save(path: str, vectors: Any) -> bool:
+    """Writes a .npy file; whether it is standard output itself. (np.save adds .npy to the name, and asks a pipe for its position.)"""
     import numpy as np
 
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vectors))
+    try:
+        with open(path, "wb") as file:
+            shares_output = is_output(file)
+            file.write(header.getvalue())
+            file.write(vectors.data)
+    except BrokenPipeError as error:
+        raise OutputError(error) from None
+    except OSError as error:
+        if error.filename is None:  # not of open(), which names the file
+            raise OSError(f"cannot write {path}: {error.strerror}") from None
+        raise
+    return shares_output
+
+
+def run_encode(arguments: argparse.Namespace) -> int:
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         vectors = model.encode(
             _lines(arguments.input),
             prompt_name=arguments.prompt_name,
             truncate_dim=arguments.truncate_dim,
             normalize=False if arguments.raw else None,
-            show_progress_bar=sys.stderr.isatty(),
+            show_progress_bar=on_screen(sys.stderr),
         )
-    with open(arguments.output, "wb") as file:  # np.save would add .npy to the name
-        np.save(file, vectors)
-    print(f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}")
+    done = f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}"
+    if _save(arguments.output, vectors):
+        complain(done)
+    else:
+        say(done)
     return 0
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
     prompt = arguments.prompt
     if prompt == "-":
-        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(sys.stdin.buffer, 1))
+        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(standard_input().buffer, 1))
     with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
         for chunk in stream:
-            print(chunk, end="", flush=True)
-    print()
+            say(chunk, end="")
+    say()
     return 0
 
 
 def run_chat(arguments: argparse.Namespace) -> int:
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    talks = sys.stdin.isatty()
+    lines = standard_input()
+    talks = lines.isatty()
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         # A model that cannot chat says so before the first line.
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         while True:
             if talks:
-                print("> ", end="", flush=True)
-            line = sys.stdin.readline()
+                say("> ", end="")
+            line = lines.readline()
             if not line:
                 return 0
             if not line.strip():
@@ -196,18 +225,18 @@ def run_chat(arguments: argparse.Namespace) -> int:
             stream = model.chat(messages, stream=True, **_sampling(arguments))
             try:
                 for chunk in stream:
-                    print(chunk, end="", flush=True)
+                    say(chunk, end="")
             except KeyboardInterrupt:  # ends the answer, not the conversation
                 if not talks:
                     raise
                 stream.close()
-            print()
+            say()
             messages.append(stream.result.message)
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        print(model.summary())
+        say(model.summary())
         if "encode" in model.info["tasks"] and "generate" not in model.info["tasks"]:
             words = BENCH_TEXT.split()
             texts = [" ".join(words[: 4 + i * 7 % (len(words) - 4)]) for i in range(arguments.sentences)]
@@ -216,7 +245,7 @@ def run_bench(arguments: argparse.Namespace) -> int:
             model.encode(texts)
             seconds = time.perf_counter() - started
             tokens = sum(model.count_tokens(text) for text in texts)
-            print(
+            say(
                 f"encode: {len(texts) / seconds:.0f} sentences/s, {tokens / seconds:.0f} tokens/s ({len(texts)} sentences, {seconds:.2f} s)"
             )
         if "generate" in model.info["tasks"]:
@@ -225,30 +254,33 @@ def run_bench(arguments: argparse.Namespace) -> int:
             timings = model.generate(ids, max_new_tokens=arguments.tokens, temperature=0).timings
             for phase in ("prefill", "decode"):
                 tokens, seconds = timings[f"{phase}_tokens"], timings[f"{phase}_seconds"]
-                print(f"{phase}: {timings[f'{phase}_tokens_per_second']:.1f} tokens/s ({tokens:.0f} tokens, {seconds:.2f} s)")
+                say(f"{phase}: {timings[f'{phase}_tokens_per_second']:.1f} tokens/s ({tokens:.0f} tokens, {seconds:.2f} s)")
     return 0
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    print(f"pumice: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    complain(f"pumice: warning: {' '.join(str(message).split())}")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; the exit code. Errors are one line on stderr."""
-    arguments = parser().parse_args(argv)
     try:
+        prepare()
+        arguments = parser().parse_args(argv)
         with warnings.catch_warnings():
             warnings.simplefilter("always", pumice.TruncationWarning)
             warnings.simplefilter("always", pumice.FallbackWarning)
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             return int(arguments.run(arguments))
     except KeyboardInterrupt:
-        print("pumice: interrupted", file=sys.stderr)
-    except BrokenPipeError:  # the reader (head, less) has gone; keep Python from writing to it at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain("pumice: interrupted")
+    except OutputError as error:
+        give_up_output()
+        if str(error):
+            complain(f"pumice: {error}")
     except (pumice.PumiceError, OSError, ValueError, TypeError, MemoryError, ImportError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
-        print(f"pumice: {message}", file=sys.stderr)
+        complain(f"pumice: {message}")
     return 1
 
 

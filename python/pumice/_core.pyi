@@ -27,7 +27,8 @@ def devices() -> list[dict[str, Any]]:
     """One dict per device: id, name, type, driver, memory_total, memory_free, features (list of str), usable, why_not."""
 
 def build_info() -> dict[str, Any]:
-    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads, formats (names), architectures."""
+    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads,
+    huge_pages (always, madvise, never, unknown), formats (names), architectures."""
 
 def self_test() -> list[dict[str, Any]]:
     """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail (str)."""
@@ -116,6 +117,9 @@ class Model:
 
     def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
         """Logits of a sequence classifier or cross-encoder (n x labels)."""
+
+    def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
+        """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
 
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""

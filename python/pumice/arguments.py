@@ -36,6 +36,11 @@ KNOWN_ELSEWHERE = {
 }
 
 
+def plain(text: str) -> str:
+    """The characters of a str: str() of a subclass (an Enum of strings) may say something else, and so may its own methods."""
+    return str.__str__(text)
+
+
 def shown(value: object, most: int = 200) -> str:
     """A value as a message shows it: its repr, cut after so many characters."""
     try:
@@ -147,6 +152,21 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, 
 
 def _range(low: float, high: float, infinite: float) -> str:
     return f"at least {low}" if high == infinite else f"at least {low} and at most {high}"
+
+
+def length(items: Any, name: str) -> int | None:
+    """What len() says, which may be wrong; None for what has no length."""
+    try:
+        return len(items)
+    except TypeError:
+        return None
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} is a {type(items).__name__} whose len() fails: {error}") from error
+
+
+def listed(items: Iterable[Any]) -> list[Any]:
+    """What comes out of a container: list() would make room for as many as its len() promises."""
+    return [item for item in items]  # noqa: C416
 
 
 def warn(category: type[Warning], message: str) -> None:

@@ -134,6 +134,40 @@ def _products(op: str, formats: list[str]) -> Trial:
     )
 
 
+def _ends() -> Trial:
+    """What products end with: biases of a gate, and scale, bias, xielu and soft cap."""
+    ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
+    gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
+    linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
+    return Trial(
+        "ends of products",
+        ops=[op | {"in": (0, 0, _COLS)} for op in (gated, linear)],
+        slots=[("tokens", _COLS), ("tokens", 2 * _ROWS)],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[("biases of a gate", 0, _ROWS), ("scale, xielu, soft cap", _ROWS, _ROWS)],
+        matrices=[_packed("F16", _ROWS, _COLS, seed) for seed in range(2)],
+        vectors=[_vector(_ROWS, 4), _vector(_ROWS, 5)],
+    )
+
+
+def _multiply() -> Trial:
+    a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
+    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
+    factors = [(name, b, name) for name in activations] + [("one a head", by_head, "sigmoid")]
+    return Trial(
+        "multiply",
+        ops=[
+            {"op": "multiply", "a": a, "b": factor, "out": (1, i * _COLS, _COLS), "activation": activation}
+            for i, (_, factor, activation) in enumerate(factors)
+        ],
+        slots=[("tokens", 2 * _COLS), ("tokens", len(factors) * _COLS)],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(label, i * _COLS, _COLS) for i, (label, _, _) in enumerate(factors)],
+    )
+
+
 def _norms() -> Trial:
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("rms", {"kind": "rms", "weight": 0}),
@@ -156,25 +190,25 @@ def _heads() -> tuple[dict[str, tuple[int, int, int]], int]:
     return {"q": (0, 0, q), "k": (0, q, kv), "v": (0, q + kv, kv)}, q + 2 * kv
 
 
+def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
+    inv_freq = (10000.0 ** -np.linspace(0, 1, _HEAD_DIM // 2)).tolist()
+    return {"op": "rope", "x": x, "head_dim": _HEAD_DIM, "inv_freq": inv_freq, **more}
+
+
 def _attend(kv: str) -> Trial:
     """Rotary embedding, the cache, attention over it: a prompt of two pages beside a short one, then a step of the first."""
     heads, width = _heads()
-    store = {
-        "op": "rope_store",
-        **heads,
-        "cache": 0,
-        "head_dim": _HEAD_DIM,
-        "inv_freq": (10000.0 ** -np.linspace(0, 1, _HEAD_DIM // 2)).tolist(),
-    }
-    attend = {"op": "attend", "q": heads["q"], "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    q, k, v = heads["q"], heads["k"], heads["v"]
+    store = {"op": "store", "k": k, "v": v, "cache": 0}
+    attend = {"op": "attend", "q": q, "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "causal": True, "scale": _HEAD_DIM**-0.5}
     prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0]), (_MANY - 3, 3, 0, [2])])
     return Trial(
-        "rope_store and attend",
-        ops=[store, attend | {"out": (1, 0, heads["q"][2])}],
-        slots=[("tokens", width), ("tokens", heads["q"][2])],
+        "rope, store and attend",
+        ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
+        slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
         batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0])])],
-        parts=[(f"{kv} keys and values", 0, heads["q"][2])],
+        parts=[(f"{kv} keys and values", 0, q[2])],
         caches=[(_KV_HEADS, _HEAD_DIM)],
         kv=kv,
         pages=3,
@@ -183,14 +217,21 @@ def _attend(kv: str) -> Trial:
 
 def _attend_texts() -> Trial:
     heads, width = _heads()
-    op = {"op": "attend", **heads, "out": (1, 0, heads["q"][2]), "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    out, reach = heads["q"][2], 9
+    op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("whole texts", {}),
+        ("causal, slopes", {"causal": True, "slopes": 0}),
+        ("bias by distance", {"bias": 1, "reach": reach}),
+    ]
     return Trial(
         "attend",
-        ops=[op],
-        slots=[("tokens", width), ("tokens", heads["q"][2])],
+        ops=[op | kind | {"out": (1, i * out, out)} for i, (_, kind) in enumerate(kinds)],
+        slots=[("tokens", width), ("tokens", len(kinds) * out)],
         limit=_KV["f32"],
         batches=[_texts(33, 1, 6)],
-        parts=[("whole texts", 0, heads["q"][2])],
+        parts=[(label, i * out, out) for i, (label, _) in enumerate(kinds)],
+        vectors=[_vector(_HEADS, 6), _vector(_HEADS * (2 * reach + 1), 7)],
     )
 
 
@@ -245,7 +286,8 @@ def _top() -> Trial:
 def trials() -> list[Trial]:
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
-    return [_embed(formats), _norms(), *products, *map(_attend, _KV), _attend_texts(), _select(), _pools(), _log_prob(), _top()]
+    rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
+    return [*rows, *map(_attend, _KV), _attend_texts(), _select(), _pools(), _log_prob(), _top()]
 
 
 def _nmse(found: Float32, expected: Float32) -> float:

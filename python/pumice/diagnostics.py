@@ -64,7 +64,7 @@ def doctor() -> Report:
     The first time a GPU's driver compiles every pipeline for that: seconds, with software Vulkan up to a minute.
     Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception."""
     report = Report()
-    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _results, _vulkan, _memory):
+    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _results, _vulkan, _memory, _huge_pages):
         report.extend(_guarded(probe))
     return report
 
@@ -182,6 +182,15 @@ def _vulkan() -> Iterator[Check]:
     if not any(device.id.startswith("vulkan") for device in devices()):
         fix = "build it in: pip install . -C cmake.define.PUMICE_VULKAN=ON"
         yield Check("WARN", "Vulkan", "not built into this version: models run on the CPU", fix)
+
+
+def _huge_pages() -> Iterator[Check]:
+    setting = str(_core.build_info()["huge_pages"])
+    if setting in ("always", "madvise"):
+        yield Check("PASS", "huge pages", f"weights lie in large pages (transparent huge pages: {setting})")
+    else:
+        fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+        yield Check("WARN", "huge pages", f"weights lie in small pages, which read more slowly (transparent huge pages: {setting})", fix)
 
 
 def _memory() -> Iterator[Check]:

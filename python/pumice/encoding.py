@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import choice, did_you_mean, flag, integer, shown, warn
+from .arguments import choice, did_you_mean, flag, integer, length, listed, plain, shown, warn
 from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError
 from .interruptible import Task
 from .sentence_config import SentenceConfig
@@ -94,8 +94,15 @@ class Rows:
 
     def __init__(self, width: int, expected: int | None, out: Float32 | None) -> None:
         self._out: Float32 | None = out
-        self._array: Float32 = np.asarray(out) if out is not None else np.empty((expected or 0, width), np.float32)
+        self._array: Float32 = np.asarray(out) if out is not None else self._empty(expected or 0, width)
         self.filled = 0
+
+    @staticmethod
+    def _empty(count: int, width: int) -> Float32:
+        try:
+            return np.empty((count, width), np.float32)
+        except (ValueError, MemoryError):
+            raise MemoryError(f"there is no room for {count} vectors of {width} numbers, as many as len() of inputs promises") from None
 
     def next(self, count: int) -> Float32:
         end = self.filled + count
@@ -123,10 +130,11 @@ class Rows:
 
 
 def check_text(text: object, name: str) -> str:
-    """A real str that UTF-8 can write."""
+    """A real str that UTF-8 can write; of a subclass its characters."""
     if not isinstance(text, str):
         hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
         raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")
+    text = plain(text)
     if not text.isascii():
         try:
             text.encode()
@@ -135,7 +143,7 @@ def check_text(text: object, name: str) -> str:
                 f"{name} has a lone surrogate {text[error.start]!r} at character {error.start}: it is not valid Unicode text. "
                 f'text.encode("utf-8", "replace").decode() mends it'
             ) from None
-    return text if type(text) is str else str(text)
+    return text
 
 
 def windows(items: Iterable[Any], length: Callable[[Any], int]) -> Iterator[list[Any]]:
@@ -158,10 +166,7 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
-    try:
-        return inputs, len(inputs)
-    except TypeError:
-        return inputs, None
+    return inputs, length(inputs, what)
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
@@ -197,8 +202,11 @@ def progress_bar(show: bool | None, total: int | None, unit: str) -> Any:
 class Encoder:
     """Texts to arrays with one loaded model."""
 
-    def __init__(self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None) -> None:
+    def __init__(
+        self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None, typed: bool = True
+    ) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
+        self.typed = typed  # whether the model tells token types apart: tokenizers of DistilBERT and ModernBERT name some all the same
         self.hidden_size = int(engine.info["hidden_size"])
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
@@ -214,6 +222,7 @@ class Encoder:
                 return ""
             if not isinstance(name, str):
                 raise TypeError(f"prompt_name must be a string, not {type(name).__name__} {shown(name)}")
+            name = plain(name)
             if name not in self.config.prompts:
                 known = ", ".join(map(repr, self.config.prompts)) or "none: load(prompts={...}) gives it some"
                 hint = did_you_mean(name, self.config.prompts)
@@ -242,6 +251,8 @@ class Encoder:
         wanted = f"({'n' if shape[0] is None else shape[0]}, {shape[1]})"
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
+        if isinstance(out, np.ma.MaskedArray):
+            raise TypeError("out is a masked array; out=out.data takes its numbers alone")
         if out.dtype != np.float32:
             raise TypeError(f"out has dtype {out.dtype}; it must be float32")
         if out.ndim != 2 or out.shape[1] != shape[1] or (shape[0] is not None and out.shape[0] != shape[0]):
@@ -272,17 +283,17 @@ class Encoder:
     def _tokenise_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
         pairs: list[Pair] = []
         for i, pair in enumerate(window):
-            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-                raise TypeError(f"pair {first + i} is {pair!r}; it must be two strings (query, document)"[:300])
-            query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(pair))
+            parts = listed(itertools.islice(pair, 3)) if isinstance(pair, Sequence) and not isinstance(pair, str) else []
+            if len(parts) != 2:
+                raise TypeError(f"pair {first + i} is {shown(pair)}; it must be two strings (query, document)")
+            query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(parts))
             pairs.append((query, document))
         if self.config.lower_case:
             pairs = [(a.lower(), b.lower()) for a, b in pairs]
         return self._checked(self.tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
-    @staticmethod
-    def _checked(batch: Any, first: int, cuts: Cuts) -> Tokens:
-        tokens = Tokens(batch.ids, batch.offsets, batch.types)
+    def _checked(self, batch: Any, first: int, cuts: Cuts) -> Tokens:
+        tokens = Tokens(batch.ids, batch.offsets, batch.types if self.typed else None)
         empty = np.flatnonzero(np.diff(tokens.offsets) == 0)
         if empty.size:
             raise ValueError(
@@ -484,6 +495,8 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
 
 def _numbers(given: Any, name: str) -> Float32:
     """Rows of finite float32 numbers."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
         array = np.asarray(given)
     except ValueError as error:

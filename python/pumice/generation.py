@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import integer, real, shown
+from .arguments import integer, listed, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
@@ -115,30 +115,42 @@ class ModelSettings:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
+    suppressed: tuple[int, ...] = ()  # tokens that are never to be generated
+
+
+_GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
+TOP_K_OF_SAMPLING = 50  # what transformers samples from when a generation_config.json that samples does not say
 
 
 def model_settings(file: _core.ModelFile) -> ModelSettings:
     """general.sampling.* of a GGUF file; generation_config.json (then config.json for eos_token_id) of a folder."""
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
-        return ModelSettings(_checked_settings(found, file.path))
+        suppressed = _token_ids(file.get(_GGUF_SUPPRESSED), _GGUF_SUPPRESSED, file.path)
+        return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed)
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "generation_config.json"
     values = read_object(source)
     # transformers samples only when do_sample says so, and ignores temperature, top_k ... otherwise.
     names = ["repetition_penalty"]
-    found = {"temperature": 1.0} if values.get("do_sample") is True else {}
+    found = {"temperature": 1.0, "top_k": TOP_K_OF_SAMPLING} if values.get("do_sample") is True else {}
     if found:
         names += ["temperature", *_FILTERS]
     found |= {name: values[name] for name in names if values.get(name) is not None}
     eos = values.get("eos_token_id")
     if eos is None:
         eos = file.get("eos_token_id")
-    eos = eos.tolist() if isinstance(eos, np.ndarray) else eos
-    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]  # an id or several
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in eos):
-        raise ModelFormatError(f"{source}: eos_token_id is {eos!r}, not token ids"[:300], file=str(source), field="eos_token_id")
-    return ModelSettings(_checked_settings(found, str(source)), tuple(i for i in eos if i >= 0))
+    suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
+    return ModelSettings(_checked_settings(found, str(source)), _token_ids(eos, "eos_token_id", str(source)), suppressed)
+
+
+def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
+    """An id, several, or none; -1 and the like mean none."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise ModelFormatError(f"{file}: {name} is {value!r}, not token ids"[:300], file=file, field=name)
+    return tuple(i for i in ids if i >= 0)
 
 
 def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
@@ -153,16 +165,17 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
     return checked
 
 
-def resolve_params(call: Mapping[str, Any], model: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
+def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
     """The call's values, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
-    values: dict[str, Any] = dict(model)
+    values: dict[str, Any] = dict(model.sampling)
     for name, check in _RANGES.items():
         if call.get(name) is not None:
             values[name] = check(name, call[name])
     off = SamplingParams()
     if "temperature" not in values and any(values.get(name, getattr(off, name)) != getattr(off, name) for name in _FILTERS):
         values["temperature"] = 1.0
-    values["logit_bias"] = _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
+    values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
     values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
     if logprobs is not None and logprobs is not False:
@@ -216,6 +229,8 @@ BYTES = (bytes, bytearray, memoryview)
 
 def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
     """Ids as int32, each checked against the vocabulary."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
     try:
         array = np.asarray(None if isinstance(given, BYTES) else given)
     except ValueError:  # rows of different lengths
@@ -225,6 +240,10 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
+    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes them for 0 and 1
+        boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
+        if boolean is not None:
+            raise TypeError(f"{name}: token {boolean} is a boolean, not an id")
     wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
     if wrong.size:
         i = int(wrong[0])
@@ -233,9 +252,13 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
 
 
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
-    """A prompt as int32 ids: a str through the tokenizer, ids checked against the vocabulary."""
+    """A prompt as int32 ids: a str through the tokenizer, ids checked against the vocabulary.
+
+    A text that begins with the first token spelt out does not get a second one."""
     if isinstance(prompt, str):
         ids = np.ascontiguousarray(tokenizer.encode(check_text(prompt, name), add_special=add_special), np.int32)
+        if add_special and len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id:
+            ids = ids[1:]
     else:
         ids = check_ids(prompt, vocab_size, name, "a string or a row of token ids")
     if not ids.size:
@@ -255,7 +278,7 @@ def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
         return list(prompt), False
     if isinstance(prompt, (*BYTES, Mapping)) or not isinstance(prompt, Sequence):
         raise TypeError(f"prompt must be a string, token ids, or a list of either, not {type(prompt).__name__}")
-    prompts = list(prompt)
+    prompts = listed(prompt)
     if prompts and all(
         not isinstance(p, (str, Sequence, Mapping, *BYTES, np.ndarray)) or (isinstance(p, np.ndarray) and p.ndim == 0) for p in prompts
     ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,13 +43,37 @@ _QWEN35 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{
 _TEKKEN = _CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _GPT4O = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _SEED_CODER = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + _TAIL
+_MINICPM5 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
+_UFAKZEKA = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL  # Turkish suffixes stay at their apostrophe
+_EXAONE_MOE = (
+    _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_LINES = r"[^\n]+|\n+"
 _BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 _JAIS2_SPACES = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s{1}"
 _JAIS2 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|" + _JAIS2_SPACES
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-_DEEPSEEK3_WORDS = (
-    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + _TAIL
+_WORDS_AND_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
+_DEEPSEEK3_WORDS = _WORDS_AND_SIGNS + r"[\r\n]*|" + _TAIL
+_SPARK_WORDS = _WORDS_AND_SIGNS + r"|[\r\n]|\s+(?!\S)|\s+"
+# Digits in threes, counted from the right. A lookahead at every group would read a long number anew each time (quadratic): only the
+# first group, of one or two digits, looks to the end.
+_THREES = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))|\p{N}{1,3}"
+_ASCII_THREES = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))|\d{3}(?=\d)"
+_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only of numbers that no letter follows
+_ASIAN = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
+    "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
 )
+_YOUTU_SCRIPTS = (
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+|"
+    "[\u3105-\u312f]+|" + _CJK
+)
+_YOUTU_WORDS = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
+# Kimi: words of every script but Han, whose runs are words of their own.
+_KIMI = r"[\p{Han}]+|" + _CASED.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") % (_CONTRACTION + "?", _CONTRACTION + "?")
+_KIMI += r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
+_CHAMELEON = ("<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2)
 _DEEPSEEK_LETTERS = (
     (  # the letters with case of Unicode, spelt out in deepseek-llm's tokenizer.json
         r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
@@ -71,29 +95,41 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 @dataclass(frozen=True)
 class Split:
-    """How byte-level BPE cuts a text into words: each pattern cuts the pieces that the one before it left."""
+    """How BPE cuts a text into words: each pattern cuts the pieces that the one before it left."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token stays whole, whatever the merges say
     add_bos: bool = False  # when the file has no tokenizer.ggml.add_bos_token
     nfc: bool = False  # the model's own tokenizer.json normalises; GGUF cannot say so
+    bos: bool = True  # whether there is one when the file names none
+    double_separator: bool = False  # pairs of texts: between them the end token and a separator, unless add_sep_token says otherwise
+    ranked: bool = False  # the vocabulary is tiktoken's, whose ids are ranks: a file without merges has them there
+    raw: bool = False  # tokens are spelt in UTF-8 as it is, U+2581 for a space and <0x..> for bytes; not in GPT-2's alphabet
+    drop_spaces: bool = False  # what lies between the words is no part of the text
+    force_bos: bool = False  # files say no, and the model needs it
 
 
 _FAMILIES: tuple[tuple[str, Split], ...] = (
     ("default", Split((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))),
     (
-        "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe gigachat a.x-4.0 mellum modern-bert mpt "
+        "gpt-2 phi-2 jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum modern-bert mpt "
         "olmo jais trillion granite-docling exaone4",
         Split((_GPT2,)),
     ),
+    ("roberta-bpe jina-v1-en jina-v2-code", Split((_GPT2,), double_separator=True)),
     ("starcoder refact command-r smollm codeshell exaone minerva-7b mellum2", Split((r"\p{N}", _GPT2))),
     (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
         Split((_LLAMA3,), ignore_merges=True, add_bos=True),
     ),
-    ("dbrx smaug-bpe glm4 chatglm-bpe", Split((_LLAMA3,))),
+    ("dbrx smaug-bpe", Split((_LLAMA3,))),
+    ("glm4 glm5", Split((_LLAMA3,), ignore_merges=True, bos=False)),
+    ("chatglm-bpe", Split((_LLAMA3,), bos=False)),
+    ("minicpm5", Split((r"\p{N}{1,3}", _MINICPM5), ignore_merges=True)),
     ("qwen2 deepseek-r1-qwen", Split((_QWEN2,), nfc=True)),
     ("kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2", Split((_QWEN2,))),
+    ("laguna", Split((_LINES, _QWEN2))),
+    ("ufakzeka", Split((_UFAKZEKA,))),
     ("qwen35", Split((_QWEN35,), nfc=True)),
     ("tekken", Split((_TEKKEN,), ignore_merges=True, add_bos=True)),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", Split((_GPT4O,))),
@@ -101,13 +137,23 @@ _FAMILIES: tuple[tuple[str, Split], ...] = (
     ("deepseek-llm", Split(("[\r\n]", _DEEPSEEK_LETTERS, _DEEPSEEK_PUNCTUATION, r"\s+$", _DEEPSEEK_CJK, r"\p{N}+"))),
     ("deepseek-coder", Split(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_CJK, r"\p{N}"))),
     ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", Split((r"\p{N}{1,3}", _CJK, _DEEPSEEK3_WORDS))),
+    ("spark2_5", Split((r"\p{N}{1,3}", _CJK, _SPARK_WORDS, r"\p{N}"))),
+    ("afmoe", Split((_THREES, _ASIAN, _DEEPSEEK3_WORDS))),
+    ("superbpe", Split((r"\p{N}+", _ASCII_THREES))),
+    ("kimi-k2", Split((_KIMI,), ignore_merges=True, ranked=True)),
+    ("youtu", Split((_YOUTU_SCRIPTS, _YOUTU_WORDS), ignore_merges=True)),
+    ("exaone-moe", Split((_EXAONE_MOE,))),
+    ("chameleon", Split(_CHAMELEON, add_bos=True)),
     ("falcon", Split((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"))),
     ("poro-chat bloom gpt3-finnish", Split((_BLOOM,))),
     ("viking", Split((_BLOOM, r"\p{N}"))),
-    ("tiny_aya cohere2moe", Split((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))),
+    ("tiny_aya cohere2moe", Split((_AYA_THREES, _GPT4O))),
     ("bailingmoe bailingmoe2 llada-moe", Split((_BAILING,))),
     ("seed-coder", Split((_SEED_CODER,))),
     ("jais-2", Split((_JAIS2,))),
+    ("gemma4 granite-embed-multi-311m", Split((_LINES,), raw=True, force_bos=True)),
+    ("sarvam-moe", Split((_LINES,), raw=True)),
+    ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
 # tokenizer.ggml.pre -> split. A new name is a word above, a new family a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _FAMILIES for name in names.split()}
@@ -168,10 +214,12 @@ class Vocabulary:
             raise TokenizerError(f"the tokens {first[0]} and {first[1]} are both {self.tokens[first[0]]!r}. {FIX}")
         return ids
 
-    def added(self) -> list[AddedToken]:
-        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not."""
+    def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
+        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not.
+
+        masks: those that stand for a word with the space before it."""
         return [
-            AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False)
+            AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False, lstrip=self.tokens[i] in masks)
             for i in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
         ]
 
@@ -331,26 +379,51 @@ def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bo
     return backend
 
 
-def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str) -> Backend:
-    """Byte-level BPE as in GPT-2."""
+def _merge_pairs(vocabulary: Vocabulary, merges: Any, ranked: bool, where: str) -> list[tuple[str, str]]:
+    if merges is None and ranked:  # the token of the least id is merged first
+        order = -np.arange(len(vocabulary.tokens), dtype=np.float32)
+        pairs = spm_merges(vocabulary.tokens, order, vocabulary.of_type(NORMAL)).tolist()
+        return [(vocabulary.tokens[a], vocabulary.tokens[b]) for a, b in pairs]
     if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
         raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
-    ids = vocabulary.ids
-    pairs = []
-    for merge in merges:
-        left, space, right = merge[1:].partition(" ")  # a token may begin with a space, never hold one further on
-        if space:
-            pairs.append((merge[0] + left, right))
+    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, never hold one further on
+    return [(merge[0] + left, right) for merge, left, space, right in parted if space]
+
+
+def _bpe_model(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
-        model = models.BPE(ids, pairs, ignore_merges=split.ignore_merges)
+        return models.BPE(ids, pairs, **options)
     except Exception:  # a merge of tokens that do not exist: it can never be done
-        pairs = [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids]
-        model = models.BPE(ids, pairs, ignore_merges=split.ignore_merges)
-    backend = Backend(model)
+        return models.BPE(ids, [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids], **options)
+
+
+def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, lowercase: bool, where: str) -> Backend:
+    """BPE over the text as it is, as Gemma 4 has it: a space is spelt U+2581, what is no token becomes bytes."""
+    pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
+    options = {"unk_token": unk, "fuse_unk": True, "byte_fallback": bool(vocabulary.of_type(BYTE).any())}
+    backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges, **options))
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
+    if not split.drop_spaces:
+        steps.append(normalizers.Replace(" ", SPACE))
+    backend.normalizer = normalizers.Sequence(steps)
+    how = "removed" if split.drop_spaces else "isolated"
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), how) for p in split.patterns])
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_prefix_space: bool = False) -> Backend:
+    """Byte-level BPE as in GPT-2. add_prefix_space: before a text that does not begin with one."""
+    pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
+    backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
-    cuts = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
+    if add_prefix_space:  # ByteLevel does it only together with GPT-2's own cuts
+        cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
+    else:
+        cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -366,8 +439,12 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
     "gpt2": {"bos": 11, "eos": 11},
+    "gemma4": {},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
+# XLM-R and its kin are tokenizers of kind t5, too, and begin so.
+_XLMR_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+_XLMR_IDS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3}
 
 
 def build(get: Callable[[str], Any], where: str) -> Built:
@@ -377,7 +454,11 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         found = "has no tokenizer (tokenizer.ggml.model is missing)" if kind is None else f"has a tokenizer of kind {kind!r}"
         raise TokenizerError(f"{where} {found}; known kinds: {', '.join(_DEFAULT_IDS)}. {FIX}")
     vocabulary = _checked_vocabulary(get("tokenizer.ggml.tokens"), get("tokenizer.ggml.scores"), get("tokenizer.ggml.token_type"), where)
-    special = _special_ids(get, kind, len(vocabulary.tokens), where)
+    split = SPLITS["gemma4"] if kind == "gemma4" else _split(get("tokenizer.ggml.pre"), where) if kind == "gpt2" else Split(())
+    defaults = _XLMR_IDS if kind == "t5" and _is_xlmr(vocabulary) else _DEFAULT_IDS[kind]
+    if not split.bos:
+        defaults = {role: i for role, i in defaults.items() if role != "bos"}
+    special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
     if (vocabulary.types[list(ends)] != CONTROL).any():  # some files type <|im_end|> and the like as text
         types = vocabulary.types.copy()
@@ -391,14 +472,17 @@ def build(get: Callable[[str], Any], where: str) -> Built:
     def text(role: str) -> str | None:
         return vocabulary.tokens[special[role]] if role in special else None
 
-    add_bos, add_eos = False, False
+    edges = _Edges()
     if kind == "llama":
         backend = spm_bpe(vocabulary, text("unk"), flag("add_space_prefix", True))
-        add_bos = True
-    elif kind == "gpt2":
-        split = _split(get("tokenizer.ggml.pre"), where)
-        backend = byte_bpe(vocabulary, get("tokenizer.ggml.merges"), split, where)
-        add_bos = split.add_bos
+        edges = _Edges(bos=True, repeat_bos=True)
+    elif kind in ("gpt2", "gemma4"):
+        merges = get("tokenizer.ggml.merges")
+        if split.raw:
+            backend = raw_bpe(vocabulary, merges, split, text("unk"), flag("normalizer.lowercase", False), where)
+        else:
+            backend = byte_bpe(vocabulary, merges, split, where)
+        edges = _Edges(bos=split.add_bos, sep=split.double_separator)
     elif kind == "bert":
         lowercase = flag("normalizer.lowercase", True)
         backend = word_piece(_hash_spelling(vocabulary), text("unk") or "[UNK]", lowercase, flag("normalizer.strip_accents", lowercase))
@@ -408,28 +492,71 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
+        # An encoder of this kind is XLM-R's: <s> and </s> around a text, also in old files that do not say so, and spaces collapsed
+        # whatever the file says: converters took the key from clean_up_tokenization_spaces, which is about decoding.
+        encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
         backend = unigram(
             vocabulary,
             special["unk"],
             np.asarray([] if charsmap is None else charsmap).astype(np.uint8).tobytes(),
             flag("add_space_prefix", True),
-            flag("remove_extra_whitespaces", False),
+            encoder or flag("remove_extra_whitespaces", False),
             bool(vocabulary.of_type(BYTE).any()),
         )
-        add_eos = True
-    backend.add_tokens(_added(vocabulary, kind))
+        edges = _Edges(bos=encoder, eos=True, sep=encoder)
+    # The mask of RoBERTa's kin stands for a word with the space before it. Gemma has a token of that name, and no space in it.
+    masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
+    if kind in ("gpt2", "t5") and "mask" in special:
+        masks.add(vocabulary.tokens[special["mask"]])
+    backend.add_tokens(_added(vocabulary, kind, masks))
 
     if kind == "bert":
-        set_template(backend, special.get("cls", special.get("bos")), special.get("sep"), pair=True)
+        bert_template(backend, special.get("cls", special.get("bos")), special.get("sep"))
     else:
-        edges: list[int | None] = []
-        for role, default in (("bos", add_bos), ("eos", add_eos)):
-            wanted = flag(f"add_{role}_token", default)
-            if wanted and role not in special:
-                raise TokenizerError(f"{where}: a {role} token is to be added (tokenizer.ggml.add_{role}_token) but none is named. {FIX}")
-            edges.append(special[role] if wanted else None)
-        set_template(backend, edges[0], edges[1])
+        edges = edges.as_said(flag, bos=split.force_bos)
+        _edge_template(backend, edges, special, where)
     return Built(backend, special.get("bos"), ends, special)
+
+
+def _is_xlmr(vocabulary: Vocabulary) -> bool:
+    return vocabulary.tokens[: len(_XLMR_TOKENS)] == _XLMR_TOKENS
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Which special tokens stand around a text, and between two: A [eos] [sep] [bos] B."""
+
+    bos: bool = False
+    eos: bool = False
+    sep: bool = False
+    repeat_bos: bool = False  # before the second text, too; so where nothing else parts two texts
+
+    def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:
+        """What the file's own keys make of it; bos=True: whatever they say."""
+        said = {name: flag(f"add_{name}_token", getattr(self, name)) for name in ("bos", "eos", "sep")}
+        return replace(self, **{**said, "bos": bos or said["bos"]})
+
+
+def _edge_template(backend: Backend, edges: _Edges, special: dict[str, int], where: str) -> None:
+    special = {"sep": special["eos"], **special} if "eos" in special else special
+    for role in ("bos", "eos", "sep"):
+        if getattr(edges, role) and role not in special:
+            raise TokenizerError(f"{where}: a {role} token is to be added (tokenizer.ggml.add_{role}_token) but none is named. {FIX}")
+    first, last, sep = (special[role] if getattr(edges, role) else None for role in ("bos", "eos", "sep"))
+    between = [last, sep, first if edges.repeat_bos or last is sep is None else None]
+    set_template(backend, _present(first), _present(*between), _present(last))
+
+
+def _present(*ids: int | None) -> list[int]:
+    return [i for i in ids if i is not None]
+
+
+def bert_template(backend: Backend, first: int | None, last: int | None) -> None:
+    """[CLS] A [SEP] B [SEP], the second text of type 1. MPNet, whose first token is <s>, takes pairs as RoBERTa does."""
+    if first is not None and last is not None and backend.id_to_token(first) == "<s>":
+        set_template(backend, [first], [last, last], [last])
+    else:
+        set_template(backend, _present(first), _present(last), _present(last), second_type=1)
 
 
 def _ends(vocabulary: Vocabulary, special: dict[str, int]) -> tuple[int, ...]:
@@ -453,8 +580,8 @@ def _split(name: Any, where: str) -> Split:
     return SPLITS[name]
 
 
-def _special_ids(get: Callable[[str], Any], kind: str, count: int, where: str) -> dict[str, int]:
-    ids = {role: i for role, i in _DEFAULT_IDS[kind].items() if i < count}
+def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int, where: str) -> dict[str, int]:
+    ids = {role: i for role, i in defaults.items() if i < count}
     for role, key in _ROLE_KEYS.items():
         name = f"tokenizer.ggml.{key}_token_id"
         value = get(name)
@@ -482,28 +609,25 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
     return Vocabulary(tokens, None, vocabulary.types).ids
 
 
-def _added(vocabulary: Vocabulary, kind: str) -> list[AddedToken]:
+def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[AddedToken]:
     if kind != "bert":
-        return vocabulary.added()
+        return vocabulary.added(masks)
     # Bracketed names are special in every BERT vocabulary, also in files that type them as normal.
     return [
-        AddedToken(token, special=True, normalized=False)
+        AddedToken(token, special=True, normalized=False, lstrip=token in masks)
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
         if t in (CONTROL, UNKNOWN) or token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     ]
 
 
-def set_template(backend: Backend, first: int | None, last: int | None, pair: bool = False) -> None:
-    """Has encode() put a token before and after each text. With pair=True the texts of a pair share the first one and differ in type."""
-    if first is None and last is None:
+def set_template(backend: Backend, before: list[int], between: list[int], after: list[int], second_type: int = 0) -> None:
+    """Has encode() put tokens around a text (before, after) and between two of a pair. second_type: of the second text and what follows."""
+    if not before and not after and not between:
         return
-    tokens = [
-        {"id": name, "ids": [i], "tokens": [backend.id_to_token(i)]} for name, i in (("first", first), ("last", last)) if i is not None
-    ]
-    head, tail = ["first"] * (first is not None), ["last"] * (last is not None)
-    second = 1 if pair else 0
+    named = {f"token{i}": i for i in [*before, *between, *after]}
+    head, middle, tail = ([f"token{i}" for i in part] for part in (before, between, after))
     backend.post_processor = processors.TemplateProcessing(
         single=[*head, "$A", *tail],
-        pair=[*head, "$A", *tail, *(f"{t}:{second}" for t in ([] if pair else head)), f"$B:{second}", *(f"{t}:{second}" for t in tail)],
-        special_tokens=tokens,
+        pair=[*head, "$A", *middle, f"$B:{second_type}", *(f"{name}:{second_type}" for name in tail)],
+        special_tokens=[{"id": name, "ids": [i], "tokens": [backend.id_to_token(i)]} for name, i in named.items()],
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .arguments import shown, shown_path
+from .arguments import plain, shown, shown_path
 from .interruptible import interruptible
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
@@ -48,6 +48,7 @@ def resolve(source: str | os.PathLike[str]) -> Path:
         raise TypeError("source must be a str path, not bytes; os.fsdecode() turns one into the other")
     if not text or "\0" in text:
         raise ValueError(f"source={shown(text)} is not a path")
+    text = plain(text)
     path = Path(text).expanduser()
     try:
         path.stat()

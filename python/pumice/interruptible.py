@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import math
+import os
 import threading
+import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .limits import is_tight
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02  # how often the waiting thread looks for signals
+EXIT_SECONDS = 2.0  # how long Python's end waits for tasks that nobody waits for; the tokenizer of 262,144 words takes one
+
+_running: set[Task[Any]] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)  # their threads are the parent's
+
+
+@atexit.register
+def _wait_for_tasks() -> None:
+    """Once Python ends, a thread that asks for the GIL is unwound, which compiled packages of the older kind take for a crash."""
+    end = time.monotonic() + EXIT_SECONDS
+    with contextlib.suppress(KeyboardInterrupt):
+        for task in list(_running):
+            task.wait(end - time.monotonic())
 
 
 class Task(Generic[T]):
-    """Runs work in a thread of its own, which dies with the process. result() may be interrupted; the work then ends unseen."""
+    """Runs work in a thread of its own, which dies with the process. wait() and result() may be interrupted; the work then ends unseen."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._value: T | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
         if not is_tight():
+            _running.add(self)
             try:
                 threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
                 return
@@ -34,12 +54,18 @@ class Task(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
+            _running.discard(self)
             self._done.set()
 
-    def result(self) -> T:
-        """Waits in steps of 20 ms; raises what the work raised."""
-        while not self._done.wait(POLL_SECONDS):
+    def wait(self, seconds: float = math.inf) -> None:
+        """Until the work has ended, but no longer; what it raises is left to result(). In steps of 20 ms."""
+        end = time.monotonic() + seconds
+        while not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
+
+    def result(self) -> T:
+        """Waits for the work; raises what it raised."""
+        self.wait()
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, plain, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
 from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
 from .generation import (
@@ -63,7 +63,7 @@ class LoadKeywords(TypedDict, total=False):
     gpu_layers: int | str
     quantize: str | None
     n_ctx: int | None
-    kv_dtype: str
+    kv_dtype: str | None
     kv_budget: int | str
     compute: str
     threads: int | None
@@ -77,7 +77,6 @@ class LoadKeywords(TypedDict, total=False):
 LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "device": "auto",
     "gpu_layers": "auto",
-    "kv_dtype": "f16",
     "kv_budget": "auto",
     "compute": "auto",
 }
@@ -105,8 +104,10 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     o["gpu_layers"] = choice_or_integer("gpu_layers", o["gpu_layers"], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
-    choice("kv_dtype", o["kv_dtype"], ("f16", "f32", "q8_0"))
+    choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
+    if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
+        o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     choice("pooling", o["pooling"], (None, *POOLINGS))
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
@@ -159,8 +160,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         "auto": as many as its free memory holds beside their keys and values.
     quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
     n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
-    kv_dtype: "f16" | "f32" | "q8_0".  kv_budget: bytes for all sequences and cached prefixes together, or "auto".
-    compute: "auto" | "float32" (nothing is rounded in products).  threads: None: as many as the machine grants this process.
+    kv_dtype: "f16" | "f32" | "q8_0"; None: "f32" with compute="float32", else "f16".
+    kv_budget: bytes for all sequences and cached prefixes together, or "auto".
+    compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
     pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.
@@ -179,7 +181,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
-        from .tokenizers import load_tokenizer
+        from .tokenizer_files import load_tokenizer
 
         return load_tokenizer(file, checked["tokenizer"])
 
@@ -188,6 +190,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     bar = _LoadBar(checked["progress"], path.name)
     try:
         engine, lost = _load_engine(file, checked, config, bar.update)
+    except Exception:
+        tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
+        raise
     finally:
         bar.close()
     try:
@@ -300,7 +305,7 @@ class Model:
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
         self._activation = activation if isinstance(activation, str) else None
-        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation)
+        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation, _has_types(file))
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
@@ -311,6 +316,7 @@ class Model:
             "similarity": config.similarity,
             "max_tokens": self._encoder.max_tokens,
             "sampling": dict(settings.sampling),
+            "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
         }
 
     # ------------------------------------------------------------ encode
@@ -413,8 +419,8 @@ class Model:
     ) -> list[encoding.RankHit]:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
         self._need("classify", "rank()")
-        encoding.check_text(query, "query")
-        texts = list(encoding.items_of(documents, "documents")[0])
+        query = encoding.check_text(query, "query")
+        texts = listed(encoding.items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
         if scores.shape[1] != 1:
@@ -428,8 +434,8 @@ class Model:
     def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
         """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
 
-        prompt: a string (the model's special tokens are added), token ids (taken as they are), or a list of either; a list runs as
-            one batch.
+        prompt: a string (the model's special tokens are added; a first token that it spells out is not doubled), token ids (taken as
+            they are), or a list of either; a list runs as one batch.
         max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
             model's own setting, else it is off. A filter without a temperature means temperature 1.
@@ -459,8 +465,8 @@ class Model:
         single = single and params.n == 1
         return self._start(ids, params, lambda found: found[0] if single else found, stream)
 
-    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str], add_special: bool = True) -> list[Int32]:
-        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"], add_special=add_special)
+    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
+        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
 
         def all_ids() -> list[Int32]:
             return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
@@ -469,7 +475,7 @@ class Model:
         return interruptible(all_ids) if long else all_ids()
 
     def _params(self, sampling: Mapping[str, Any]) -> Any:
-        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings.sampling, self._tokenizer, self.info["vocab_size"])
+        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
 
     def _start(self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool) -> Any:
         if not ids:
@@ -493,6 +499,7 @@ class Model:
         tools: None = None,
         dry_run: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        parse_special: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Any:
         """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
@@ -500,7 +507,9 @@ class Model:
         messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
             of them; there is no guessed template: ChatTemplateError says what to do without one.
         dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables for the template.  max_tokens: another name of max_new_tokens.
+        template_kwargs: further variables for the template, such as tools, documents or enable_thinking.
+        parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
+        max_tokens: another name of max_new_tokens.
         Everything else as in generate(). response_format and tools are not there yet.
         """
         for name, value in (("response_format", response_format), ("tools", tools)):
@@ -519,10 +528,8 @@ class Model:
         variables = check_template_kwargs(template_kwargs)
         params = self._params(options)
         template = self._chat_template()
-        text = interruptible(lambda: template.render(conversation, add_generation_prompt=True, **variables))
-        if not text:
-            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
-        ids = self._prompt_ids([text], ["the rendered conversation"], add_special=False)  # the template writes the special tokens itself
+        parse_special = flag("parse_special", parse_special)
+        text, ids = interruptible(lambda: self._rendered(template, conversation, variables, parse_special))
 
         def finish(found: list[Generation]) -> Any:
             results = [ChatResult(**vars(g), prompt=text) for g in found]
@@ -534,6 +541,17 @@ class Model:
             empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
             return ChatResult(text="", ids=nothing, timings={}, device=str(self.info.get("device", "")), prompt=text, **known, **empty)
         return self._start(ids, params, finish, stream)
+
+    def _rendered(
+        self, template: ChatTemplate, conversation: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool
+    ) -> tuple[str, list[Int32]]:
+        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
+        control = None if parse_special else self._tokenizer.control
+        prompt = template.prompt(conversation, control, add_generation_prompt=True, **variables)
+        if not prompt.text:
+            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
+        ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
+        return prompt.text, [prompt_ids(ids, self._tokenizer, self.info["vocab_size"], name="the rendered conversation")]
 
     def _chat_template(self) -> ChatTemplate:
         with self._template_lock:
@@ -566,11 +584,32 @@ class Model:
         self._need("generate", "score()")
         return self._core.score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
+    @checked_keywords()
+    @_survives_its_device
+    def hidden_states(self, ids: str | Ids, layers: int | Sequence[int] | None = None) -> Float32:
+        """The rows of a text inside the model: float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
+
+        ids: a text (with the tokens that the model wants around it), or token ids.
+        layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm
+            where the model has one; -1 is the last, -2 the one before. None: all, from 0 on, as output_hidden_states=True of transformers.
+
+        Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
+        Raises ContextLengthError for longer texts, ValueError for layers that are not there."""
+        count = self.info["layers"]
+        if layers is None:
+            wanted = list(range(count + 1))
+        else:
+            wanted = [integer("layers", layer, -count - 1, count) for layer in ([layers] if isinstance(layers, int) else layers)]
+        at = np.array([layer % (count + 1) for layer in wanted], np.int32)
+        text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
+        rows = self._core.hidden_states(np.ascontiguousarray(text, np.int32), at)
+        return rows[0] if isinstance(layers, int) else rows
+
     # ------------------------------------------------------------ tokens
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
         """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
-        encoding.check_text(text, "text")
+        text = encoding.check_text(text, "text")
         add_special = flag("add_special", add_special)
         work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
         ids = interruptible(work) if len(text) > encoding.DIRECT_CHARACTERS else work()
@@ -589,8 +628,9 @@ class Model:
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizers.Tokenizer that this model uses."""
-        return self._tokenizer.backend
+        """A copy of the tokenizers.Tokenizer of this model, always the same one: what is changed in it (padding, truncation, added
+        tokens) changes nothing that the model gives. load(tokenizer=) takes a changed one."""
+        return self._tokenizer.shared_copy
 
     # ------------------------------------------------------------ the model itself
     def _move_to_cpu(self, lost_core: _core.Model, lost: DeviceLostError) -> None:
@@ -600,7 +640,7 @@ class Model:
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
-            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation)
+            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation, self._encoder.typed)
             self.info.update(core.info)
             lost_core.close()
         warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
@@ -702,6 +742,11 @@ class Model:
         return _reload, (str(self.path), options)
 
 
+def _has_types(file: _core.ModelFile) -> bool:
+    """Whether the file has vectors of two or more token types (token_types in GGUF)."""
+    return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)
+
+
 def check_template_kwargs(given: Any) -> dict[str, Any]:
     if given is None:
         return {}
@@ -740,6 +785,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         messages = [{"role": "user", "content": messages}]
     if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
         raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
+    messages = listed(messages)
     if not messages:
         raise ValueError("messages is empty; a conversation has at least one message")
     for i, message in enumerate(messages):
@@ -755,5 +801,6 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
     checked = []
     for i, message in enumerate(messages):
         calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
-        checked.append({**message, "content": None if calls_tools else check_content(message["content"], f"the content of message {i}")})
+        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
+        checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked

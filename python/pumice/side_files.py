@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -19,6 +20,10 @@ def read_text(path: Path) -> str | None:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO must not hang us
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ModelFormatError(f"{path} is a link that leads back to itself", file=str(path)) from None
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):

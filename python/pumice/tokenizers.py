@@ -1,20 +1,16 @@
-"""Texts to token ids and back, through the `tokenizers` package: from a folder's tokenizer files or from a GGUF file's metadata."""
+"""Texts to token ids and back, through the `tokenizers` package."""
 
 from __future__ import annotations
 
-import base64
 import codecs
 import json
-import os
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,23 +18,21 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from . import gguf_tokenizer
-from .arguments import shown, shown_path
-from .errors import ModelFormatError, TokenizerError
-from .gguf_tokenizer import BYTE, SPACE, Built, Vocabulary, end_ids
+from .arguments import shown
+from .control_tokens import ControlTokens, with_own_tokens
+from .errors import TokenizerError
+from .gguf_tokenizer import SPACE
 from .limits import check_memory
-from .side_files import read_object, read_text
-
-if TYPE_CHECKING:
-    from ._core import ModelFile
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
-# Bytes that the tokenizers package may take: per character of a text, per byte of a tokenizer.json.
-TEXT_MEMORY = 256
-FILE_MEMORY = 24
-NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
+TEXT_MEMORY = 256  # bytes that the tokenizers package may take per character of a text
+
+
+def copy_of(backend: Backend) -> Backend:
+    """With parts of its own: Backend(model) and its like share the model, the normalizer and the others."""
+    return Backend.from_str(backend.to_str())
 
 
 @dataclass(frozen=True)
@@ -100,10 +94,16 @@ class Tokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
-        _check_template(backend)
-        with _no_panic("trying the tokenizer"):
-            self._single, self._pair = self._layouts()
+        check_template(backend)
+        with no_panic("trying the tokenizer"):
+            self._single, self._pair = layouts_of(backend)
         self._decoding = _Decoding.of(self)
+
+    @property
+    def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The special tokens before and after a text, as the vocabulary spells them."""
+        before, after = (tuple(map(self.token, part)) for part in self._single.parts)
+        return before, after
 
     # ---- text to ids
 
@@ -111,18 +111,35 @@ class Tokenizer:
         """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
-        with _no_panic("tokenising"):
-            ids = (self.backend if parse_special else self._plain_backend).encode(text, add_special_tokens=False).ids
+        backend = self.backend if parse_special else self._plain[0]
+        with no_panic("tokenising"):
+            ids = backend.encode(text, add_special_tokens=False).ids
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """The ids of texts in a row, each with its own parse_special: a prompt's own words beside what a user wrote."""
-        ids = [self.encode(text, add_special=False, parse_special=parse) for text, parse in parts]
+        """The ids of one text given in parts, each with its own parse_special: a prompt's own words beside what a user wrote."""
+        parts = list(parts)
+        for text, _ in parts:
+            _check_text(text)
+        if all(parse for _, parse in parts):
+            return self.encode("".join(text for text, _ in parts), add_special)
+        check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
+        plain, prefix, id_of = self._plain
+        with no_panic("tokenising"):
+            named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
+            ids = [id_of.get(i, i) for i in plain.encode(named, add_special_tokens=False).ids]
         before, after = self._single.parts if add_special else ((), ())
-        return np.concatenate([_int32(before), *ids, _int32(after)])
+        return _int32([*before, *ids, *after])
+
+    def _with_prefix(self, text: str, prefix: str) -> str:
+        pieces, at = [], 0
+        for start, token in self.control.find(text):
+            pieces += [text[at:start], prefix, token]
+            at = start + len(token)
+        return "".join([*pieces, text[at:]])
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
         """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
@@ -211,39 +228,26 @@ class Tokenizer:
 
     # ---- inside
 
-    def _layouts(self) -> tuple[_Layout, _Layout]:
-        probe = next((t for t in ("a", "1", ".", "\u4e00") if self.backend.encode(t, add_special_tokens=False).ids), None)
-        if probe is None:
-            return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
-        layouts = []
-        for texts in ((probe,), (probe, probe)):
-            encoding = self.backend.encode(*texts)
-            parts: list[list[int]] = [[]]
-            part_types: list[list[int]] = [[]]
-            text_types: list[int] = []
-            previous = None
-            for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
-                if of is None:
-                    parts[-1].append(token)
-                    part_types[-1].append(kind)
-                elif of != previous:
-                    text_types.append(kind)
-                    parts.append([])
-                    part_types.append([])
-                previous = of if of is not None else previous
-            layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
-        return layouts[0], layouts[1]
+    @cached_property
+    def control(self) -> ControlTokens:
+        """The special tokens as texts."""
+        return ControlTokens(self.added)
 
     @cached_property
-    def _plain_backend(self) -> Backend:
-        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text."""
+    def shared_copy(self) -> Backend:
+        """A backend for others to use and to change."""
+        return copy_of(self.backend)
+
+    @cached_property
+    def _plain(self) -> tuple[Backend, str, dict[int, int]]:
+        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text.
+
+        It knows them by names of its own, which begin with characters drawn by chance: (tokenizer, those characters, its ids -> ids)."""
         plain = Backend(self.backend.model)
         for part in ("normalizer", "pre_tokenizer"):
             if (value := getattr(self.backend, part)) is not None:
                 setattr(plain, part, value)
-        plain.add_tokens([self.added[i] for i in sorted(self.added)])
-        plain.encode_special_tokens = True
-        return plain
+        return plain, *with_own_tokens(self.added, plain)
 
     def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
         if isinstance(texts, str):
@@ -251,7 +255,7 @@ class Tokenizer:
         texts = list(texts)
         check_memory(TEXT_MEMORY * sum(len(text) for text in texts if isinstance(text, str)), f"tokenising {len(texts)} texts")
         try:
-            with _no_panic("tokenising"):
+            with no_panic("tokenising"):
                 return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
         except (TypeError, UnicodeError):
             for i, text in enumerate(texts):
@@ -262,6 +266,31 @@ class Tokenizer:
         if most is None or len(ids) <= most:
             return ids
         return ids[len(ids) - most :] if self.truncate_left else ids[:most]
+
+
+def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
+    """Of one text, and of two."""
+    probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
+    if probe is None:
+        return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
+    layouts = []
+    for texts in ((probe,), (probe, probe)):
+        encoding = backend.encode(*texts)
+        parts: list[list[int]] = [[]]
+        part_types: list[list[int]] = [[]]
+        text_types: list[int] = []
+        previous = None
+        for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+            if of is None:
+                parts[-1].append(token)
+                part_types[-1].append(kind)
+            elif of != previous:
+                text_types.append(kind)
+                parts.append([])
+                part_types.append([])
+            previous = of if of is not None else previous
+        layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
+    return layouts[0], layouts[1]
 
 
 def _int32(ids: Sequence[int]) -> Int32:
@@ -314,7 +343,7 @@ def _check_text(text: Any, name: str = "text") -> None:
 
 
 @contextmanager
-def _no_panic(doing: str) -> Iterator[None]:
+def no_panic(doing: str) -> Iterator[None]:
     """What fails inside `tokenizers` is a bare Exception, or a panic: a BaseException that `except Exception` lets through."""
     try:
         yield
@@ -324,7 +353,7 @@ def _no_panic(doing: str) -> Iterator[None]:
         raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
 
 
-def _check_template(backend: Backend) -> None:
+def check_template(backend: Backend) -> None:
     """A template of special tokens that names one it does not define is a panic inside the tokenizers package, which prints."""
     processor = backend.post_processor
     waiting = [json.loads(processor.__getstate__())] if processor is not None else []
@@ -448,7 +477,7 @@ class DecodeStream:
             raise ValueError(f"there is no token {min(unknown)}: the vocabulary has {backend.get_vocab_size()}")
         if unknown:
             return "".join(UNKNOWN if i in unknown else self._step_together([i]) for i in new)
-        with _no_panic("decoding"):
+        with no_panic("decoding"):
             known = backend.decode(self._neighbour, skip_special_tokens=False) if self._neighbour else ""
             text = backend.decode(self._neighbour + new, skip_special_tokens=False)
         self._neighbour = new[-1:]
@@ -465,297 +494,3 @@ def _id_list(ids: Iterable[int] | Int32 | int) -> list[int]:
     if min(flat) < 0 or max(flat) >= 1 << 31:
         raise ValueError(f"there is no token {min(flat) if min(flat) < 0 else max(flat)}")
     return flat
-
-
-# ---- loading -------------------------------------------------------------------------------------
-
-
-def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
-    """The tokenizer of a model. override: a tokenizer.json, a folder with one, a tokenizers.Tokenizer or a pumice Tokenizer."""
-    if isinstance(override, Tokenizer):
-        return override
-    if override is not None and not isinstance(override, str | os.PathLike):
-        backend = getattr(override, "backend_tokenizer", override)  # transformers wraps one
-        if not isinstance(backend, Backend):
-            raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
-        return _with_files(Backend.from_str(backend.to_str()), _folder_of(file), file)
-    if override is not None:
-        if not str(override):
-            raise ValueError('tokenizer="" is no path; None takes the model\'s own')
-        path = Path(override)
-        if not path.exists():
-            raise FileNotFoundError(f"tokenizer={shown(str(override))}: there is no such file or folder")
-        if not path.is_dir() and not path.is_file():
-            raise TokenizerError(f"tokenizer={shown(str(override))} is neither a regular file nor a folder")
-        folder = path if path.is_dir() else path.parent
-        return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
-    if file.kind == "gguf":
-        check_memory(0, f"building the tokenizer of {file.path}")
-        with _no_panic("building the tokenizer"), _typed(file.path):
-            built = gguf_tokenizer.build(file.get, file.path)
-        return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
-    folder = _folder_of(file)
-    return _with_files(_read_backend(folder, None), folder, file)
-
-
-def _folder_of(file: ModelFile) -> Path:
-    path = Path(file.path)
-    return path if path.is_dir() else path.parent
-
-
-@contextmanager
-def _typed(where: str) -> Iterator[None]:
-    """The `tokenizers` package raises plain Exception, and TypeError for text that is no Unicode."""
-    try:
-        yield
-    except (TokenizerError, ModelFormatError, OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise TokenizerError(f"{where}: the tokenizer cannot be built: {error}. {gguf_tokenizer.FIX}") from error
-
-
-def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
-    path = named or folder / "tokenizer.json"
-    with _no_panic(f"reading {path}"), _typed(str(path)):
-        if named is not None and named.suffix == ".model":
-            return _sentencepiece(_read_bytes(named), named)
-        if named is not None and named.suffix == ".txt":
-            return _bert(named, folder)
-        # What is there and cannot be read is an error: the next file might say something else.
-        if os.path.lexists(path):
-            return _backend_of(_read_bytes(path), path)
-        if os.path.lexists(folder / "vocab.txt"):
-            return _bert(folder / "vocab.txt", folder)
-        if os.path.lexists(folder / "tokenizer.model"):
-            return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
-    raise TokenizerError(f"{folder} has no tokenizer.json, vocab.txt or tokenizer.model. {gguf_tokenizer.FIX}")
-
-
-def _read_bytes(path: Path) -> bytes:
-    if not path.is_file():
-        what = "not a regular file" if path.exists() else "a link to nothing" if path.is_symlink() else "not there"
-        raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
-    size = path.stat().st_size
-    if size > MAX_TOKENIZER_BYTES:
-        raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")
-    return path.read_bytes()
-
-
-_CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-_SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)  # a letter of that name, as nobody writes it
-
-
-def _backend_of(data: bytes, path: Path) -> Backend:
-    """A tokenizer.json. Two things in it would end the process inside the tokenizers package, and are looked at before."""
-    if _SPELT_OTHERWISE.search(data):
-        data = json.dumps(json.loads(data), ensure_ascii=False).encode()
-    charsmaps = set()
-    for found in _CHARSMAP.finditer(data):
-        try:
-            charsmap = base64.b64decode(json.loads(found[1]), validate=True)
-        except ValueError:
-            raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
-        gguf_tokenizer.check_charsmap(charsmap, str(path))
-        charsmaps.add(found.start(1))
-    # Strings too long for tokens: what lies between two quotes that no backslash escapes (33 MB: 0.3 s).
-    text = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(text == ord('"'))
-    quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
-    for i in np.flatnonzero(np.diff(quotes) > gguf_tokenizer.LONGEST_TOKEN):
-        if int(quotes[i]) not in charsmaps:
-            raise TokenizerError(
-                f"{path}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
-                f"{gguf_tokenizer.LONGEST_TOKEN}. {gguf_tokenizer.FIX}"
-            )
-    check_memory(FILE_MEMORY * len(data), f"building the tokenizer of {path}")
-    return Backend.from_buffer(data)
-
-
-def _bert(vocabulary: Path, folder: Path) -> Backend:
-    text = read_text(vocabulary)
-    config = read_object(folder / "tokenizer_config.json")
-    tokens = (text or "").removesuffix("\n").replace("\r\n", "\n").split("\n")
-    ids = {token: i for i, token in enumerate(tokens)}
-    names = {role: _content(config.get(f"{role}_token")) or f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
-    backend = gguf_tokenizer.word_piece(
-        ids,
-        names["unk"],
-        bool(config.get("do_lower_case", True)),
-        config.get("strip_accents"),
-        bool(config.get("tokenize_chinese_chars", True)),
-    )
-    for role in ("cls", "sep"):
-        if names[role] not in ids:
-            raise TokenizerError(f"{vocabulary} has no token {names[role]!r}. {gguf_tokenizer.FIX}")
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in names.values() if t in ids])
-    gguf_tokenizer.set_template(backend, ids[names["cls"]], ids[names["sep"]], pair=True)
-    return backend
-
-
-# The roles that tokenizer_config.json and special_tokens_map.json give tokens.
-_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-
-
-def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
-    """A backend with what the files beside it say about special tokens, lengths and the end of generation."""
-    built = source if isinstance(source, Built) else Built(source, None, ())
-    backend = built.backend
-    config = read_object(folder / "tokenizer_config.json")
-    names = {**read_object(folder / "special_tokens_map.json"), **config}
-    with _no_panic("adding special tokens"), _typed(str(folder)):
-        special = {**built.special, **_add_special(backend, names)}
-    ends = set(built.eos_ids)
-    if "eos" in special:
-        ends.add(special["eos"])
-    for name in ("generation_config.json", "config.json"):
-        stated = read_object(folder / name).get("eos_token_id")
-        ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
-    bos = special.get("bos", built.bos_id)
-    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: the ids are the same, the file knows the ends
-        for role in ("bos", "eos", "eot", "eom"):
-            stated = file.get(f"tokenizer.ggml.{role}_token_id")
-            if isinstance(stated, int | np.integer) and 0 <= int(stated) < backend.get_vocab_size():
-                special.setdefault(role, int(stated))
-                if role != "bos":
-                    ends.add(int(stated))
-        bos = special.get("bos", bos)
-        ends.update(end_ids(backend.token_to_id, ()))
-    length = config.get("model_max_length")
-    limited = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < NO_LENGTH
-    return Tokenizer(
-        backend,
-        bos_id=bos,
-        eos_ids=ends,
-        special=special,
-        max_length=int(length) if limited else None,  # type: ignore[arg-type]
-        truncate_left=config.get("truncation_side") == "left",
-    )
-
-
-def _content(token: Any) -> str | None:
-    """A token in tokenizer_config.json: a string, or an object whose content is one."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
-
-
-def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
-    """Makes the tokens that the files call special match whole; gives role -> id. None gets a new id: the model has no row for it."""
-    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-    spec = names.get("added_tokens_decoder")
-    decoder = spec if isinstance(spec, dict) else {}
-    missing = []
-    for key, value in sorted(decoder.items(), key=lambda item: int(item[0]) if item[0].isdecimal() else -1):
-        content = _content(value)
-        if content is not None and content not in known and isinstance(value, dict) and backend.token_to_id(content) == _as_id(key):
-            flags = {f: bool(value.get(f)) for f in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-            missing.append(AddedToken(content, **flags))
-    roles: dict[str, int] = {}
-    for role in _ROLES:
-        content = _content(names.get(f"{role}_token"))
-        index = backend.token_to_id(content) if content is not None else None
-        if content is None or index is None:
-            continue
-        roles[role] = index
-        if content not in known and content not in decoder:
-            missing.append(AddedToken(content, special=True, normalized=False))
-    extra = names.get("additional_special_tokens")
-    for content in filter(None, map(_content, extra if isinstance(extra, list) else [])):
-        if content not in known and backend.token_to_id(content) is not None:
-            missing.append(AddedToken(content, special=True, normalized=False))
-    if missing:
-        backend.add_tokens(missing)
-    return roles
-
-
-def _as_id(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
-
-
-# ---- SentencePiece files -------------------------------------------------------------------------
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: (number, value). google/protobuf, docs: encoding."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= len(data):
-                break
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise TokenizerError(f"the SentencePiece file ends inside a number at byte {at}")
-
-    while at < len(data):
-        tag = varint()
-        kind = tag & 7
-        if kind == 0:
-            yield tag >> 3, varint()
-            continue
-        size = varint() if kind == 2 else {1: 8, 5: 4}.get(kind)
-        if size is None or size > len(data) - at:
-            raise TokenizerError(f"the SentencePiece file has a broken field {tag >> 3} at byte {at}")
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _sentencepiece(data: bytes, path: Path) -> Built:
-    """google/sentencepiece, src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
-    tokens: list[str] = []
-    scores: list[float] = []
-    types: list[int] = []
-    trainer: dict[int, int | bytes] = {}
-    normalizer: dict[int, int | bytes] = {}
-    for number, value in _fields(data):
-        if not isinstance(value, bytes):
-            continue
-        if number == 1:
-            piece = dict(_fields(value))
-            text, score, kind = piece.get(1, b""), piece.get(2, b"\0\0\0\0"), piece.get(3, gguf_tokenizer.NORMAL)
-            if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
-                raise TokenizerError(f"{path}: piece {len(tokens)} is broken")
-            tokens.append(text.decode())
-            scores.append(struct.unpack("<f", score)[0])
-            types.append(kind)
-        elif number == 2:
-            trainer = dict(_fields(value))
-        elif number == 3:
-            normalizer = dict(_fields(value))
-    if not tokens:
-        raise TokenizerError(f"{path} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
-
-    def number_of(fields: dict[int, int | bytes], key: int, default: int) -> int:
-        value = fields.get(key, default)
-        if not isinstance(value, int):
-            raise TokenizerError(f"{path}: field {key} is no number")
-        return value - (1 << 64) if value >= 1 << 63 else value  # ids of -1 mean "none"
-
-    vocabulary = Vocabulary(tokens, np.array(scores, np.float32), np.array(types, np.int32))
-    ids = {
-        role: number_of(trainer, key, default) for role, key, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
-    }
-    special = {role: i for role, i in ids.items() if 0 <= i < len(tokens)}
-    if "unk" not in special:
-        raise TokenizerError(f"{path} names no unknown token. {gguf_tokenizer.FIX}")
-    prefix = bool(number_of(normalizer, 3, 1))
-    charsmap = normalizer.get(2, b"")
-    kind = number_of(trainer, 3, 1)
-    if kind == 2:
-        backend = gguf_tokenizer.spm_bpe(vocabulary, tokens[special["unk"]], prefix)
-    elif kind == 1:
-        backend = gguf_tokenizer.unigram(
-            vocabulary, special["unk"], charsmap if isinstance(charsmap, bytes) else b"", prefix, bool(number_of(normalizer, 4, 1)),
-            bool(vocabulary.of_type(BYTE).any()),
-        )  # fmt: skip
-    else:
-        raise TokenizerError(f"{path} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}")
-    backend.add_tokens(vocabulary.added())
-    gguf_tokenizer.set_template(backend, special.get("bos"), None)
-    ends = (special["eos"],) if "eos" in special else ()
-    return Built(backend, special.get("bos"), ends, special)

@@ -53,10 +53,12 @@ class DecodeStream:
 
 
 class Tokenizer:
-    backend = types.SimpleNamespace(kind="bytes")
+    shared_copy = types.SimpleNamespace(kind="bytes")
     eos_ids = [EOS]
     bos_id = BOS
     vocab_size = VOCAB
+    around = (("<bos>",), ())
+    control = None
 
     def __init__(self, file: ModelFile) -> None:
         self.ends = "encode" in file.tasks
@@ -64,6 +66,9 @@ class Tokenizer:
     def encode(self, text: str, add_special: bool = True) -> np.ndarray:
         ids = list(text.encode())
         return np.array([BOS, *ids, *([EOS] if self.ends else [])] if add_special else ids, np.int32)
+
+    def encode_parts(self, parts: Any, add_special: bool = True) -> np.ndarray:
+        return self.encode("".join(text for text, _ in parts), add_special)
 
     def encode_batch(self, texts: list[str], add_special: bool = True, truncate_to: int | None = None) -> Batch:
         rows = [self.encode(text, add_special).tolist() for text in texts]
@@ -85,6 +90,10 @@ class Tokenizer:
 
 
 class ChatTemplate:
+    def prompt(self, messages: list[dict[str, Any]], control: Any, **more: Any) -> Any:
+        text = self.render(messages, **more)
+        return types.SimpleNamespace(text=text, parts=((text, True),))
+
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **more: Any) -> str:
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
         return text + "".join(f"[{k}={v}]" for k, v in more.items()) + ("<assistant>" if add_generation_prompt else "")
@@ -106,6 +115,8 @@ class ModelFile:
         self.architecture = self._values.get("model_type", "toy")
         self.tasks = self._values.get("tasks", ["encode", "generate"])
         self.tensors = [("token_embd.weight", "q4_k", (VOCAB, HIDDEN), 1161), ("output_norm.weight", "f32", (HIDDEN,), 32)]
+        if "classify" in self.tasks:
+            self.tensors.append(("token_types.weight", "f32", (self._values.get("types", 2), HIDDEN), 64))
 
     def metadata(self) -> dict[str, Any]:
         return dict(self._values)
@@ -192,7 +203,8 @@ class Model:
         return np.stack([ids % (k + 1) for k in range(1, HIDDEN + 1)], axis=1).astype(np.float32)
 
     def classify(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None) -> np.ndarray:
-        assert types is not None
+        self.types_given = types is not None
+        types = ids * 0 if types is None else types
         scores = []
         for a, b in zip(offsets[:-1], offsets[1:], strict=True):
             query, document = (set(ids[a:b][types[a:b] == k].tolist()) for k in (0, 1))
@@ -335,10 +347,11 @@ def make_core() -> types.ModuleType:
             "compiler": "GCC 12",
             "isa": "avx2",
             "isas": ["scalar", "avx2"],
+            "huge_pages": "madvise",
             "blas": "OpenBLAS 0.3",
             "threads": 2,
             "formats": ["f32", "q4_k"],
-            "architectures": ["toy"],
+            "architectures": {"toy": {"gguf": ["toy"], "model_type": ["toy"]}},
         },
         self_test=lambda: [{"name": "dot q4_k", "ok": True, "error": 1e-8, "limit": 1e-6, "detail": ""}],
         open_file=ModelFile,
@@ -354,8 +367,8 @@ def make_core() -> types.ModuleType:
 
 
 def make_tokenizers() -> types.ModuleType:
-    module = types.ModuleType("pumice.tokenizers")
-    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file), Tokenizer=Tokenizer)
+    module = types.ModuleType("pumice.tokenizer_files")
+    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file))
     return module
 
 
@@ -377,7 +390,7 @@ def installed() -> Iterator[Any]:
     if importlib.util.find_spec("pumice") is None:
         sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
     sys.modules["pumice._core"] = make_core()
-    sys.modules["pumice.tokenizers"] = make_tokenizers()
+    sys.modules["pumice.tokenizer_files"] = make_tokenizers()
     sys.modules["pumice.chat_templates"] = make_templates()
     try:
         yield importlib.import_module("pumice")

@@ -238,6 +238,9 @@ class Builder:
             op["parts"].append({"weight": self.matrix(part["format"], part["rows"], cols, cols)})
             if part["bias"]:
                 op["parts"][-1]["bias"] = self.vector(part["rows"], 0.5, 0.0)
+        op |= {key: j[key] for key in ("scale", "softcap") if key in j}
+        if "alphas" in j:
+            op["alpha_p"], op["alpha_n"] = j["alphas"]
         op["residual"], op["out"] = self.second(j["residual"], op["in"], sum(part["rows"] for part in j["parts"]))
         c.ops, c.out = [op], [op["out"]]
 
@@ -246,35 +249,55 @@ class Builder:
         rows, cols = j["rows"], j["cols"]
         op = {"op": "gated_linear", "in": self.input(cols), "out": self.output(rows), "activation": j["activation"]}
         op |= {name: self.matrix(j[name], rows, cols, cols) for name in ("gate", "up")}
+        op |= {name: self.vector(rows, 0.5, 0.0) for name in ("gate_bias", "up_bias") if j.get(name)}
+        c.ops, c.out = [op], [op["out"]]
+
+    def multiply(self) -> None:
+        j, c = self.j, self.case
+        width = j["width"]
+        op = {"op": "multiply", "a": self.input(width), "b": self.input(width // j["repeat"]), "activation": j["activation"]}
+        op["out"] = op["a"] if j["in_place"] else self.output(width)
         c.ops, c.out = [op], [op["out"]]
 
     def heads(self) -> dict[str, View]:
         j = self.j
         return {name: self.input(j[n] * j["head_dim"]) for name, n in (("q", "heads"), ("k", "kv_heads"), ("v", "kv_heads"))}
 
-    def store(self, heads: dict[str, View]) -> dict[str, Any]:
-        j, c = self.j, self.case
+    def turn(self, x: View) -> dict[str, Any]:
+        j = self.j
         dims, base = j["rope"]["dims"], j["rope"]["base"]
+        inv_freq = [float(np.float32(base ** (-2 * i / dims))) for i in range(dims // 2)]
+        rope = {"inv_freq": inv_freq, "interleaved": j["rope"]["interleaved"], "magnitude": j["rope"]["magnitude"]}
+        temperature = {key: j[key] for key in ("temperature", "temperature_length") if key in j}
+        return {"op": "rope", "x": x, "head_dim": j["head_dim"]} | rope | temperature
+
+    def rope(self) -> None:
+        op = self.turn(self.input(self.j["heads"] * self.j["head_dim"]))
+        self.case.ops, self.case.out = [op], [op["x"]]
+
+    def keep(self, heads: dict[str, View]) -> list[dict[str, Any]]:
+        """A Store, after Rope of q and k where the case has one."""
+        j, c = self.j, self.case
         c.caches, c.kv = [(j["kv_heads"], j["head_dim"])], j["kv"]
         for segment in reversed(c.segments):
             count = -(-(segment.past + segment.rows) // PAGE_TOKENS)
             segment.pages = list(range(c.pages + count - 1, c.pages - 1, -1))
             c.pages += count
-        inv_freq = [float(np.float32(base ** (-2 * i / dims))) for i in range(dims // 2)]
-        rope = {"inv_freq": inv_freq, "interleaved": j["rope"]["interleaved"], "magnitude": j["rope"]["magnitude"]}
-        return {"op": "rope_store", "cache": 0, "head_dim": j["head_dim"]} | heads | rope
-
-    def rope_store(self) -> None:
-        heads = self.heads()
-        self.case.ops, self.case.out = [self.store(heads)], list(heads.values())
+        turns = [self.turn(heads["q"]), self.turn(heads["k"])] if "rope" in j else []
+        return [*turns, {"op": "store", "cache": 0, "k": heads["k"], "v": heads["v"]}]
 
     def attend(self) -> None:
         j, c = self.j, self.case
         heads = self.heads()
         keys = ("head_dim", "kv_heads", "window", "scale", "softcap")
         op = {"op": "attend", "q": heads["q"], "out": self.output(heads["q"][2])} | {key: j[key] for key in keys}
+        op["causal"] = j["cached"] or j.get("causal", False)
+        if "reach" in j:
+            op |= {"reach": j["reach"], "bias": self.vector(j["heads"] * (2 * j["reach"] + 1), 1.0, 0.0)}
+        if j.get("slopes"):
+            op["slopes"] = self.vector(j["heads"], 0.03, 0.1)
         if j["cached"]:
-            c.ops = [self.store(heads), op | {"cache": 0}]
+            c.ops = [*self.keep(heads), op | {"cache": 0}]
         else:
             c.ops = [op | {"k": heads["k"], "v": heads["v"]}]
         c.out = [op["out"]]
@@ -316,7 +339,7 @@ class Builder:
         c.input = rows(0, c.rows)
         if steps := np.float32(self.j.get("steps", 0.0)):
             c.input = np.rint(c.input * steps) / steps
-        if c.op == "attend" and c.caches:
+        if c.caches:
             c.past = [rows(10 + s, segment.past) for s, segment in enumerate(c.segments)]
 
 
@@ -325,7 +348,9 @@ BUILDERS: dict[str, Callable[[Builder], None]] = {
     "norm": Builder.norm,
     "linear": Builder.linear,
     "gated_linear": Builder.gated_linear,
-    "rope_store": Builder.rope_store,
+    "multiply": Builder.multiply,
+    "rope": Builder.rope,
+    "store": Builder.attend,
     "attend": Builder.attend,
     "select": Builder.select,
     "pool": Builder.pool,
@@ -350,7 +375,23 @@ ACTIVATIONS: dict[str, Callable[[Float64], Float64]] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
 }
+
+
+def activated(x: Float64, op: dict[str, Any]) -> Float64:
+    if op["activation"] != "xielu":
+        return ACTIVATIONS[op["activation"]](x)
+    p, n = single(op["alpha_p"]), single(op["alpha_n"])
+    return np.where(x > 0, p * x**2, n * (np.expm1(np.minimum(x, -1e-6)) - x)) + 0.5 * x
+
+
+def capped(x: Float64, cap: float) -> Float64:
+    return single(cap) * np.tanh(x / single(cap)) if cap > 0 else x
+
+
 POOLS: dict[str, Callable[[Float64], Float64]] = {
     "mean": lambda x: x.mean(axis=0),
     "cls": lambda x: x[0],
@@ -367,7 +408,7 @@ def single(x: float) -> float:
 
 
 class Reference:
-    """The operations as cpp/core/program.h writes them, in float64. Caches are plain rows by segment: pages are the engine's affair."""
+    """The operations as cpp/core/ops.h writes them, in float64. Caches are plain rows by segment: pages are the engine's affair."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -380,6 +421,7 @@ class Reference:
         firsts = np.cumsum([0] + [s.rows for s in case.segments])
         self.rows = [slice(a, b) for a, b in zip(firsts[:-1], firsts[1:], strict=True)]  # by segment
         self.positions = np.concatenate([np.arange(s.past, s.past + s.rows) for s in case.segments] or [np.arange(0)])
+        self.past = [rows.astype(np.float64) for rows in case.past]  # the input slot's rows of past positions, by segment
         self.keys: list[Float64] = []  # by segment: all positions
         self.values: list[Float64] = []
 
@@ -393,6 +435,9 @@ class Reference:
     def at(self, view: View) -> Float64:
         slot, col, width = view
         return self.slots[slot][:, col : col + width]
+
+    def vector(self, op: dict[str, Any], key: str) -> Float64 | float:
+        return self.vectors[op[key]] if key in op else 0.0
 
     def embed(self, op: dict[str, Any]) -> None:
         out = single(op["scale"]) * self.matrices[op["tokens"]][self.case.ids]
@@ -414,42 +459,51 @@ class Reference:
         self.at(op["out"])[:] = self.at(op["add"]) + y if op["add"] else y
 
     def linear(self, op: dict[str, Any]) -> None:
-        x, activate = self.at(op["in"]), ACTIVATIONS[op["activation"]]
-        y = [x @ self.matrices[part["weight"]].T + (self.vectors[part["bias"]] if "bias" in part else 0) for part in op["parts"]]
-        out = activate(np.concatenate(y, axis=1))
+        x, scale = self.at(op["in"]), single(op.get("scale", 1))
+        y = [scale * (x @ self.matrices[part["weight"]].T) + self.vector(part, "bias") for part in op["parts"]]
+        out = capped(activated(np.concatenate(y, axis=1), op), op.get("softcap", 0))
         self.at(op["out"])[:] = out + self.at(op["residual"]) if op["residual"] else out
 
     def gated_linear(self, op: dict[str, Any]) -> None:
         x = self.at(op["in"])
-        self.at(op["out"])[:] = ACTIVATIONS[op["activation"]](x @ self.matrices[op["gate"]].T) * (x @ self.matrices[op["up"]].T)
+        gate, up = (x @ self.matrices[op[name]].T + self.vector(op, f"{name}_bias") for name in ("gate", "up"))
+        self.at(op["out"])[:] = activated(gate, op) * up
 
-    def rope_store(self, op: dict[str, Any]) -> None:
-        for name in ("q", "k"):
-            self.at(op[name])[:] = turned(self.at(op[name]), self.positions, op)
-        for s, (segment, rows) in enumerate(zip(self.case.segments, self.rows, strict=True)):
-            keys, values = self.at(op["k"])[rows], self.at(op["v"])[rows]
-            if self.case.past and segment.past:
-                _, k, v = (self.case.past[s][:, col : col + width].astype(np.float64) for _, col, width in (op["q"], op["k"], op["v"]))
-                keys, values = np.concatenate([turned(k, np.arange(segment.past), op), keys]), np.concatenate([v, values])
-            self.keys.append(keys)
-            self.values.append(values)
+    def multiply(self, op: dict[str, Any]) -> None:
+        a, b = self.at(op["a"]), self.at(op["b"])
+        self.at(op["out"])[:] = a * np.repeat(activated(b, op), a.shape[1] // b.shape[1], axis=1)
+
+    def rope(self, op: dict[str, Any]) -> None:
+        self.at(op["x"])[:] = turned(self.at(op["x"]), self.positions, op)
+        _, col, width = op["x"]
+        for past in self.past:
+            past[:, col : col + width] = turned(past[:, col : col + width], np.arange(len(past)), op)
+
+    def store(self, op: dict[str, Any]) -> None:
+        for name, kept in (("k", self.keys), ("v", self.values)):
+            _, col, width = op[name]
+            for past, rows in zip(self.past, self.rows, strict=True):
+                kept.append(np.concatenate([past[:, col : col + width], self.at(op[name])[rows]]))
 
     def attend(self, op: dict[str, Any]) -> None:
         cached, window, dim, kv_heads = "cache" in op, op["window"], op["head_dim"], op["kv_heads"]
-        scale, softcap = single(op["scale"]), single(op["softcap"])
+        scale, causal, reach = single(op["scale"]), op["causal"], op.get("reach", 0)
         for s, rows in enumerate(self.rows):
             keys, values = (self.keys[s], self.values[s]) if cached else (self.at(op["k"])[rows], self.at(op["v"])[rows])
-            own = (self.positions[rows] if cached else np.arange(rows.stop - rows.start))[:, None]
+            own = self.positions[rows][:, None]
             other = np.arange(len(keys))
-            if cached:
+            if causal:
                 seen = (other <= own) & ((other > own - window) if window else True)
             else:
                 seen = np.abs(other - own) <= (window or len(keys))
             q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
             k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, dim)
-            scores = scale * (q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None])
-            if softcap > 0:
-                scores = softcap * np.tanh(scores / softcap)
+            scores = capped(scale * (q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]), op["softcap"])
+            if "bias" in op:
+                table = self.vectors[op["bias"]].reshape(kv_heads, -1, 2 * reach + 1)
+                scores = scores + table[:, :, np.clip(other - own, -reach, reach) + reach]
+            if "slopes" in op:
+                scores = scores - self.vectors[op["slopes"]].reshape(kv_heads, -1, 1, 1) * np.abs(other - own)
             weights = np.exp(np.where(seen, scores, -np.inf) - np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True))
             mixed = (weights / weights.sum(axis=-1, keepdims=True)) @ v.transpose(1, 0, 2)[:, None]
             self.at(op["out"])[rows] = mixed.transpose(2, 0, 1, 3).reshape(len(own), -1)
@@ -484,7 +538,9 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
     "norm": Reference.norm,
     "linear": Reference.linear,
     "gated_linear": Reference.gated_linear,
-    "rope_store": Reference.rope_store,
+    "multiply": Reference.multiply,
+    "rope": Reference.rope,
+    "store": Reference.store,
     "attend": Reference.attend,
     "select": Reference.select,
     "pool": Reference.pool,
@@ -494,11 +550,11 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
 
 
 def turned(x: Float64, positions: npt.NDArray[np.int64], op: dict[str, Any]) -> Float64:
-    """Rows of heads after rotation (Su et al. 2021)."""
+    """Rows of heads after rotation (Su et al. 2021), times their temperature."""
     pairs = len(op["inv_freq"])
     angles = positions[:, None, None] * np.array(op["inv_freq"])
     cos, sin = single(op["magnitude"]) * np.cos(angles), single(op["magnitude"]) * np.sin(angles)
-    heads = x.reshape(len(x), -1, op["head_dim"]).copy()
+    heads = x.reshape(len(x), x.shape[1] // op["head_dim"], op["head_dim"]).copy()
     first, second = (
         (np.s_[..., 0 : 2 * pairs : 2], np.s_[..., 1 : 2 * pairs : 2])
         if op["interleaved"]
@@ -506,7 +562,10 @@ def turned(x: Float64, positions: npt.NDArray[np.int64], op: dict[str, Any]) -> 
     )
     a, b = heads[first].copy(), heads[second].copy()
     heads[first], heads[second] = a * cos - b * sin, a * sin + b * cos
-    return heads.reshape(x.shape)
+    out = heads.reshape(x.shape)
+    if length := op.get("temperature_length", 0):
+        out = out * (1 + single(op["temperature"]) * np.log1p(positions // length))[:, None]
+    return out
 
 
 def nmse(found: npt.NDArray[Any], expected: Float64, floor: float) -> float:

@@ -6,8 +6,10 @@ import copy
 import math
 import os
 import pickle
+import re
 import threading
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,13 @@ def test_sampling(model: Any, bad: dict[str, Any], kind: type[Exception], match:
         ([5, -(2**70)], ValueError, "prompt: token 1 is -1180591620717411303424"),
         ([1.5], TypeError, "prompt must be"),
         ([[1], ["a"]], TypeError, "prompt 1 must be"),
+        ([1, True, 3], TypeError, "prompt: token 1 is a boolean"),
+        ([[1], (np.bool_(False), 3)], TypeError, "prompt 1: token 0 is a boolean"),
+        ([np.array([1, True], object)], TypeError, "prompt 0: token 1 is a boolean"),
+        ([True, False], TypeError, "prompt must be"),
+        (np.ma.array([1, 2, 3], mask=[0, 1, 0]), TypeError, "prompt is a masked array"),
+        (np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]), TypeError, "prompt 0 is a masked array"),
+        ([np.ma.array([1, 2, 3])], TypeError, "prompt 0 is a masked array"),
     ],
 )
 def test_prompts(model: Any, prompt: Any, kind: type[Exception], match: str) -> None:
@@ -164,11 +173,65 @@ def test_prompts(model: Any, prompt: Any, kind: type[Exception], match: str) -> 
         (lambda m: m.detokenize(5), "ids must be a row of token ids, not int 5"),
         (lambda m: m.detokenize("ab"), "ids must be a row of token ids, not str 'ab'"),
         (lambda m: m.detokenize(b"ab"), "ids must be a row of token ids, not bytes"),
+        (lambda m: m.detokenize([97, True]), "ids: token 1 is a boolean"),
+        (lambda m: m.logits([97, True]), "ids: token 1 is a boolean"),
+        (lambda m: m.score(np.ma.array([97, 98])), "text_or_ids is a masked array"),
+        (lambda m: m.similarity(np.ma.array([[1.0, 2.0]]), [[1.0, 2.0]]), "a is a masked array"),
+        (lambda m: m.encode(["a"], out=np.ma.zeros((1, 8), np.float32)), "out is a masked array"),
     ],
 )
 def test_types(model: Any, call: Any, match: str) -> None:
     with pytest.raises(TypeError, match=match):
         call(model)
+
+
+class Lying(Sequence[Any]):
+    """A container whose len() is not how many come out of it."""
+
+    def __init__(self, items: list[Any], length: Any) -> None:
+        self.items, self.length = items, length
+
+    def __len__(self) -> int:
+        return self.length  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+
+USES: dict[str, Callable[[Any, Callable[[list[Any]], Any]], Any]] = {
+    "encode": lambda m, lying: m.encode(lying(["a", "b", "c"])),
+    "tokens": lambda m, lying: m.encode(lying(["a", "b", "c"]), output="tokens"),
+    "out": lambda m, lying: m.encode(lying(["a", "b", "c"]), out=np.empty((3, 8), np.float32)),
+    "prompts": lambda m, lying: m.generate(lying(["a", "b", "c"]), max_new_tokens=1),
+    "ids": lambda m, lying: m.generate(lying([97, 98, 99]), max_new_tokens=1),
+    "rows of ids": lambda m, lying: m.generate([lying([97, 98, 99])], max_new_tokens=1),
+    "score": lambda m, lying: m.score(lying([97, 98, 99])),
+    "detokenize": lambda m, lying: m.detokenize(lying([97, 98, 99])),
+    "messages": lambda m, lying: m.chat(lying([{"role": "user", "content": "x"}]), dry_run=True),
+    "parts": lambda m, lying: m.chat([{"role": "user", "content": lying([{"type": "text", "text": "x"}])}], dry_run=True),
+    "stop": lambda m, lying: m.generate("a", stop=lying(["a"])),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("length", [0, 2, 5, -1, 2**40, 2**62, 2**63, "x", 1.5, None])
+def test_a_container_with_a_wrong_length(model: Any, use: str, length: Any) -> None:
+    """What comes out counts; where that cannot be, the error is in our words."""
+    said = ""
+    try:
+        USES[use](model, lambda items: Lying(items, length))
+    except (ValueError, TypeError, MemoryError) as error:
+        said = str(error)
+    assert re.match("(inputs|out|prompt|ids|text_or_ids|the content of message|stop|messages|there is no room|$)", said), said
+
+
+def test_a_pair_with_a_wrong_length(pumice: Any, tmp_path: Path) -> None:
+    ranker = pumice.load(write_model(tmp_path / "r.gguf", tasks=["encode", "classify"]))
+    right = ranker.predict([("a", "b")])
+    assert (ranker.predict([Lying(["a", "b"], 7)]) == right).all()
+    for items in (["a"], ["a", "b", "c"]):
+        with pytest.raises(TypeError, match=r"pair 0 is .*; it must be two strings"):
+            ranker.predict([Lying(items, 2)])
 
 
 def test_numpy_booleans_are_booleans(model: Any) -> None:

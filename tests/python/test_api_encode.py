@@ -426,6 +426,14 @@ def test_predict(ranker: Any, pumice: Any) -> None:
         ranker.encode("a")
 
 
+@pytest.mark.parametrize(("rows", "given"), [(2, True), (1, False)])
+def test_a_model_without_token_types_is_given_none(pumice: Any, tmp_path: Path, rows: int, given: bool) -> None:
+    """DistilBERT's and ModernBERT's tokenizers give the second text of a pair type 1; RoBERTa has one type, they have none."""
+    with pumice.load(write_model(tmp_path / "ranker", tasks=["classify"], types=rows)) as model:
+        model.predict([("a", "b")])
+        assert model._core.types_given is given
+
+
 def test_activation_from_the_config(pumice: Any, tmp_path: Path) -> None:
     config = {"activation_fn": "torch.nn.modules.linear.Identity"}
     with pumice.load(write_model(tmp_path / "a", tasks=["classify"], sentence_transformers=config)) as model:

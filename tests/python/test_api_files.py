@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -129,3 +130,37 @@ def test_little_address_space(mib: int, when: str) -> None:
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, (ended.returncode, ended.stderr[-1000:])
     assert ended.stdout.startswith(("(300, 384)", "MemoryError")), ended.stdout
+
+
+SIDE_FILES = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "model.safetensors",
+]
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_a_side_file_that_links_to_itself(tmp_path: Path, name: str) -> None:
+    made = folder(tmp_path)
+    (made / name).unlink(missing_ok=True)
+    (made / name).symlink_to(Path(name).name)
+    with pytest.raises((pumice.PumiceError, OSError), match=re.escape(name)) as caught:
+        pumice.load(made, device="cpu")
+    assert not str(caught.value).startswith("[Errno")
+    if name != "1_Pooling/config.json":  # which modules.json names: it is missing
+        assert re.search("is a link .*(to itself|back to itself)", str(caught.value))
+
+
+def test_a_chat_template_that_links_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop.jinja").symlink_to("loop.jinja")
+    with pytest.raises(pumice.ChatTemplateError, match=r"loop\.jinja"):
+        pumice.load(samples.smollm2(), device="cpu", chat_template=tmp_path / "loop.jinja")
+    with pytest.raises((pumice.TokenizerError, FileNotFoundError), match=r"loop\.jinja"):
+        pumice.load(samples.minilm(), device="cpu", tokenizer=tmp_path / "loop.jinja")

@@ -217,6 +217,66 @@ def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
         assert model._core.generator_params[-1]["eos_ids"] == [9, EOS]
 
 
+def test_sampling_without_top_k_means_fifty(pumice: Any, tmp_path: Path) -> None:
+    """transformers' default, which a generation_config.json need not repeat."""
+    for i, (values, expected) in enumerate(
+        [({"do_sample": True}, 50), ({"do_sample": True, "top_k": 0}, 0), ({"do_sample": True, "top_k": 7}, 7), ({"do_sample": False}, 0)]
+    ):
+        folder = write_model(tmp_path / f"m{i}")
+        (folder / "generation_config.json").write_text(json.dumps(values))
+        with pumice.load(folder) as model:
+            params = model.generate("a").params
+            assert (params.top_k, params.temperature) == (expected, 1.0 if values["do_sample"] else 0.0)
+            assert model.generate("a", top_k=3).params.top_k == 3
+
+
+def test_a_repetition_penalty_acts_in_greedy_mode(pumice: Any, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
+    with pumice.load(folder) as model:
+        model.generate("a")
+        sent = model._core.generator_params[-1]
+        assert (sent["temperature"], sent["repetition_penalty"]) == (0.0, 1.05)
+
+
+def test_suppressed_tokens_are_forbidden(pumice: Any, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"suppress_tokens": [5, 9, 100000, -1]}')
+    for model in (pumice.load(folder), pumice.load(write_model(tmp_path / "m.gguf", **{"tokenizer.ggml.suppress_tokens": [5, 9]}))):
+        with model:
+            model.generate("a", logit_bias={7: 1.5})
+            assert model._core.generator_params[-1]["logit_bias"] == {5: -math.inf, 9: -math.inf, 7: 1.5}
+            assert model.generate("a", logit_bias={5: 0.0}).params.logit_bias == {5: 0.0, 9: -math.inf}  # the call goes first
+    for wrong in ([1.5], {"a": 1}, "x", [True]):
+        with pytest.raises(pumice.ModelFormatError, match="suppress_tokens"):
+            pumice.load(write_model(tmp_path / "wrong.gguf", **{"tokenizer.ggml.suppress_tokens": wrong}))
+    (folder / "generation_config.json").write_text('{"suppress_tokens": ["x"]}')
+    with pytest.raises(pumice.ModelFormatError, match="suppress_tokens is .*not token ids") as caught:
+        pumice.load(folder)
+    assert caught.value.field == "suppress_tokens"
+
+
+def test_the_first_token_is_not_doubled(pumice: Any, tmp_path: Path) -> None:
+    class Spelt:
+        """The fake tokenizer with <bos> as a token."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.bos_id = inner, inner.bos_id
+
+        def encode(self, text: str, add_special: bool = True) -> np.ndarray:
+            ids = [self.bos_id, *text[5:].encode()] if text.startswith("<bos>") else list(text.encode())
+            return np.array([self.bos_id, *ids] if add_special else ids, np.int32)
+
+    from pumice.generation import prompt_ids
+
+    with pumice.load(write_model(tmp_path / "m.gguf")) as model:
+        tokenizer, size = Spelt(model._tokenizer), model.info["vocab_size"]
+    bos = tokenizer.bos_id
+    assert prompt_ids("a", tokenizer, size).tolist() == prompt_ids("<bos>a", tokenizer, size).tolist() == [bos, 97]
+    assert prompt_ids("<bos>a", tokenizer, size, add_special=False).tolist() == [bos, 97]
+    assert prompt_ids([bos, bos], tokenizer, size).tolist() == [bos, bos]  # ids are taken as they are
+
+
 def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
     for i, ids in enumerate((7, [7, 8])):
         with pumice.load(write_model(tmp_path / f"m{i}", eos_token_id=ids)) as model:

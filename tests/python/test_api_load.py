@@ -64,6 +64,10 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": "last"}
+    with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
+        assert model._core.options.kv_dtype == "f32"
+    with pumice.load(path, compute="float32", kv_dtype="f16") as model:
+        assert model._core.options.kv_dtype == "f16"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_tokenizer_errors_come_out_of_load_and_free_the_engine(
     def broken(file: Any, override: Any) -> Any:
         raise pumice.TokenizerError("no vocabulary")
 
-    monkeypatch.setattr(sys.modules["pumice.tokenizers"], "load_tokenizer", broken)
+    monkeypatch.setattr(sys.modules["pumice.tokenizer_files"], "load_tokenizer", broken)
     with pytest.raises(pumice.TokenizerError, match="no vocabulary"):
         pumice.load(write_model(tmp_path / "m.gguf"))
     assert core.opened[-1].closed
@@ -218,6 +222,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
 def test_info(model: Any) -> None:
     assert model.info["architecture"] == "toy"
     assert model.info["n_ctx"] == CONTEXT
+    assert model.info["special_tokens"] == {"before": ("<bos>",), "after": ()}
     assert model.info["load_seconds"] > 0
     assert model.memory()["weights"] == 1193
     assert "reused_tokens" in model.cache_stats()

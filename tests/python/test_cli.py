@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import samples
 from fake_core import fake, fake_core, write_model  # noqa: F401
 
 
@@ -148,3 +151,65 @@ def test_interrupt(cli: Any, core: Any, path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_version(cli: Any) -> None:
     assert cli("--version") == (0, "pumice 0.0.test\n", "")
+
+
+# ---------------------------------------------------------------- streams that are closed, full, broken or of an old encoding
+@pytest.fixture(name="shell", scope="module")
+def _shell() -> Any:
+    def run(line: str, **environment: str) -> tuple[int, str, str]:
+        """A line of bash, in which `pumice` is the command and $ENCODER and $DECODER are models."""
+        names = {"ENCODER": str(samples.minilm()), "DECODER": str(samples.smollm2()), **environment}
+        define = f'set -o pipefail; pumice() {{ "{sys.executable}" -m pumice "$@"; }}\n'
+        done = subprocess.run(["bash", "-c", define + line], env={**os.environ, **names}, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("command", ['encode "$ENCODER" -o "$OUT"', 'generate "$DECODER" -', 'chat "$DECODER"'])
+def test_a_closed_input(shell: Any, tmp_path: Path, command: str) -> None:
+    code, out, err = shell(f"pumice {command} <&-", OUT=str(tmp_path / "x.npy"))
+    assert (code, out, err) == (1, "", "pumice: standard input is closed, and the text was to come from there\n")
+
+
+@pytest.mark.parametrize("command", ["devices", 'info "$ENCODER"', "--help", "--version", 'generate "$DECODER" a'])
+def test_a_closed_output(shell: Any, command: str) -> None:
+    code, out, err = shell(f"pumice {command} >&-")
+    assert (code, out, err) == (1, "", "pumice: standard output is closed; send it to /dev/null where it is not wanted\n")
+
+
+@pytest.mark.parametrize("command", ["devices", 'info "$ENCODER" --tensors', "--help", "--version", 'generate "$DECODER" a'])
+def test_a_full_disk(shell: Any, command: str) -> None:
+    code, out, err = shell(f"pumice {command} >/dev/full")
+    assert (code, out, err) == (1, "", "pumice: cannot write to standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["devices", 'info "$ENCODER" --tensors', "--help", 'generate "$DECODER" a', 'encode "$ENCODER" -o /dev/stdout <<< hello']
+)
+def test_a_reader_that_has_gone(shell: Any, command: str) -> None:
+    """It needs not be told; the exit code says that not all was read."""
+    assert shell(f"(sleep 0.3; pumice {command}) | true") == (1, "", "")
+
+
+def test_vectors_to_a_pipe(shell: Any, tmp_path: Path) -> None:
+    code, out, err = shell('echo hello | pumice encode "$ENCODER" -o /dev/stdout | cat > "$OUT"', OUT=str(tmp_path / "x.npy"))
+    assert (code, out, err) == (0, "", "/dev/stdout: float32 1 x 384\n")
+    assert np.load(tmp_path / "x.npy").shape == (1, 384)
+    code, out, err = shell('echo hello | pumice encode "$ENCODER" -o /dev/full')
+    assert (code, out, err) == (1, "", "pumice: cannot write /dev/full: No space left on device\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape", "ascii:strict"])
+def test_an_output_that_cannot_write_a_character(shell: Any, tmp_path: Path, encoding: str) -> None:
+    name = tmp_path / "日本.txt"
+    code, out, err = shell('echo a | pumice encode "$ENCODER" -o "$OUT"', OUT=str(name), PYTHONIOENCODING=encoding)
+    assert (code, err) == (0, "")
+    assert out == str(tmp_path / "\\u65e5\\u672c.txt") + ": float32 1 x 384\n"
+
+
+def test_a_closed_error_output(shell: Any) -> None:
+    """Errors do not go to standard output in its place."""
+    assert shell("pumice info /no/such 2>&-") == (1, "", "")
+    assert shell("pumice nothing <&- 2>&-") == (1, "", "")
+    assert shell("pumice info /no/such 2>/dev/full") == (1, "", "")

@@ -133,14 +133,15 @@ def test_doctor(pumice: Any) -> None:
 
 def test_doctor_finds_what_is_wrong(pumice: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     info = core.build_info()
-    monkeypatch.setattr(core, "build_info", lambda: {**info, "isa": "scalar", "blas": "not found: libopenblas"})
+    monkeypatch.setattr(core, "build_info", lambda: {**info, "isa": "scalar", "huge_pages": "never", "blas": "not found: libopenblas"})
     monkeypatch.setattr(core, "self_test", lambda: [{"name": "dot q4_k", "ok": False, "error": 0.5, "limit": 1e-6, "detail": "row 3"}])
     report = pumice.doctor()
     assert not report.ok
     lines = {c.name: c for c in report}
     assert lines["kernel dot q4_k"].level == "FAIL"
     assert "0.5 over the limit 1e-06. row 3" in lines["kernel dot q4_k"].detail
-    assert lines["instruction set"].level == lines["BLAS"].level == "WARN"
+    assert lines["instruction set"].level == lines["BLAS"].level == lines["huge pages"].level == "WARN"
+    assert "transparent huge pages: never" in lines["huge pages"].detail and "madvise" in lines["huge pages"].fix
     assert str(report).splitlines()[-1].startswith("not ready: ")
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_hostile_configs import gguf_file, gguf_keys
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -49,6 +50,108 @@ def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
         assert ended.returncode == 0, ended.stderr[-500:]
         if "progress_bar" not in work:
             assert (ended.stdout, ended.stderr) == ("", "")
+
+
+# Processes that end as any does, out of one that has imported what they need, on one cpu: the end then comes while other threads wait
+# for the GIL.
+ENDS = """
+import collections, numpy, pumice.model
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def ends(work, times):
+    codes = collections.Counter()
+    for i in range(times):
+        pid = os.fork()
+        if pid == 0:
+            work(i)
+            sys.exit(0)
+        codes[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])] += 1
+    print(dict(codes))
+"""
+
+
+def broken_heads(folder: Path) -> list[Path]:
+    """Files whose tokenizer is sound and whose weights are refused at once."""
+    paths = []
+    for name in ("head_count", "head_count_kv", "key_length"):
+        paths.append(folder / f"{name}.gguf")
+        paths[-1].write_bytes(gguf_file({**gguf_keys("llama"), f"llama.attention.{name}": 0}))
+    return paths
+
+
+def test_a_process_ends_behind_a_load_that_failed(tmp_path: Path) -> None:
+    """The tokenizer was still being built in a thread of its own, which Python's end unwound: SIGABRT in one of five."""
+    paths = list(map(str, broken_heads(tmp_path)))
+    ended = run(
+        f"{ENDS}\npaths = {paths}\n"
+        """
+def load(i):
+    try:
+        pumice.load(paths[i % 3])
+    except pumice.ModelFormatError:
+        return
+    os._exit(3)
+ends(load, 200)
+""",
+        timeout=400,
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 200}\n", "")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "failing(paths[0])",
+        "core.open_file(folder).metadata()",
+        "core.load(core.open_file(folder), core.LoadOptions(device='cpu'), lambda *_: sum(range(3000)))",
+        "core.open_file(paths[0]).get('tokenizer.ggml.scores')",
+        "model.encode(['a b c' * 30] * 20, show_progress_bar=True)",
+        "model.encode(['a b c' * 1000] * 20)",
+        "model.tokenize('a b c ' * 20000)",
+    ],
+)
+def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Path, work: str) -> None:
+    """Wherever C++ calls Python, and Python takes the GIL back: not one thread may be unwound."""
+    paths = list(map(str, broken_heads(tmp_path)))
+    ended = run(
+        f"{ENDS}\npaths = {paths}\n"
+        f"""
+from pumice import _core as core
+folder = str(samples.minilm())
+model = pumice.load(folder, threads=2)
+sys.setswitchinterval(1e-5)
+def failing(path):
+    try:
+        pumice.load(path)
+    except pumice.ModelFormatError:
+        pass
+def begin(i):
+    sys.stderr = open(os.devnull, "w")  # progress bars
+    start(lambda: {work}, threads=3)
+    time.sleep(0.01 + i % 7 * 0.003)
+ends(begin, 10)
+"""
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 10}\n", "")
+
+
+def test_a_process_ends_behind_a_load_that_was_interrupted(tmp_path: Path) -> None:
+    """The threads that build the tokenizer and pack the weights are still at work then."""
+    ended = run(
+        ENDS
+        + """
+import signal
+def interrupted(i):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002 + i * 0.002)
+    try:
+        pumice.load(samples.smollm2() if i % 2 else samples.minilm())
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+ends(interrupted, 40)
+"""
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 40}\n", "")
 
 
 FORK = """

@@ -26,7 +26,7 @@ def formats_of(case: dict[str, Any]) -> list[str]:
 
 def variant(case: dict[str, Any]) -> str:
     """What tells cases of an operation apart: its first format, or its kind."""
-    return (formats_of(case) + [case.get("kind", case.get("kv", ""))])[0]
+    return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation") if key in case] + [""])[0]
 
 
 def name(index: int) -> str:
@@ -55,11 +55,14 @@ def test_case(index: int, compute: str) -> None:
 
 
 def test_every_operation_has_cases() -> None:
-    bound = re.findall(r'op_name\(const \w+\*\) \{ return "(\w+)"; \}', (ROOT / "python" / "bindings" / "ops.cpp").read_text())
-    union = re.search(r"using Op = std::variant<([^>]*)>", (ROOT / "cpp" / "core" / "program.h").read_text())
-    assert union is not None
-    assert len(bound) == len(union[1].split(","))
-    assert set(bound) == {case["op"] for case in CASES}
+    assert {case["op"] for case in CASES} == set(_core.ops.names())
+
+
+def test_every_activation_has_cases() -> None:
+    every = set(_core.ops.activations())
+    assert {case["activation"] for case in CASES if case["op"] == "linear"} == every
+    for op in ("gated_linear", "multiply"):
+        assert {case["activation"] for case in CASES if case["op"] == op} >= every - {"xielu", "none"}
 
 
 @pytest.mark.parametrize("op", ["embed", "linear", "gated_linear"])
@@ -132,13 +135,13 @@ def cost(case: dict[str, Any]) -> int:
     """Multiplications or so."""
     segments = case.get("segments", [])
     tokens = case["tokens"] if not segments else sum(rows for _, rows in segments)
-    if case["op"] == "attend":
+    if "kv_heads" in case:
         return sum((past + rows) ** 2 * case["heads"] * case["head_dim"] for past, rows in segments)
     if case["op"] == "linear":
         return tokens * case["cols"] * sum(part["rows"] for part in case["parts"])
     if case["op"] == "gated_linear":
         return 2 * tokens * case["cols"] * case["rows"]
-    if case["op"] == "rope_store":
+    if case["op"] == "rope":
         return tokens * case["heads"] * case["head_dim"]
     return tokens * (case.get("width") or case["cols"])
 

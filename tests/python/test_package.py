@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import pumice
 from pumice import _core
@@ -28,3 +31,27 @@ def test_import_opens_no_vulkan_loader() -> None:
     code = "import pumice; print([line for line in open('/proc/self/maps') if 'libvulkan' in line])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+{first}
+code = '''
+try:
+    import pumice
+except ImportError as error:
+    print("ImportError", error)
+'''
+interpreters.run_string(interpreters.create(), code)
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import pumice"])
+def test_a_sub_interpreter_is_an_import_error(first: str) -> None:
+    """It waited for ever, for the GIL of the main interpreter. From Python 3.13 on Python itself says no."""
+    done = subprocess.run([sys.executable, "-c", SUBINTERPRETER.format(first=first)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match("ImportError .*(sub-interpreter|subinterpreters)", done.stdout), done.stdout

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import samples
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 
 from pumice import gguf_tokenizer
-from pumice.errors import TokenizerError
+from pumice.errors import ModelFormatError, TokenizerError
 from pumice.gguf_tokenizer import SPLITS, spm_merges, spm_merges_reference
-from pumice.tokenizers import Tokenizer, _longest_first, load_tokenizer
+from pumice.tokenizer_files import load_tokenizer
+from pumice.tokenizers import Tokenizer, _longest_first
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())
@@ -359,6 +360,55 @@ def test_sentencepiece_file_equals_the_gguf_of_the_same_vocabulary(tmp_path: Pat
         assert from_file.decode(from_file.encode(text)) == text.replace("<s>", "").replace("</s>", "")
 
 
+UNIGRAM_PIECES = [(w, s) for w, s in golden("sentencepiece")["t5"]["file"]["model"]["vocab"] if w[0] != "<"]
+ENCODER_FILES = {  # name, the vocabulary before and after the learnt pieces, one text, two
+    "xlm-roberta": ("sentencepiece.bpe.model", "<s> <pad> </s> <unk>", "<mask>", "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "camembert": (
+        "sentencepiece.bpe.model", "<s>NOTUSED <pad> </s>NOTUSED <unk> <unk>NOTUSED <s> </s>", "<mask>",
+        "<s> $A </s>", "<s> $A </s> </s> $B </s>",
+    ),
+    "t5": ("spiece.model", "<pad> </s> <unk>", " ".join(f"<extra_id_{i}>" for i in range(99, -1, -1)), "$A </s>", "$A </s> $B </s>"),
+    "deberta-v2": ("spm.model", "[PAD] [CLS] [SEP] [UNK]", "[MASK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENCODER_FILES)
+def test_sentencepiece_files_of_encoders(tmp_path: Path, kind: str) -> None:
+    """Folders without a tokenizer.json: transformers' conversions (convert_slow_tokenizer.py) make these vocabularies of them."""
+    name, before, after, single, pair = ENCODER_FILES[kind]
+    front, tail = before.split(), after.split()
+    of_file = front if kind in ("t5", "deberta-v2") else ["<unk>", "<s>", "</s>"]
+    words, scores = [w for w, _ in UNIGRAM_PIECES], [s for _, s in UNIGRAM_PIECES]
+    types = [2 if token in ("<unk>", "[UNK]") else 3 for token in of_file] + [1] * len(words)
+    (tmp_path / name).write_bytes(sentencepiece([*of_file, *words], [0.0] * len(of_file) + scores, types, 1, True))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    vocab = [(token, 0.0) for token in front] + list(UNIGRAM_PIECES) + [(token, 0.0) for token in tail]
+    truth = Backend(models.Unigram(vocab, front.index("[UNK]" if kind == "deberta-v2" else "<unk>")))
+    truth.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
+    truth.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = [token for token in [*front, *tail] if not token.endswith("NOTUSED")]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in special])
+    ids = {token: i for i, (token, _) in enumerate(vocab)}
+    around = [(token, ids[token]) for token in ("<s>", "</s>", "[CLS]", "[SEP]") if token in single]
+    truth.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
+    assert tokenizer.vocab_size == len(vocab)
+    lines = [line for line in LINES if SPACE not in line]  # their own tables of normalisations make spaces of it
+    assert [line for line in lines if tokenizer.encode(line).tolist() != truth.encode(line).ids] == []
+    both, expected = tokenizer.encode_pairs([("a b", "c")]), truth.encode("a b", "c")
+    assert both.ids.tolist() == expected.ids
+    assert ([0] * len(expected.ids) if both.types is None else both.types.tolist()) == expected.type_ids
+
+
+def test_sentencepiece_files_of_others_are_errors(tmp_path: Path) -> None:
+    words = sentencepiece(["<unk>", "<s>", "</s>", "a"], [0.0] * 4, [2, 3, 3, 1], 1, True)
+    (tmp_path / "spiece.model").write_bytes(words)
+    for kind, said in (("albert", "'albert' makes its"), ([1], "makes its vocabulary"), ("deberta-v2", r"lacks the token '\[UNK\]'")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(TokenizerError, match=said):
+            load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
 @pytest.mark.parametrize("cut", range(0, 400, 7))
 def test_a_broken_sentencepiece_file_is_an_error(tmp_path: Path, cut: int) -> None:
     words, scores = random_spm(random.Random(3), 20)
@@ -367,6 +417,236 @@ def test_a_broken_sentencepiece_file_is_an_error(tmp_path: Path, cut: int) -> No
     (tmp_path / "tokenizer.model").write_bytes(data[: cut % len(data)])
     with contextlib.suppress(TokenizerError):  # or whole pieces only: a smaller vocabulary. Anything else fails this test
         load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+# ---- every kind of tokenizer: a folder and a GGUF file of it give the ids of the tokenizers package (make_tokenizer_goldens.py)
+
+
+def of_kind(keys: dict[str, Any], **more: Any) -> File:
+    return File({**{f"tokenizer.ggml.{key}": value for key, value in keys.items()}, **more})
+
+
+def folder_of(path: Path, spec: dict[str, Any]) -> Tokenizer:
+    (path / "tokenizer.json").write_text(json.dumps(spec))
+    return load_tokenizer(File({}, str(path), "safetensors"))
+
+
+def same_as(spec: dict[str, Any], tokenizer: Tokenizer, pairs: bool = True, types: bool = True) -> list[str]:
+    """The lines whose ids differ from those of the tokenizers package: alone, without special tokens, and in pairs."""
+    backend = Backend.from_str(json.dumps(spec))
+    wrong = [line for line in LINES if tokenizer.encode(line).tolist() != backend.encode(line).ids]
+    wrong += [
+        line for line in LINES if tokenizer.encode(line, add_special=False).tolist() != backend.encode(line, add_special_tokens=False).ids
+    ]
+    for first, second in zip(LINES[:40], LINES[40:80], strict=True) if pairs else ():
+        batch, expected = tokenizer.encode_pairs([(first, second)]), backend.encode(first, second)
+        given = [0] * len(batch.ids) if batch.types is None else batch.types.tolist()
+        if batch.ids.tolist() != expected.ids or (types and given != expected.type_ids):
+            wrong.append(f"{first} | {second}")
+    return wrong
+
+
+BYTE_BPE = golden("byte_bpe")
+ROLES = {"bos_token_id": 0, "eos_token_id": 1, "padding_token_id": 2}
+# What a converter writes beside the vocabulary: modern-bert's add_sep_token says that one separator stands between two texts.
+SAID = {"modern-bert": {"add_bos_token": True, "add_eos_token": True, "add_sep_token": False, "seperator_token_id": 1}}
+SAID["roberta-bpe"] = {"add_bos_token": True, "add_eos_token": True, "seperator_token_id": 1}
+
+
+@pytest.mark.parametrize("pre", sorted(BYTE_BPE["files"]))
+def test_byte_bpe_of_every_family(tmp_path: Path, pre: str) -> None:
+    tokens, merges = BYTE_BPE["tokens"], BYTE_BPE["merges"]
+    spec = json.loads(json.dumps(BYTE_BPE["files"][pre]))
+    spec["model"] |= {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == BYTE_BPE["sums"][pre]
+    assert same_as(spec, folder) == []
+    keys = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": merges, "token_type": np.array([3] * 3 + [1] * (len(tokens) - 3))}
+    gguf = load_tokenizer(of_kind(keys | ROLES | SAID.get(pre, {})))
+    # The files of a ModernBERT give the second text type 1, and the model has no types: from GGUF all are 0.
+    assert same_as(spec, gguf, types=pre != "modern-bert") == []
+
+
+def test_every_name_of_a_split_can_be_built() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]} | ROLES
+    names = ["afmoe", "chameleon", "exaone-moe", "glm5", "kimi-k2", "laguna", "minicpm5", "spark2_5", "superbpe", "ufakzeka", "youtu"]
+    assert {*names, "whitespace"} <= SPLITS.keys()
+    for pre in SPLITS:
+        tokenizer = load_tokenizer(of_kind({**keys, "pre": pre}))
+        assert len(tokenizer.encode("Hello 12345 world", add_special=False)) > 2, pre
+
+
+def test_glm_has_no_first_token_of_its_own() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]}
+    assert load_tokenizer(of_kind({**keys, "pre": "gpt-2"})).bos_id == 11
+    for pre in ("glm4", "glm5", "chatglm-bpe"):
+        assert load_tokenizer(of_kind({**keys, "pre": pre})).bos_id is None
+
+
+def test_a_vocabulary_of_ranks_needs_no_merges() -> None:
+    tokens = BYTE_BPE["tokens"][3:1500]
+    keys = {"model": "gpt2", "pre": "kimi-k2", "tokens": tokens, "eos_token_id": 0xFFFFFFFF, "bos_token_id": 0xFFFFFFFF}
+    with_merges = load_tokenizer(of_kind({**keys, "merges": BYTE_BPE["merges"]}))
+    ranked = load_tokenizer(of_kind(keys))
+    assert all(ranked.encode(line).tolist() == with_merges.encode(line).tolist() for line in LINES)
+
+
+@pytest.mark.parametrize("pre", ["afmoe", "superbpe", "tiny_aya", "kimi-k2", "exaone-moe", "youtu", "chameleon"])
+@pytest.mark.parametrize("text", ["7", "a ", "\u4e00", "1a"])
+def test_cutting_is_linear(pre: str, text: str) -> None:
+    keys = {"model": "gpt2", "pre": pre, "tokens": BYTE_BPE["tokens"], "merges": []} | ROLES
+    tokenizer = load_tokenizer(of_kind(keys))
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        tokenizer.encode(text * size)
+        return time.process_time() - start
+
+    seconds(10)
+    small, large = seconds(1 << 12), seconds(1 << 15)
+    assert large < 8 * 3 * small + 0.1, (small, large)  # a lookahead from every group of digits took 25 times as long for 8 times the text
+
+
+SENTENCEPIECE = golden("sentencepiece")
+
+
+@pytest.mark.parametrize("name", sorted(SENTENCEPIECE))
+def test_sentencepiece_of_every_family(tmp_path: Path, name: str) -> None:
+    spec, keys = SENTENCEPIECE[name]["file"], SENTENCEPIECE[name]["gguf"]
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == SENTENCEPIECE[name]["sum"]
+    assert same_as(spec, folder) == []
+    arrays = {key: np.array(keys[key]) for key in ("scores", "token_type", "precompiled_charsmap") if key in keys}
+    gguf = load_tokenizer(of_kind({**keys, **arrays}))
+    assert same_as(spec, gguf) == []
+
+
+def test_old_xlmr_files_say_nothing_of_their_edges() -> None:
+    """bge-m3 of 2024: no add_bos_token, no add_eos_token, remove_extra_whitespaces false."""
+    keys = SENTENCEPIECE["bge-m3"]["gguf"]
+    assert not keys.keys() & {"add_bos_token", "add_eos_token", "bos_token_id", "add_sep_token"} and not keys["remove_extra_whitespaces"]
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("a").tolist()[0] == tokenizer.id("<s>") == 0
+    assert tokenizer.encode("a").tolist()[-1] == tokenizer.id("</s>") == 2
+    assert tokenizer.encode("a    b").tolist() == tokenizer.encode("a b").tolist()
+    between = tokenizer.encode_pairs([("a", "b")])
+    assert between.ids.tolist().count(2) == 3
+    assert between.types is None
+    said = load_tokenizer(of_kind({**keys, "add_sep_token": False}))
+    assert said.encode_pairs([("a", "b")]).ids.tolist().count(2) == 2
+
+
+def test_t5_ends_with_one_token() -> None:
+    tokenizer = load_tokenizer(of_kind(SENTENCEPIECE["t5"]["gguf"]))
+    ids = tokenizer.encode("a b").tolist()
+    assert ids[-1] == 1 and ids.count(1) == 1 and 0 not in ids
+    # The same vocabulary in an encoder of architecture bert takes both ends.
+    both = load_tokenizer(of_kind({**SENTENCEPIECE["t5"]["gguf"], "bos_token_id": 0}, **{"general.architecture": "bert"}))
+    assert both.encode("a b").tolist() == [0, *ids]
+
+
+def test_gemma4_always_begins_with_its_first_token() -> None:
+    keys = SENTENCEPIECE["gemma4"]["gguf"]
+    assert keys["add_bos_token"] is False
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("x").tolist()[0] == 1
+    for line in LINES:
+        assert tokenizer.decode(tokenizer.encode(line, add_special=False), skip_special=False) == line.replace(SPACE, " ")
+    same = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "granite-embed-multi-311m"}))
+    assert all(same.encode(line).tolist() == tokenizer.encode(line).tolist() for line in LINES)
+    sarvam = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "sarvam-moe"}))
+    assert sarvam.encode("x").tolist() == tokenizer.encode("x").tolist()[1:]
+
+
+def test_mpnet_pairs_and_specials(tmp_path: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "hello", "world", "##s", "[UNK]", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>", "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    pair = tokenizer.encode_pairs([("hello", "world")])
+    assert pair.ids.tolist() == [0, 4, 2, 2, 5, 2]
+    assert pair.types is None
+    spelt = [w[2:] if w.startswith("##") else w if w[0] in "<[" else SPACE + w for w in words]
+    keys = {"model": "bert", "tokens": spelt, "token_type": np.array([3, 3, 3, 3, 1, 1, 1, 3, 3])}
+    ids = {"cls_token_id": 0, "seperator_token_id": 2, "unknown_token_id": 7, "padding_token_id": 1, "mask_token_id": 8}
+    gguf = load_tokenizer(of_kind(keys | ids))
+    assert gguf.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    assert gguf.encode_pairs([("hello", "world")]).ids.tolist() == [0, 4, 2, 2, 5, 2]
+
+
+def test_the_mask_takes_the_space_before_it() -> None:
+    spec, keys = SENTENCEPIECE["xlmr"]["file"], SENTENCEPIECE["xlmr"]["gguf"]
+    backend, tokenizer = Backend.from_str(json.dumps(spec)), load_tokenizer(of_kind(keys))
+    for text in ("a <mask> b", "a<mask>b", "a  <mask>"):
+        assert tokenizer.encode(text).tolist() == backend.encode(text).ids
+    assert tokenizer.encode("a <mask>").tolist() == tokenizer.encode("a<mask>").tolist()
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("kind", ["RobertaTokenizer", "GPT2Tokenizer", "OPT", "Qwen2Tokenizer"])
+def test_vocabulary_and_merges_alone(tmp_path: Path, kind: str, prefix: bool) -> None:
+    """Folders without a tokenizer.json: what transformers would make of them."""
+    tokens, merges = [*BYTE_BPE["tokens"], "<mask>"], BYTE_BPE["merges"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    config: dict[str, Any] = {"tokenizer_class": kind, **names, "add_prefix_space": prefix}
+    if kind == "OPT":
+        config |= {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "add_bos_token": True}
+    if kind == "RobertaTokenizer":  # old files name the class only in config.json
+        del config["tokenizer_class"]
+        (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    truth = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
+    truth.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if kind == "Qwen2Tokenizer":
+        if prefix:
+            return
+        spec = json.loads(truth.to_str()) | {k: v for k, v in BYTE_BPE["files"]["qwen2"].items() if k in ("normalizer", "pre_tokenizer")}
+        truth = Backend.from_str(json.dumps(spec))
+    named = ["</s>", "<pad>", *([] if kind == "OPT" else ["<s>"]), *(["<mask>"] if kind == "RobertaTokenizer" else [])]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in named])
+    if kind == "RobertaTokenizer":
+        truth.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), True, prefix)
+    elif kind == "OPT":
+        truth.post_processor = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", 1)])
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    for line in LINES:
+        assert tokenizer.encode(line).tolist() == truth.encode(line).ids, line
+    if kind == "RobertaTokenizer":
+        pair = tokenizer.encode_pairs([(LINES[0], LINES[1])])
+        assert pair.ids.tolist() == truth.encode(LINES[0], LINES[1]).ids
+        assert pair.types is None
+
+
+@pytest.mark.parametrize(
+    ("vocab", "said"),
+    [
+        ("[]", "object"),
+        ('{"a": 1}', "are not 0 to 0"),
+        ('{"a": "x"}', "are not 0 to 0"),
+        ('{"a": 0, "b": 0}', "are not 0 to 1"),
+        ("{}", "tokenizer="),
+    ],
+)
+def test_a_broken_vocabulary_file_is_an_error(tmp_path: Path, vocab: str, said: str) -> None:
+    (tmp_path / "vocab.json").write_text(vocab)
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises((TokenizerError, ModelFormatError), match=said):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+def test_wordpiece_strips_accents_as_its_file_says() -> None:
+    lower = load_tokenizer(bert_gguf(**{"normalizer.lowercase": True, "normalizer.strip_accents": False}))
+    both = load_tokenizer(bert_gguf())
+    assert both.encode("caf\u00e9").tolist() == both.encode("cafe").tolist()
+    assert lower.encode("caf\u00e9").tolist() != lower.encode("cafe").tolist()
+    assert lower.encode("CAF\u00c9").tolist() == lower.encode("caf\u00e9").tolist()
 
 
 # ---- what files say
@@ -406,6 +686,30 @@ def test_a_folder_collects_the_ends_of_all_its_files(tmp_path: Path) -> None:
     assert tokenizer.max_length is None
     assert tokenizer.id("a") in tokenizer.special_ids
     assert tokenizer.decode([0, 1]) == "b"
+
+
+def test_ends_that_only_the_config_names(tmp_path: Path) -> None:
+    """e5-mistral: tokenizer.json adds <s>, tokenizer_config.json says add_eos_token. Qwen3-Embedding: its own end token stays."""
+    backend = tiny_backend()
+    backend.add_special_tokens(["a", "b", "c"])
+    config = {"bos_token": "a", "eos_token": "b", "add_bos_token": True, "add_eos_token": True}
+    tokens = [("a", 0), ("b", 1), ("c", 2)]
+    for single, said, around in (
+        ("a $A", config, (("a",), ("b",))),
+        ("$A", config, (("a",), ("b",))),
+        ("$A", {**config, "add_eos_token": False}, (("a",), ())),
+        ("a $A b", config, (("a",), ("b",))),
+        ("$A c", {**config, "add_bos_token": False}, ((), ("c",))),
+    ):
+        backend.post_processor = processors.TemplateProcessing(single=single, pair=f"{single} $B:1", special_tokens=tokens)
+        (tmp_path / "tokenizer.json").write_text(backend.to_str())
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+        assert tokenizer.around == around
+        ids = [tokenizer.id(token) for token in (*around[0], "d", "e", *around[1])]
+        assert tokenizer.encode("de").tolist() == ids
+        assert tokenizer.backend.encode("de").ids == ids  # the tokenizer that users see does the same
+        assert tokenizer.encode_batch(["de"]).ids.tolist() == ids
 
 
 def test_added_tokens_of_the_config_match_whole(tmp_path: Path) -> None:
@@ -473,6 +777,11 @@ def test_overrides(minilm: Tokenizer, tmp_path: Path, smol_file: File) -> None:
         ({"model": "t5", "unknown_token_id": 0xFFFFFFFF}, "needs an unknown token"),
         ({"model": "t5"}, "scores is missing"),
         ({"model": ["gpt2"]}, "tokenizer="),
+        ({"model": "gemma4", "merges": None}, "merges is missing"),
+        ({"model": "gemma4", "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"pre": "kimi-k2", "merges": [1]}, "list of strings"),
+        ({"add_sep_token": True, "eos_token_id": 0xFFFFFFFF}, "sep token is to be added"),
+        ({"add_sep_token": np.zeros(3)}, "tokenizer="),
     ],
 )
 def test_broken_metadata_is_a_tokenizer_error(smol_file: File, changes: dict[str, Any], said: str) -> None:

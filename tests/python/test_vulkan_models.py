@@ -177,10 +177,11 @@ def test_greedy_text_of_random_float32_models_equals_the_cpu(name: str, tmp_path
 @pytest.mark.parametrize("gpu_layers", [1, 2])
 def test_split_random_models_say_the_same(gpu_layers: int, tmp_path: Path) -> None:
     folder = random_models.make_folder("mistral", tmp_path)
-    golden = np.load(random_models.GOLDENS / "mistral.npz")
+    golden = random_models.golden("mistral")
+    stride = int(golden["stride"])
     with pumice.load(folder, device=DEVICE, gpu_layers=gpu_layers, compute="float32", kv_dtype="f32") as model:
         assert model.info["device"] == f"cpu + {DEVICE}"
-        assert np.abs(model.logits(golden["ids"][:40], positions="all") - golden["logits"][:40]).max() <= 2e-4
+        assert np.abs(model.logits(golden["ids"][:40], positions="all")[:, ::stride] - golden["logits"][:40]).max() <= 2e-4
         assert model.generate(golden["ids"][:20], max_new_tokens=32, temperature=0).ids.tolist() == golden["greedy"][:32].tolist()
 
 

@@ -17,8 +17,9 @@ __m256 widen(const std::uint8_t* words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-// Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back.
-template <Format F, int G, int N>
+// Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
+// the weights ahead.
+template <Format F, int G, int N, bool kAsk = false>
 void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
           std::int64_t group_stride) {
   __m256 acc[G][N][2];
@@ -29,9 +30,11 @@ void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x,
     }
   }
   constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+  const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
   const auto column = [&](std::int64_t k) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) {
+      if constexpr (kAsk) _mm_prefetch(reinterpret_cast<const char*>(panels[g] + 16 * kWord * k + ahead), _MM_HINT_T0);
       const __m256 w0 = widen<F>(panels[g] + 16 * kWord * k), w1 = widen<F>(panels[g] + 16 * kWord * k + 8 * kWord);
 #pragma GCC unroll 6
       for (int n = 0; n < N; ++n) {

@@ -210,6 +210,10 @@ struct Traits<Format::BF16> {
   using Word = std::uint16_t;
 };
 
+// One group times a few tokens, whose number is part of the function: of x from `first` on.
+using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                           float* out, std::int64_t out_stride);
+
 constexpr std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Block b of 32 columns in a group.

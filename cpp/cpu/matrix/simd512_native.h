@@ -21,6 +21,7 @@ inline void save_floats(float* p, Floats v) { _mm512_storeu_ps(p, v); }
 inline void save_first(float* p, Floats v, std::int64_t lanes) {  // the others stay as they are
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << lanes) - 1), v);
 }
+inline void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
 inline Ints broadcast4(const void* p) {  // 4 bytes, 2 words or a dword
@@ -32,6 +33,22 @@ inline Ints splat(std::int32_t v) { return _mm512_set1_epi32(v); }
 inline Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
 inline Floats splat(float v) { return _mm512_set1_ps(v); }
 inline Floats zero_floats() { return _mm512_setzero_ps(); }
+
+// vpbroadcastd: on Zen 4 vbroadcastss to 512 bits takes twice as long.
+inline Floats broadcast_float(const float* p) { return _mm512_castsi512_ps(broadcast4(p)); }
+inline __mmask16 first(std::int64_t lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
+inline Floats load_first(const float* p, std::int64_t lanes) { return _mm512_maskz_loadu_ps(first(lanes), p); }  // the others are zeros
+// The first and the second of `count` <= 16 pairs of dwords; zeros for the others.
+inline void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
+  const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << (2 * count)) - 1);
+  const Ints low = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), p);
+  const Ints high = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), p + 16);
+  const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  out[0] = _mm512_permutex2var_epi32(low, even, high);
+  out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
+}
+inline Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+inline Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
 
 inline Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
 inline Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
@@ -83,12 +100,13 @@ inline Ints pair_words(Ints v) {
                                      0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
   return _mm512_permutexvar_epi16(low, v);
 }
-// Words 0 and 1 of every dword quad of bytes, sign-extended: columns (0, 1) or (2, 3) of 16 rows as pairs of words.
-template <int kPair>
-inline Ints widen_pair(Ints bytes) {
-  const Ints low = _mm512_srai_epi32(_mm512_slli_epi32(bytes, 24 - 16 * kPair), 24);  // byte 2 kPair as a dword: its low word is right
-  const Ints high = _mm512_srai_epi32(_mm512_slli_epi32(bytes, kPair == 0 ? 16 : 0), 24);   // byte 2 kPair + 1
-  return _mm512_mask_blend_epi16(0xaaaaaaaau, low, _mm512_slli_epi32(high, 16));
+// 16 dwords of four signed bytes, as words: bytes 0 and 1 of each dword, and 2 and 3. Four operations; shifts and blends took ten.
+inline void widen_quads(const void* p, Ints (&out)[2]) {
+  const auto* halves = static_cast<const __m256i*>(p);
+  const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
+  const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  out[0] = _mm512_permutex2var_epi32(low, even, high);
+  out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
 }
 
 #ifdef __AVX512BF16__

@@ -2,7 +2,7 @@
 // Coefficients: weighted minimax fits made for this file; errors below were measured over the whole range.
 #pragma once
 
-#include "core/program.h"
+#include "core/kinds.h"
 
 namespace pumice::cpu {
 namespace {
@@ -47,6 +47,7 @@ PUMICE_INLINE Lanes tanh(const Lanes& x) {
   return select(less(u, set(0.625f)), small, with_sign_of(tail, x));
 }
 
+PUMICE_INLINE Lanes sigmoid(const Lanes& x) { return set(1.0f) / (set(1.0f) + exp(set(0.0f) - x)); }
 PUMICE_INLINE Lanes silu(const Lanes& x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
 
 // x Phi(x) = max(x, 0) - |x| Phi(-|x|) (Hendrycks and Gimpel 2016, the exact form), with Phi(-u) = e^P(u) / 2.
@@ -63,15 +64,37 @@ PUMICE_INLINE Lanes gelu_tanh(const Lanes& x) {
   return x / (set(1.0f) + exp(minus_2z));
 }
 
-template <Activation A>
-PUMICE_INLINE Lanes activate(const Lanes& x) {
-  if constexpr (A == Activation::gelu) return gelu(x);
-  else if constexpr (A == Activation::gelu_tanh) return gelu_tanh(x);
-  else if constexpr (A == Activation::silu) return silu(x);
-  else if constexpr (A == Activation::relu) return max(x, set(0.0f));
-  else if constexpr (A == Activation::tanh) return tanh(x);
-  else return x;
+// x / (1 + e^-1.702x).
+PUMICE_INLINE Lanes quick_gelu(const Lanes& x) { return x / (set(1.0f) + exp(x * set(-1.702f))); }
+
+PUMICE_INLINE Lanes relu2(const Lanes& x) {
+  const Lanes y = max(set(0.0f), x);
+  return y * y;
 }
+
+struct Alphas { float p = 0.0f, n = 0.0f; };
+// With u = min(x, -1e-6): e^u - 1 - x, near 0 from e^u's own polynomial without its first terms, which would cancel: u^2 P(u) + (u - x).
+PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
+  const Lanes u = min(set(-1e-6f), x), half = set(0.5f) * x;
+  const Lanes near = fma(u * u, horner(u, set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), u - x);
+  const Lanes far = (exp_negative(u) - set(1.0f)) - x;
+  const Lanes below = fma(set(alphas.n), select(less(u, set(-0.34f)), far, near), half);
+  return select(less(set(0.0f), x), fma(set(alphas.p), x * x, half), below);
+}
+
+// One function per activation, by its name in activations.def: with_activation() of kernels.inc names each.
+namespace activations {
+PUMICE_INLINE Lanes none(const Lanes& x, const Alphas&) { return x; }
+PUMICE_INLINE Lanes gelu(const Lanes& x, const Alphas&) { return cpu::gelu(x); }
+PUMICE_INLINE Lanes gelu_tanh(const Lanes& x, const Alphas&) { return cpu::gelu_tanh(x); }
+PUMICE_INLINE Lanes silu(const Lanes& x, const Alphas&) { return cpu::silu(x); }
+PUMICE_INLINE Lanes relu(const Lanes& x, const Alphas&) { return max(x, set(0.0f)); }
+PUMICE_INLINE Lanes tanh(const Lanes& x, const Alphas&) { return cpu::tanh(x); }
+PUMICE_INLINE Lanes relu2(const Lanes& x, const Alphas&) { return cpu::relu2(x); }
+PUMICE_INLINE Lanes sigmoid(const Lanes& x, const Alphas&) { return cpu::sigmoid(x); }
+PUMICE_INLINE Lanes quick_gelu(const Lanes& x, const Alphas&) { return cpu::quick_gelu(x); }
+PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) { return cpu::xielu(x, alphas); }
+}  // namespace activations
 
 }  // namespace
 }  // namespace pumice::cpu

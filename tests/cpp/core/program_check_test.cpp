@@ -34,7 +34,9 @@ Program layer(bool cached) {
   if (cached) {
     p.caches = {{2, 4}};
     attend.cache = CacheId{0};
-    p.ops.push_back(RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = 4, .rope = {}});
+    attend.causal = true;
+    p.ops.push_back(Rope{.x = q, .head_dim = 4, .table = {}});
+    p.ops.push_back(Store{.k = k, .v = v, .cache = CacheId{0}});
   } else {
     attend.k = k;
     attend.v = v;
@@ -64,11 +66,11 @@ TEST(ProgramCheck, FindsWhatAProgramTakesAndHowLongSlotsLive) {
   EXPECT_EQ(facts.positions_limit, INT64_MAX);
   EXPECT_EQ(facts.used, (std::vector<bool>{true, true, true, false}));
   const auto life = [&](std::size_t slot) { return std::pair(facts.slot_lives[slot].first, facts.slot_lives[slot].last); };
-  EXPECT_EQ(life(0), std::pair(std::int64_t{0}, std::int64_t{5}));
-  EXPECT_EQ(life(1), std::pair(std::int64_t{1}, std::int64_t{3}));  // from the product to the attention
-  EXPECT_EQ(life(2), std::pair(std::int64_t{3}, std::int64_t{4}));
-  EXPECT_EQ(facts.last_beyond_row, 6);
-  EXPECT_EQ(facts.last_other_rows, 5);
+  EXPECT_EQ(life(0), std::pair(std::int64_t{0}, std::int64_t{6}));
+  EXPECT_EQ(life(1), std::pair(std::int64_t{1}, std::int64_t{4}));  // from the product to the attention
+  EXPECT_EQ(life(2), std::pair(std::int64_t{4}, std::int64_t{5}));
+  EXPECT_EQ(facts.last_beyond_row, 7);
+  EXPECT_EQ(facts.last_other_rows, 6);
 
   EXPECT_TRUE(check_program(layer(false), shapes_of(w)).keeps_no_past);
 

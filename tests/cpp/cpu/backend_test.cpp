@@ -74,7 +74,7 @@ Decoder decoder(const DecoderShape& shape) {
   p.slots = {{Rows::tokens, d}, {Rows::tokens, d},         {Rows::tokens, q + 2 * kv},
              {Rows::tokens, q}, {Rows::tokens, shape.ffn}, {Rows::selected, d}};
   const View x{0, 0, d}, h{1, 0, d}, qkv{2, 0, q + 2 * kv}, a{3, 0, q}, f{4, 0, shape.ffn}, last{5, 0, d};
-  Rope rope;
+  RopeTable rope;
   for (int j = 0; j < shape.head_dim / 2; ++j) rope.inv_freq.push_back(std::pow(10000.0f, -2.0f * j / shape.head_dim));
   const MatrixId embedding = b.matrix("embedding", shape.other, shape.vocab, d);
   p.ops.push_back(Embed{x, embedding, MatrixId::none, MatrixId::none, 2.0f});
@@ -85,21 +85,23 @@ Decoder decoder(const DecoderShape& shape) {
     p.ops.push_back(Linear{h, qkv, {{b.matrix("q", shape.format, q, d)}, {b.matrix("k", shape.format, kv, d), b.vector("k.bias", kv, 0)},
                                     {b.matrix("v", shape.other, kv, d)}}});
     p.ops.push_back(Norm{{2, 0, q}, {2, 0, q}, {}, b.vector("q_norm", shape.head_dim, 1), VectorId::none, NormKind::rms, shape.head_dim});
-    p.ops.push_back(RopeStore{{2, 0, q}, {2, q, kv}, {2, q + kv, kv}, cache, shape.head_dim, rope});
+    p.ops.push_back(Rope{{2, 0, q}, shape.head_dim, rope});
+    p.ops.push_back(Rope{{2, q, kv}, shape.head_dim, rope});
+    p.ops.push_back(Store{{2, q, kv}, {2, q + kv, kv}, cache});
     Attend attend;
     attend.q = {2, 0, q};
     attend.out = a;
     attend.cache = cache;
     attend.head_dim = shape.head_dim;
     attend.kv_heads = shape.kv_heads;
+    attend.causal = true;
     attend.window = l % 2 == 0 ? shape.window : 0;
     attend.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     attend.softcap = shape.softcap;
     p.ops.push_back(attend);
     p.ops.push_back(Linear{a, x, {{b.matrix("o", shape.format, d, q)}}, Activation::none, x});
     p.ops.push_back(Norm{x, h, {}, b.vector("norm2", d, 1), VectorId::none, NormKind::rms});
-    p.ops.push_back(
-        GatedLinear{h, f, b.matrix("gate", shape.format, shape.ffn, d), b.matrix("up", shape.format, shape.ffn, d), Activation::silu});
+    p.ops.push_back(GatedLinear{h, f, b.matrix("gate", shape.format, shape.ffn, d), b.matrix("up", shape.format, shape.ffn, d)});
     p.ops.push_back(Linear{f, x, {{b.matrix("down", shape.other, d, shape.ffn)}}, Activation::none, x});
   }
   model.all_rows = p;
@@ -713,6 +715,10 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
   EXPECT_EQ(steps.back(), 1000u * 544 + 77u * 1200);
   const auto& own = dynamic_cast<const PackedWeights&>(*packed);
+  const PackedMatrix &a = own.matrices()[0], &second = own.matrices()[1];
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.data) % 64, 0u);
+  EXPECT_EQ(second.data, a.data + packed_bytes(b.weights.matrices[0])) << "one arena, in the model's order";
+  EXPECT_EQ(own.matrices()[2].data, nullptr);
   std::vector<float> expected(512), found(512);
   std::vector<std::uint8_t> row(2048);
   for (std::size_t m = 0; m < 2; ++m) {
@@ -846,16 +852,34 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
         op(p, Norm{}).in.width = 64;
       },
       "before anything wrote it");
-  refused("an unknown cache", [&](Program& p) { op(p, RopeStore{}).cache = static_cast<CacheId>(5); }, "cache 5");
+  refused("an unknown cache", [&](Program& p) { op(p, Store{}).cache = static_cast<CacheId>(5); }, "cache 5");
   refused("no heads", [&](Program& p) { op(p, Attend{}).kv_heads = 0; }, "kv heads");
   refused("heads that do not divide", [&](Program& p) { op(p, Attend{}).kv_heads = 3; }, "kv heads");
-  refused("head_dim 0", [&](Program& p) { op(p, RopeStore{}).head_dim = 0; }, "heads of 0");
-  refused("too many rope pairs", [&](Program& p) { op(p, RopeStore{}).rope.inv_freq.resize(9, 1.0f); }, "pairs");
-  refused("a rope of NaN", [&](Program& p) { op(p, RopeStore{}).rope.inv_freq[0] = NAN; }, "rope");
+  refused("head_dim 0", [&](Program& p) { op(p, Rope{}).head_dim = 0; }, "heads of 0");
+  refused("too many rope pairs", [&](Program& p) { op(p, Rope{}).table.inv_freq.resize(9, 1.0f); }, "pairs");
+  refused("a rope of NaN", [&](Program& p) { op(p, Rope{}).table.inv_freq[0] = NAN; }, "rope");
+  refused("a temperature of NaN", [&](Program& p) { op(p, Rope{}).temperature = NAN; }, "temperature");
+  refused("a temperature by less than no positions", [&](Program& p) { op(p, Rope{}).temperature_length = -1; }, "positions");
+  refused("a cache of other heads", [&](Program& p) { op(p, Store{}).k.width = 16; }, "the cache keeps");
+  refused("a cache that is read both ways", [&](Program& p) { op(p, Attend{}).causal = false; }, "causal");
+  refused("a bias of another size", [&](Program& p) { op(p, Attend{}).bias = VectorId{0}; }, "needed are 4");
+  refused(
+      "a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
+  refused("slopes of another size", [&](Program& p) { op(p, Attend{}).slopes = VectorId{0}; }, "needed are 4");
+  refused("a gate's bias of another size", [&](Program& p) { op(p, GatedLinear{}).gate_bias = VectorId{0}; }, "needed are 96");
+  refused("a soft cap below 0", [&](Program& p) { op(p, Linear{}).softcap = -1; }, "softcap -1");
+  refused("a scale of NaN", [&](Program& p) { op(p, Linear{}).scale = NAN; }, "scale nan");
+  refused("xielu where it has no numbers", [&](Program& p) { op(p, GatedLinear{}).activation = Activation::xielu; }, "xielu");
+  refused(
+      "a gate that does not divide",
+      [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {1, 0, 48}, .out = {0, 0, 64}}); }, "does not divide");
+  refused(
+      "a gate onto itself",
+      [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {1, 0, 64}, .out = {1, 0, 64}}); }, "overlap");
   refused("a product onto its own input", [&](Program& p) { op(p, Linear{}).out = {1, 0, 64}; }, "overlap");
   refused(
       "a cache that nothing fills",
-      [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<RopeStore>(o); }); }, "stored");
+      [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<Store>(o); }); }, "stored");
   refused("an output that is not written", [&](Program& p) { p.ops.pop_back(); }, "output slot");
   refused("an output that is not there", [&](Program& p) { p.output = 6; }, "output slot");
   refused("an input that is not there", [&](Program& p) { p.input = -2; }, "input slot");

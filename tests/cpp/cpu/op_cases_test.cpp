@@ -64,7 +64,7 @@ std::vector<Slice> pieces(const OpCase& c) {
   return slices;
 }
 
-class OpCaseTest : public testing::TestWithParam<const char*> {
+class OpCaseTest : public testing::TestWithParam<std::string> {
  protected:
   template <class Check>
   void each_case(Check check) {
@@ -128,9 +128,7 @@ TEST_P(OpCaseTest, ThreadsAndCrewsAgree) {
   });
 }
 
-constexpr const char* kOps[] = {"embed", "norm", "linear", "gated_linear", "rope_store", "attend", "select", "pool", "log_prob", "top"};
-static_assert(std::size(kOps) == std::variant_size_v<Op>, "a new operation needs cases");
-INSTANTIATE_TEST_SUITE_P(Ops, OpCaseTest, testing::ValuesIn(kOps), [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Ops, OpCaseTest, testing::ValuesIn(op_names()), [](const auto& test) { return test.param; });
 
 TEST(OpCases, MeetEveryOperationAndFormat) {
   std::set<std::size_t> ops;
@@ -142,6 +140,28 @@ TEST(OpCases, MeetEveryOperationAndFormat) {
   }
   EXPECT_EQ(ops.size(), std::variant_size_v<Op>);
   for (const char* op : {"embed", "linear", "gated_linear"}) EXPECT_EQ(formats[op].size(), kFormatCount) << op;
+}
+
+TEST(OpCases, MeetEveryActivationPoolingNormAndKvFormat) {
+  std::map<std::string, std::set<Activation>> activations;
+  std::set<NormKind> norms;
+  std::set<PoolKind> pools;
+  std::set<KvFormat> kv_formats;
+  for (std::size_t i = 0; i < op_cases().size(); ++i) {
+    const OpCase c = op_cases()[i];
+    if (!c.program.caches.empty()) kv_formats.insert(c.kv);
+    const Op& op = c.program.ops.back();
+    if (const auto* norm = std::get_if<Norm>(&op)) norms.insert(norm->kind);
+    if (const auto* pool = std::get_if<Pool>(&op)) pools.insert(pool->kind);
+    if (const auto* linear = std::get_if<Linear>(&op)) activations["linear"].insert(linear->activation);
+    if (const auto* gated = std::get_if<GatedLinear>(&op)) activations["gated_linear"].insert(gated->activation);
+    if (const auto* multiply = std::get_if<Multiply>(&op)) activations["multiply"].insert(multiply->activation);
+  }
+  EXPECT_EQ(norms.size(), std::size(kNormKinds));
+  EXPECT_EQ(pools.size(), std::size(kPoolKinds));
+  EXPECT_EQ(kv_formats.size(), std::size(kKvFormats));
+  EXPECT_EQ(activations["linear"].size(), std::size(kActivations));
+  for (const char* op : {"gated_linear", "multiply"}) EXPECT_EQ(activations[op].size(), std::size(kActivations) - 1) << op << " but xielu";
 }
 
 // Instruction sets are chosen once in a process, so others run in one of their own, which leaves a digest of every result.

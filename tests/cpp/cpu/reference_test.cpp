@@ -90,6 +90,44 @@ TEST(Reference, LinearPartsBiasActivationResidual) {
   expect_near(d.run({.rows = 1}, {1, 20}, 2), {21, 21});
 }
 
+TEST(Reference, LinearScalesCapsAndLearnsXielu) {
+  Device d;
+  const View x = d.slot(1), out = d.slot(1);
+  d.program.input = x.slot, d.program.output = out.slot;
+  Linear op{.in = x, .out = out, .parts = {{d.matrix(1, 1, {2}), d.vector({.5f})}}, .residual = x, .scale = 3, .softcap = 4};
+  d.program.ops = {op};
+  expect_near(d.run({.rows = 2}, {1, -2}, 2), {4 * std::tanh(6.5 / 4) + 1, 4 * std::tanh(-11.5 / 4) - 2});
+  op.softcap = 0;
+  op.residual = {};
+  op.parts[0].bias = VectorId::none;
+  op.scale = .5f;
+  op.activation = Activation::xielu;
+  op.alpha_p = 2;
+  op.alpha_n = 3;
+  d.program.ops = {op};
+  // 2 x^2 + x / 2; 3 (e^x - 1 - x) + x / 2, and at 0 what the clamp at -1e-6 leaves.
+  expect_near(d.run({.rows = 3}, {1.5, -2, 0}, 3), {5.25, 3 * (std::exp(-2.0) + 1) - 1, 3 * std::expm1(-1e-6)});
+}
+
+TEST(Reference, MultipliesByColumnsOfGates) {
+  Device d;
+  const View a = d.slot(7), out = d.slot(4);
+  d.program.input = a.slot, d.program.output = out.slot;
+  d.program.ops = {Multiply{.a = {0, 0, 4}, .b = {0, 4, 2}, .out = out, .activation = Activation::relu}};
+  expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {0, 0, 18, 24});
+  d.program.ops = {Multiply{.a = {0, 0, 4}, .b = {0, 6, 1}, .out = out}};
+  expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {7, 14, 21, 28});
+}
+
+TEST(Reference, GatesWithBiases) {
+  Device d;
+  const View x = d.slot(1), out = d.slot(1);
+  d.program.ops = {GatedLinear{.in = x, .out = out, .gate = d.matrix(1, 1, {1}), .up = d.matrix(1, 1, {3}), .gate_bias = d.vector({-1}),
+                               .up_bias = d.vector({10}), .activation = Activation::relu2}};
+  d.program.input = x.slot, d.program.output = out.slot;
+  expect_near(d.run({.rows = 2}, {3, .5f}, 2), {4 * 19, 0});
+}
+
 // Values of torch.nn.functional at 1 and -2 (gelu, gelu tanh, silu), to seven digits.
 TEST(Reference, GatedActivations) {
   const struct {
@@ -100,11 +138,15 @@ TEST(Reference, GatedActivations) {
                {Activation::silu, 0.7310586, -0.2384058},
                {Activation::tanh, 0.7615942, -0.9640276},
                {Activation::relu, 1, 0},
-               {Activation::none, 1, -2}};
+               {Activation::none, 1, -2},
+               {Activation::relu2, 1, 0},
+               {Activation::sigmoid, 0.7310586, 0.1192029},
+               {Activation::quick_gelu, 0.8457958, -0.0643414}};
+  EXPECT_EQ(std::size(known), std::size(kActivations) - 1);  // xielu belongs to Linear
   for (const auto& [activation, one, minus_two] : known) {
     Device d;
     const View x = d.slot(1), out = d.slot(1);
-    d.program.ops = {GatedLinear{x, out, d.matrix(1, 1, {1}), d.matrix(1, 1, {3}), activation}};
+    d.program.ops = {GatedLinear{.in = x, .out = out, .gate = d.matrix(1, 1, {1}), .up = d.matrix(1, 1, {3}), .activation = activation}};
     d.program.input = x.slot, d.program.output = out.slot;
     expect_near(d.run({.rows = 2}, {1, -2}, 2), {3 * one, -6 * minus_two});
   }
@@ -116,7 +158,7 @@ TEST(Reference, RopeTurnsPairs) {
   for (const bool interleaved : {false, true}) {
     Device d;
     const View q = d.slot(4);
-    d.program.ops = {RopeStore{.q = q, .head_dim = 4, .rope = {{1, .5f}, interleaved, 2}}};
+    d.program.ops = {Rope{.x = q, .head_dim = 4, .table = {{1, .5f}, interleaved, 2}}};
     d.program.input = d.program.output = q.slot;
     const std::vector<Segment> segments = {{0, 1, 3, {}}};
     const auto got = d.run({.rows = 1, .segments = segments}, {1, 0, 0, 1}, 4);
@@ -128,19 +170,56 @@ TEST(Reference, RopeTurnsPairs) {
   }
 }
 
+// Positions 0 and 1 are below the length of 2, position 5 is in its third.
+TEST(Reference, RopeTempers) {
+  Device d;
+  const View q = d.slot(2);
+  d.program.ops = {Rope{.x = q, .head_dim = 2, .table = {}, .temperature = .5f, .temperature_length = 2}};
+  d.program.input = d.program.output = q.slot;
+  const std::vector<Segment> segments = {{0, 2, 0, {}}, {2, 1, 5, {}}};
+  const double factor = 1 + .5 * std::log(3.0);
+  expect_near(d.run({.rows = 3, .segments = segments}, {1, 2, 3, 4, 5, 6}, 6), {1, 2, 3, 4, 5 * factor, 6 * factor});
+}
+
+// Keys of zero leave what distance adds: e^bias and e^(-slope distance) weigh the values 1, 10, 100.
+TEST(Reference, AttendsByDistance) {
+  const float two = static_cast<float>(std::log(2.0)), three = static_cast<float>(std::log(3.0));
+  Device d;
+  const View x = d.slot(3), out = d.slot(1);
+  Attend op{.q = {x.slot, 0, 1}, .out = out, .k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .head_dim = 1, .kv_heads = 1};
+  d.program.input = x.slot, d.program.output = out.slot;
+  const std::vector<Segment> segments = {{0, 3, 0, {}}};
+  const auto run = [&] {
+    d.program.ops = {op};
+    return d.run({.rows = 3, .segments = segments}, {0, 0, 1, 0, 0, 10, 0, 0, 100}, 3);
+  };
+  op.causal = true;
+  expect_near(run(), {1, 5.5, 37});
+  op.window = 2;
+  expect_near(run(), {1, 5.5, 55});
+  op.window = 0;
+  op.causal = false;
+  op.bias = d.vector({0, two, three});  // of keys before, at and after the query's position; those two away are as those one away
+  op.reach = 1;
+  expect_near(run(), {(2 + 30 + 300) / 8.0, (1 + 20 + 300) / 6.0, (1 + 10 + 200) / 4.0});
+  op.bias = VectorId::none;
+  op.slopes = d.vector({two});
+  expect_near(run(), {(1 + 5 + 25) / 1.75, (.5 + 10 + 50) / 2, (.25 + 5 + 100) / 1.75});
+}
+
 // Keys of zero give equal weights, so the answer is the mean of the values that are seen.
 TEST(Reference, AttendSeesItsPastAndItsWindow) {
   Device d;
   const View q = d.slot(4), out = d.slot(4);
   const View k{q.slot, 2, 1}, v{q.slot, 3, 1}, heads{q.slot, 0, 2};  // two heads of one dimension share one of k and v
   d.program.caches = {{1, 1}};
-  d.program.ops = {RopeStore{.q = heads, .k = k, .v = v, .cache = CacheId{0}, .head_dim = 1, .rope = {}}};
+  d.program.ops = {Store{.k = k, .v = v, .cache = CacheId{0}}};
   d.program.input = q.slot;
   reference::ReferenceBackend backend;
   const auto mean_of = [&](std::int32_t window, bool cached) {
     const auto caches = backend.caches(d.program.caches, KvFormat::f16);
     caches->reserve(3);
-    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .window = window};
+    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
     if (cached) {
       attend.cache = CacheId{0};
     } else {
@@ -236,9 +315,8 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   Device d;
   const View x = d.slot(3), out = d.slot(1);
   d.program.caches = {{1, 1}};
-  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1};
-  d.program.ops = {RopeStore{.q = {x.slot, 0, 1}, .k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}, .head_dim = 1, .rope = {}},
-                   attend};
+  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1, .causal = true};
+  d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;
   const auto caches = backend.caches(d.program.caches, KvFormat::f32);
   caches->reserve(1);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/ops.h"
 #include "cpu/all_kernels.h"
 
 namespace pumice::cpu {
@@ -54,6 +55,7 @@ Floats on_all(const std::string& what, const std::function<Floats(const RowKerne
   return first;
 }
 
+constexpr double kAlphaP = 0.75, kAlphaN = 1.25;
 double activation_of(Activation activation, double x) {
   switch (activation) {
     case Activation::none:
@@ -68,23 +70,34 @@ double activation_of(Activation activation, double x) {
       return std::max(x, 0.0);
     case Activation::tanh:
       return std::tanh(x);
+    case Activation::relu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
+    case Activation::sigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
+    case Activation::quick_gelu:
+      return x / (1.0 + std::exp(-1.702 * x));
+    case Activation::xielu:
+      return x > 0 ? kAlphaP * x * x + 0.5 * x : kAlphaN * (std::expm1(std::min(x, -1e-6)) - x) + 0.5 * x;
   }
   return 0.0;
 }
-constexpr Activation kActivations[] = {Activation::none, Activation::gelu, Activation::gelu_tanh,
-                                       Activation::silu, Activation::relu, Activation::tanh};
+std::vector<Activation> every_activation() {
+  std::vector<Activation> all;
+  for (std::size_t a = 0; a < std::size(kActivations); ++a) all.push_back(static_cast<Activation>(a));
+  return all;
+}
+Finish finish_with(Activation activation) { return {.activation = activation, .alpha_p = kAlphaP, .alpha_n = kAlphaN}; }
 
 TEST(Rows, ActivationsAreAccurateEverywhere) {
   Floats x;
   for (int i = -400000; i <= 400000; ++i) x.push_back(static_cast<float>(i) * 5e-5f);
   for (int i = -2000; i <= 2000; ++i) x.push_back(static_cast<float>(i) * 0.1f);
-  for (float big : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e4f, -1e4f, 1e30f}) x.push_back(big);
-  for (Activation activation : kActivations) {
-    const auto name = "activation " + std::to_string(static_cast<int>(activation));
+  for (float big : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e-6f, -1e-6f, -1e-5f, -1e-3f, 1e4f, -1e4f, 1e18f}) x.push_back(big);
+  for (Activation activation : every_activation()) {
+    const auto name = "activation " + std::string(kActivations[static_cast<std::size_t>(activation)]);
     const Floats y = on_all(name, [&](const RowKernels& rows) {
       Floats out = x;
-      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), nullptr, activation, nullptr,
-                    0);
+      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), finish_with(activation));
       return out;
     });
     double worst = 0.0, at = 0.0;
@@ -103,13 +116,28 @@ TEST(Rows, ActivationsKeepNanAndLimits) {
   for (const Kernels* kernels : native_kernels()) {
     for (Activation activation : {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::tanh}) {
       Floats x = {kNan, kInf, -1e30f, 200.0f, -200.0f};
-      kernels->rows.epilogue(x.data(), 5, 1, 5, nullptr, activation, nullptr, 0);
+      kernels->rows.epilogue(x.data(), 5, 1, 5, finish_with(activation));
       EXPECT_TRUE(std::isnan(x[0]));
       EXPECT_EQ(x[1], activation == Activation::tanh ? 1.0f : kInf);
       EXPECT_NEAR(x[2], activation == Activation::tanh ? -1.0f : 0.0f, 1e-7);
       EXPECT_EQ(x[3], activation == Activation::tanh ? 1.0f : 200.0f);
       EXPECT_NEAR(x[4], activation == Activation::tanh ? -1.0f : 0.0f, 1e-7);
     }
+    for (Activation activation : {Activation::relu2, Activation::sigmoid, Activation::quick_gelu, Activation::xielu}) {
+      Floats x = {kNan, kInf, -kInf, 200.0f, -200.0f};
+      kernels->rows.epilogue(x.data(), 5, 1, 5, finish_with(activation));
+      const auto name = kActivations[static_cast<std::size_t>(activation)];
+      EXPECT_TRUE(std::isnan(x[0])) << name;
+      EXPECT_EQ(x[1], activation == Activation::sigmoid ? 1.0f : kInf) << name;
+      const bool ends_at_zero = activation == Activation::relu2 || activation == Activation::sigmoid;
+      if (ends_at_zero) {
+        EXPECT_EQ(x[2], 0.0f) << name;
+      }
+      for (int i : {3, 4}) EXPECT_FLOAT_EQ(x[i], static_cast<float>(activation_of(activation, i == 3 ? 200.0 : -200.0))) << name;
+    }
+    Floats x = {kNan, 1.0f};
+    kernels->rows.epilogue(x.data(), 2, 1, 2, {.scale = 2.0f, .softcap = 3.0f});
+    EXPECT_TRUE(std::isnan(x[0])) << "a soft cap must not hide a NaN";
   }
 }
 
@@ -160,15 +188,21 @@ TEST(Rows, LayerNorm) {
 
 TEST(Rows, EpilogueTouchesItsTileOnly) {
   for (int cols : {1, 5, 16, 17, 48, 63}) {
-    for (Activation activation : kActivations) {
-      for (int variant = 0; variant < 4; ++variant) {
+    for (Activation activation : every_activation()) {
+      for (int variant = 0; variant < 16; ++variant) {
         const int count = 3, stride = cols + 7, residual_stride = cols + 3;
         const Floats tile = random(count * stride, cols), bias = random(cols, 1), residual = random(count * residual_stride, 2);
         const bool biased = variant & 1, adds = variant & 2;
+        const double scale = variant & 4 ? -0.75 : 1, cap = variant & 8 ? 1.5 : 0;
+        Finish finish = finish_with(activation);
+        finish.bias = biased ? bias.data() : nullptr;
+        finish.residual = adds ? residual.data() : nullptr;
+        finish.residual_stride = residual_stride;
+        finish.scale = static_cast<float>(scale);
+        finish.softcap = static_cast<float>(cap);
         const Floats y = on_all("epilogue", [&](const RowKernels& rows) {
           Floats out = tile;
-          rows.epilogue(out.data(), stride, count, cols, biased ? bias.data() : nullptr, activation, adds ? residual.data() : nullptr,
-                        residual_stride);
+          rows.epilogue(out.data(), stride, count, cols, finish);
           return out;
         });
         for (int r = 0; r < count; ++r) {
@@ -178,9 +212,9 @@ TEST(Rows, EpilogueTouchesItsTileOnly) {
               EXPECT_EQ(before, after);
               continue;
             }
-            const double truth =
-                activation_of(activation, biased ? before + bias[c] : before) + (adds ? residual[r * residual_stride + c] : 0.0);
-            EXPECT_NEAR(after, truth, 1e-6);
+            const double active = activation_of(activation, scale * before + (biased ? bias[c] : 0.0));
+            const double truth = (cap > 0 ? cap * std::tanh(active / cap) : active) + (adds ? residual[r * residual_stride + c] : 0.0);
+            EXPECT_NEAR(after, truth, 1e-6 * (1 + std::abs(active)));
           }
         }
       }
@@ -188,16 +222,38 @@ TEST(Rows, EpilogueTouchesItsTileOnly) {
   }
 }
 
-TEST(Rows, GateAndScaleAdd) {
+TEST(Rows, GateMultiplyAndScaleAdd) {
   for (int n : sizes()) {
     const Floats a = random(n, n), b = random(n, n + 1), c = random(n, n + 2);
-    for (Activation activation : kActivations) {
-      const Floats y = on_all("gate", [&](const RowKernels& rows) {
-        Floats out = a;
-        rows.gate(out.data(), b.data(), activation, n);
-        return out;
-      });
-      for (int i = 0; i < n; ++i) EXPECT_NEAR(y[i], activation_of(activation, a[i]) * b[i], 2e-6);
+    const Floats d = random(n, n + 3);
+    for (Activation activation : every_activation()) {
+      if (activation == Activation::xielu) continue;  // its numbers belong to Linear
+      for (int variant = 0; variant < 4; ++variant) {
+        const bool gate_bias = variant & 1, up_bias = variant & 2;
+        const Floats y = on_all("gate", [&](const RowKernels& rows) {
+          Floats out = a;
+          rows.gate(out.data(), b.data(), gate_bias ? c.data() : nullptr, up_bias ? d.data() : nullptr, activation, n);
+          return out;
+        });
+        for (int i = 0; i < n; ++i) {
+          const double gate = activation_of(activation, a[i] + (gate_bias ? double{c[i]} : 0)), up = b[i] + (up_bias ? double{d[i]} : 0);
+          EXPECT_NEAR(y[i], gate * up, 2e-6 * (1 + std::abs(gate * up)));
+        }
+      }
+      for (int repeat : {1, 5, 16, 64}) {
+        const Floats wide = random(static_cast<std::size_t>(n) * repeat, n + 4);
+        for (bool in_place : {false, true}) {
+          const Floats y = on_all("multiply", [&](const RowKernels& rows) {
+            Floats out = in_place ? wide : Floats(wide.size(), kNan);
+            rows.multiply(in_place ? out.data() : wide.data(), b.data(), activation, n, repeat, out.data());
+            return out;
+          });
+          for (std::size_t i = 0; i < wide.size(); ++i) {
+            const double truth = wide[i] * activation_of(activation, b[i / static_cast<std::size_t>(repeat)]);
+            ASSERT_NEAR(y[i], truth, 2e-6 * (1 + std::abs(truth)));
+          }
+        }
+      }
     }
     for (int variant = 0; variant < 4; ++variant) {
       const Floats y = on_all("scale_add", [&](const RowKernels& rows) {
@@ -410,10 +466,11 @@ struct Cache {
   }
 };
 
-constexpr KvFormat kKvFormats[] = {KvFormat::f16, KvFormat::f32, KvFormat::q8_0};
+constexpr KvFormat kEveryKv[] = {KvFormat::f16, KvFormat::f32, KvFormat::q8_0};
+static_assert(std::size(kEveryKv) == std::size(kKvFormats));
 
 TEST(Rows, PagesHoldWhatWasStored) {
-  for (KvFormat format : kKvFormats) {
+  for (KvFormat format : kEveryKv) {
     for (int dim : {1, 8, 24, 32, 64, 72, 80, 512}) {
       const int length = 45;
       const Floats k = random(length * dim, dim, 2.0f), v = random(length * dim, dim + 1, 2.0f);
@@ -450,13 +507,13 @@ struct Case {
   float softcap;
 };
 
-Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const std::vector<Query>& queries) {
+Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const std::vector<Query>& queries, std::int64_t reach = 0) {
   const std::int64_t stride = cache.head_dim + 2, count = static_cast<std::int64_t>(queries.size());
   const std::int64_t chunks = (static_cast<std::int64_t>(cache.pages.size()) * kPageTokens + kChunkKeys - 1) / kChunkKeys;
   Floats partials(chunks * count * stride), out(count * cache.head_dim);
   for (std::int64_t c = 0; c < chunks; ++c) {
     const AttendCall call{cache.format, cache.head_dim,     1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
-                          softcap,      cache.pages.data(), c};
+                          softcap,      cache.pages.data(), c, reach};
     rows.attend(call, queries.data(), static_cast<int>(count), partials.data() + c * count * stride);
   }
   for (std::int64_t q = 0; q < count; ++q) {
@@ -465,7 +522,7 @@ Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const
   return out;
 }
 
-void expect_attention(const Cache& cache, const Query& query, float softcap, const float* got) {
+void expect_attention(const Cache& cache, const Query& query, float softcap, const float* got, std::int64_t reach = 0) {
   const int dim = cache.head_dim;
   std::vector<double> scores, out(dim, 0.0);
   double top = -kInf, total = 0.0;
@@ -474,6 +531,9 @@ void expect_attention(const Cache& cache, const Query& query, float softcap, con
     for (int d = 0; d < dim; ++d) score += query.q[d] * cache.at(false, static_cast<int>(t), d);
     score /= std::sqrt(double(dim));
     if (softcap > 0.0f) score = softcap * std::tanh(score / softcap);
+    const std::int64_t distance = t - query.position;
+    if (query.bias) score += query.bias[std::clamp(distance, -reach, reach) + reach];
+    score -= double{query.slope} * static_cast<double>(std::abs(distance));
     scores.push_back(score);
     top = std::max(top, score);
   }
@@ -488,7 +548,7 @@ void expect_attention(const Cache& cache, const Query& query, float softcap, con
 TEST(Rows, AttentionOverChunksWindowsAndCaps) {
   const Case cases[] = {{1, 0, 0.0f},   {26, 0, 0.0f},   {31, 7, 0.0f},   {33, 0, 30.0f}, {255, 0, 0.0f},
                         {256, 0, 0.0f}, {257, 0, 50.0f}, {300, 40, 0.0f}, {513, 0, 0.0f}, {700, 300, 20.0f}};
-  for (KvFormat format : kKvFormats) {
+  for (KvFormat format : kEveryKv) {
     for (int dim : {8, 32, 40, 64, 72, 80, 96, 128, 256}) {
       for (const Case& c : cases) {
         if (dim > 96 && c.length > 300) continue;
@@ -510,9 +570,34 @@ TEST(Rows, AttentionOverChunksWindowsAndCaps) {
   }
 }
 
+// Distances to both sides, tables that end before, inside and after a vector of keys; queries of several heads in one call.
+TEST(Rows, AttentionWithBiasesAndSlopes) {
+  const int dim = 40, length = 420;
+  const Floats k = random(length * dim, 1, 1.5f), v = random(length * dim, 2), q = random(kMaxQueries * dim, 3, 2.0f);
+  for (KvFormat format : kEveryKv) {
+    const Cache cache(native_kernels().back()->rows, format, dim, k, v);
+    for (std::int64_t reach : {0, 1, 7, 15, 16, 40, 91, 300, 600}) {
+      const Floats bias = random(kMaxQueries * static_cast<std::size_t>(2 * reach + 1), 4);
+      std::vector<Query> queries;
+      for (int i = 0; i < kMaxQueries; ++i) {
+        const std::int64_t position = i * 27 + (i % 3), last = i % 2 ? position + 1 : length;
+        const float* table = bias.data() + i * (2 * reach + 1);
+        const std::int64_t first = i % 5 == 4 ? position / 2 : 0;
+        queries.push_back({q.data() + i * dim, first, last, position, i % 4 ? table : nullptr, i % 3 ? 0.0f : 0.03f});
+      }
+      const Floats out = on_all("by distance", [&](const RowKernels& rows) { return attended(rows, cache, 0.0f, queries, reach); });
+      for (int i = 0; i < kMaxQueries; ++i) {
+        ASSERT_NO_FATAL_FAILURE(expect_attention(cache, queries[i], 0.0f, out.data() + i * dim, reach)) << reach << ", query " << i;
+        const Floats alone = attended(native_kernels().back()->rows, cache, 0.0f, {queries[i]}, reach);
+        expect_same_bits(alone, Floats(out.begin() + i * dim, out.begin() + (i + 1) * dim), "a query by distance, in company");
+      }
+    }
+  }
+}
+
 TEST(Rows, QueriesAreIndependentOfTheirCompany) {
   std::mt19937 engine(7);
-  for (KvFormat format : kKvFormats) {
+  for (KvFormat format : kEveryKv) {
     for (int dim : {32, 64, 72, 128}) {
       const int length = 420;
       const Floats k = random(length * dim, dim), v = random(length * dim, dim + 1), q = random(kMaxQueries * dim, dim + 2);
@@ -589,7 +674,7 @@ TEST(Kernels, PageBytes) {
   EXPECT_EQ(kv_page_bytes(KvFormat::f32, 32), 2 * 32 * 32 * 4);
   EXPECT_EQ(kv_page_bytes(KvFormat::f16, 64), 2 * 32 * 64 * 2);
   EXPECT_EQ(kv_page_bytes(KvFormat::q8_0, 64), 2 * (32 * 64 + 32 * 4));
-  for (KvFormat format : kKvFormats) {
+  for (KvFormat format : kEveryKv) {
     for (int dim : {1, 7, 72, 512}) EXPECT_EQ(kv_page_bytes(format, dim) % 64, 0);
     EXPECT_THROW(kv_page_bytes(format, 513), Error);
     EXPECT_THROW(kv_page_bytes(format, 0), Error);

@@ -21,6 +21,7 @@
 
 #include "core/error.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/shares.h"
 #include "cpu/system.h"
 
 namespace pumice::cpu {
@@ -51,6 +52,50 @@ TEST(Team, EveryTaskOnceAndPhasesInOrder) {
       team.run(job, cancel);
       EXPECT_EQ(job.wrong.load(), 0) << threads << " threads, " << tasks << " tasks";
       for (const auto& count : job.counts) EXPECT_EQ(count.load(), 50);
+    }
+  }
+}
+
+TEST(Shares, AThreadTakesItsRunFromTheFrontAndOthersFromTheBack) {
+  Shares shares(3);
+  shares.deal(8);  // [0, 2) [2, 5) [5, 8)
+  EXPECT_EQ(shares.take(1), 2);
+  EXPECT_EQ(shares.take(1), 3);
+  EXPECT_EQ(shares.take(0), 0);
+  EXPECT_EQ(shares.take(1), 4);
+  EXPECT_EQ(shares.take(1), 7) << "its own are done: the next thread's last";
+  EXPECT_EQ(shares.take(2), 5);
+  EXPECT_EQ(shares.take(0), 1);
+  EXPECT_EQ(shares.take(0), 6) << "nobody has left anything but this";
+  EXPECT_EQ(shares.take(0), -1);
+  shares.deal(1);  // fewer tasks than threads: whoever comes finds it
+  EXPECT_EQ(shares.take(0), 0);
+}
+
+// However the team spreads its claims, every one of them finds a task of its own.
+TEST(Shares, EveryTaskOnceInEveryPhase) {
+  struct Shared final : Job {
+    explicit Shared(int threads, int tasks) : shares(threads), counts(static_cast<std::size_t>(tasks)) {}
+    std::int64_t next(int) override {
+      if (phase++ == 200) return 0;
+      shares.deal(static_cast<std::int64_t>(counts.size()));
+      return static_cast<std::int64_t>(counts.size());
+    }
+    void task(std::int64_t, int thread) override {
+      const std::int64_t index = shares.take(thread);
+      if (index >= 0) counts[static_cast<std::size_t>(index)].fetch_add(1);
+    }
+    Shares shares;
+    std::vector<std::atomic<int>> counts;
+    int phase = 0;
+  };
+  const Cancel cancel;
+  for (const int threads : {1, 2, 3, 8}) {
+    Team team(threads);
+    for (const int tasks : {1, 2, 7, 100}) {
+      Shared job(threads, tasks);
+      team.run(job, cancel);
+      for (const auto& count : job.counts) EXPECT_EQ(count.load(), 200) << threads << " threads, " << tasks << " tasks";
     }
   }
 }
@@ -315,6 +360,15 @@ TEST(System, TheTightestCgroupCounts) {
   fake.write("/sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 200000\n");
   EXPECT_EQ(cgroup_memory(fake.root()).total, 1000000u);
   EXPECT_EQ(cgroup_memory(fake.root()).free, 500000u) << "cached file pages are given back on demand";
+}
+
+TEST(System, HugePages) {
+  const FakeRoot fake;
+  EXPECT_EQ(huge_pages(fake.root()), "unknown");
+  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  EXPECT_EQ(huge_pages(fake.root()), "madvise");
+  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  EXPECT_EQ(huge_pages(fake.root()), "never");
 }
 
 TEST(System, ThisMachine) {

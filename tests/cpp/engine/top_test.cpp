@@ -41,6 +41,9 @@ class Bus final : public Backend {
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
     return inner_->caches(shapes, format);
   }
+  void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
+    inner_->foresee(program, weights, compute, cancel);
+  }
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel& cancel) override {
     const std::string name = program.name;

@@ -209,6 +209,7 @@ class Device final : public Backend {
     return nullptr;
   }
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
+  void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override {
     return nullptr;
   }

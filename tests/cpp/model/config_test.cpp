@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "model/family.h"
+#include "model/settings.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -24,13 +26,16 @@ Config read_folder(Json config) {
   return read({.gguf = false, .config = config, .tensors = {}});
 }
 
+const Attention& attention(const Config& c) { return c.layers.at(0).attention; }
+const FeedForward& feed_forward(const Config& c) { return c.layers.at(0).feed_forward; }
+
 std::vector<int> windows(const Config& c) {
   std::vector<int> list;
-  for (const Layer& layer : c.layers) list.push_back(layer.window);
+  for (const Layer& layer : c.layers) list.push_back(layer.attention.window);
   return list;
 }
 
-double base_of(const Rope& rope) {  // inv_freq[1] = base^(-2 / dims)
+double base_of(const RopeTable& rope) {  // inv_freq[1] = base^(-2 / dims)
   return std::pow(static_cast<double>(rope.inv_freq.at(1)), -static_cast<double>(rope.inv_freq.size()));
 }
 
@@ -59,18 +64,18 @@ TEST(Config, WhatEveryFileSays) {
   for (const Expected& e : table) {
     SCOPED_TRACE(e.name);
     const Config c = read(tiny::make(e.name));
-    EXPECT_EQ(c.architecture->name, std::string(e.name).substr(0, std::string(e.name).find('.')));
+    EXPECT_EQ(c.family->name, std::string(e.name).substr(0, std::string(e.name).find('.')));
     EXPECT_EQ(c.hidden_size, 32);
-    EXPECT_EQ(c.heads, 4);
-    EXPECT_EQ(c.kv_heads, e.kv_heads);
-    EXPECT_EQ(c.head_dim, 8);
-    EXPECT_EQ(c.ffn_size, 64);
+    EXPECT_EQ(attention(c).heads, 4);
+    EXPECT_EQ(attention(c).kv_heads, e.kv_heads);
+    EXPECT_EQ(attention(c).head_dim, 8);
+    EXPECT_EQ(feed_forward(c).width, 64);
     EXPECT_EQ(c.n_ctx, e.n_ctx);
     EXPECT_FLOAT_EQ(c.eps, 1e-5f);
-    EXPECT_EQ(c.activation, e.activation);
-    EXPECT_FLOAT_EQ(c.attention_scale, static_cast<float>(e.attention_scale));
+    EXPECT_EQ(feed_forward(c).activation, e.activation);
+    EXPECT_FLOAT_EQ(attention(c).scale, static_cast<float>(e.attention_scale));
     EXPECT_FLOAT_EQ(c.embedding_scale, static_cast<float>(e.embedding_scale));
-    EXPECT_EQ(c.attention_softcap, 0);
+    EXPECT_EQ(attention(c).softcap, 0);
     EXPECT_EQ(windows(c), e.windows);
     ASSERT_EQ(c.ropes.size(), e.ropes);
     EXPECT_EQ(c.pooling, e.pooling);
@@ -88,49 +93,49 @@ TEST(Config, WhatEveryFileSays) {
 // transformers leaves out of config.json what equals its default, and old files lack what came later.
 TEST(Config, DefaultsAreThoseOfTransformers) {
   const Config llama = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}});
-  EXPECT_EQ(llama.kv_heads, 4);
-  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_EQ(attention(llama).kv_heads, 4);
+  EXPECT_EQ(attention(llama).head_dim, 16);
   EXPECT_EQ(llama.n_ctx, 2048);
   EXPECT_FLOAT_EQ(llama.eps, 1e-6f);
-  EXPECT_EQ(llama.activation, Activation::silu);
+  EXPECT_EQ(feed_forward(llama).activation, Activation::silu);
   EXPECT_NEAR(base_of(llama.ropes[0]), 1e4, 0.1);
   EXPECT_EQ(windows(llama), (std::vector{0, 0}));
 
   const Json mistral = {{"model_type", "mistral"}, {"num_attention_heads", 8}};
   const Config silent = read_folder(mistral);
-  EXPECT_EQ(silent.kv_heads, 8);
+  EXPECT_EQ(attention(silent).kv_heads, 8);
   EXPECT_EQ(silent.n_ctx, 131072);
   EXPECT_EQ(windows(silent), (std::vector{4096, 4096}));
   Json none = mistral;
   none["sliding_window"] = nullptr;
   EXPECT_EQ(windows(read_folder(none)), (std::vector{0, 0}));
   none["num_key_value_heads"] = nullptr;
-  EXPECT_EQ(read_folder(none).kv_heads, 8);
+  EXPECT_EQ(attention(read_folder(none)).kv_heads, 8);
   none["max_position_embeddings"] = 2048;
   none["sliding_window"] = 4096;  // more than the context: no window
   EXPECT_EQ(windows(read_folder(none)), (std::vector{0, 0}));
 
   const Config gemma = read_folder({{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}});
-  EXPECT_EQ(gemma.heads, 8);
-  EXPECT_EQ(gemma.kv_heads, 4);
-  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_EQ(attention(gemma).heads, 8);
+  EXPECT_EQ(attention(gemma).kv_heads, 4);
+  EXPECT_EQ(attention(gemma).head_dim, 256);
   EXPECT_EQ(gemma.n_ctx, 131072);
   EXPECT_FLOAT_EQ(gemma.eps, 1e-6f);
-  EXPECT_EQ(gemma.activation, Activation::gelu_tanh);
-  EXPECT_FLOAT_EQ(gemma.attention_scale, 1.0f / 16);
+  EXPECT_EQ(feed_forward(gemma).activation, Activation::gelu_tanh);
+  EXPECT_FLOAT_EQ(attention(gemma).scale, 1.0f / 16);
   EXPECT_FLOAT_EQ(gemma.embedding_scale, 8);
   EXPECT_EQ(windows(gemma), (std::vector{4096, 4096, 4096, 4096, 4096, 0, 4096}));
   EXPECT_NEAR(base_of(gemma.ropes[0]) / 1e6, 1, 1e-4);
   EXPECT_NEAR(base_of(gemma.ropes[1]) / 1e4, 1, 1e-4);
-  EXPECT_EQ(gemma.layers[0].rope, 1);
-  EXPECT_EQ(gemma.layers[5].rope, 0);
+  EXPECT_EQ(gemma.layers[0].attention.rope, 1);
+  EXPECT_EQ(gemma.layers[5].attention.rope, 0);
   // Its query_pre_attn_scalar is 256 whatever the head_dim.
-  EXPECT_FLOAT_EQ(read_folder({{"model_type", "gemma3_text"}, {"head_dim", 64}}).attention_scale, 1.0f / 16);
+  EXPECT_FLOAT_EQ(attention(read_folder({{"model_type", "gemma3_text"}, {"head_dim", 64}})).scale, 1.0f / 16);
 
   const Config bert = read_folder({{"model_type", "bert"}, {"num_attention_heads", 4}});
   EXPECT_EQ(bert.n_ctx, 512);
   EXPECT_FLOAT_EQ(bert.eps, 1e-12f);
-  EXPECT_EQ(bert.activation, Activation::gelu);
+  EXPECT_EQ(feed_forward(bert).activation, Activation::gelu);
   EXPECT_TRUE(bert.ropes.empty());
 }
 
@@ -162,15 +167,17 @@ TEST(Config, Variants) {
 
   const Config partial = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5}});
   EXPECT_EQ(partial.ropes[0].inv_freq.size(), 4u);
-  EXPECT_FLOAT_EQ(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}}).attention_softcap,
-                  50);
+  const Config capped =
+      read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+  EXPECT_FLOAT_EQ(attention(capped).softcap, 50);
+  EXPECT_FLOAT_EQ(capped.logit_softcap, 30);
   for (const auto& [said, meant] : std::vector<std::pair<const char*, Activation>>{{"gelu", Activation::gelu},
                                                                                    {"gelu_new", Activation::gelu_tanh},
                                                                                    {"gelu_pytorch_tanh", Activation::gelu_tanh},
                                                                                    {"silu", Activation::silu},
                                                                                    {"swish", Activation::silu},
                                                                                    {"relu", Activation::relu}}) {
-    EXPECT_EQ(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"hidden_act", said}}).activation, meant) << said;
+    EXPECT_EQ(feed_forward(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"hidden_act", said}})).activation, meant) << said;
   }
   for (const auto& [said, meant] :
        std::vector<std::pair<int, std::optional<PoolKind>>>{{0, {}}, {1, PoolKind::mean}, {2, PoolKind::cls}, {3, PoolKind::last}}) {
@@ -202,7 +209,7 @@ Config scaled_gguf(Json keys) {
   m.config.update(keys);
   return read(m);
 }
-void expect_frequencies(const Rope& rope, const std::function<double(int)>& expected) {
+void expect_frequencies(const RopeTable& rope, const std::function<double(int)>& expected) {
   ASSERT_EQ(rope.inv_freq.size(), static_cast<std::size_t>(kDims / 2));
   for (int j = 0; j < kDims / 2; ++j) EXPECT_NEAR(rope.inv_freq[static_cast<std::size_t>(j)] / expected(j), 1, 2e-6) << j;
 }
@@ -270,6 +277,8 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   Json parts = yarn;
   parts.update(Json{{"mscale", 0.5}, {"mscale_all_dim", 2.0}});
   EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, static_cast<float>((0.05 * std::log(factor) + 1) / (0.2 * std::log(factor) + 1)));
+  parts["mscale_all_dim"] = 0.0;  // unset, as transformers has it
+  EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, temperature);
   Json smooth = yarn;
   smooth["truncate"] = false;
   expect_frequencies(scaled(smooth).ropes[0], [&](int j) {
@@ -289,6 +298,28 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   Json with = keys;
   with["llama.rope.scaling.attn_factor"] = 0.75;  // llama.cpp: beside the paper's
   EXPECT_FLOAT_EQ(scaled_gguf(with).ropes[0].magnitude, 0.75f * temperature);
+}
+
+TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
+  const std::vector<double> factors(kDims / 2, 2.0);
+  const Config c = scaled({{"rope_type", "longrope"}, {"short_factor", factors}, {"original_max_position_embeddings", 2048}});
+  expect_frequencies(c.ropes[0], [](int j) { return plain(j) / 2; });
+  EXPECT_FLOAT_EQ(c.ropes[0].magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(2048.0))));
+  EXPECT_EQ(c.n_ctx, 2048);
+  const Config gguf = scaled_gguf({{"llama.rope.scaling.type", "longrope"}, {"llama.rope.scaling.attn_factor", 1.25}});
+  expect_frequencies(gguf.ropes[0], plain);
+  EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, 1.25f);
+}
+
+TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for other numbers of heads
+  const auto expect_powers = [](const std::vector<float>& slopes, const std::vector<double>& powers) {
+    ASSERT_EQ(slopes.size(), powers.size());
+    for (std::size_t i = 0; i < powers.size(); ++i) EXPECT_FLOAT_EQ(slopes[i], static_cast<float>(std::exp2(-powers[i]))) << i;
+  };
+  expect_powers(alibi_slopes(8), {1, 2, 3, 4, 5, 6, 7, 8});
+  expect_powers(alibi_slopes(6), {2, 4, 6, 8, 1, 3});
+  expect_powers(alibi_slopes(1), {8});
+  expect_powers(alibi_slopes(4, 4), {1, 2, 3, 4});
 }
 
 // ---------------------------------------------------------------- what is refused
@@ -344,7 +375,7 @@ TEST(Config, SizesThatMakeNoSense) {
 }
 
 TEST(Config, NumbersThatMakeNoSense) {
-  for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "partial_rotary_factor"}) {
+  for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "partial_rotary_factor"}) {
     tiny::Model m = tiny::make("llama");
     for (const Json& value : {Json(-1), Json(1e308), Json(-0.5)}) expect_refused((m.config[field] = value, m), field);
     for (const Json& value : wrong_types()) expect_refused((m.config[field] = value, m), field);
@@ -421,14 +452,14 @@ TEST(Config, SoundModelsThatAreNotRun) {
       {"llama", {{"model_type", "mamba"}}, "mamba"},
       {"llama.gguf", {{"general.architecture", "qwen9"}}, "qwen9"},
       {"llama", {{"hidden_act", "mish"}}, "mish"},
-      {"llama", {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}}, "longrope"},
+      {"llama", {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}}, "short_factor"},
+      {"llama", {{"rope_scaling", {{"rope_type", "spiral"}, {"factor", 4.0}}}}, "spiral"},
       {"llama",
        {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 4.0}, {"high_freq_factor", 4.0}}}},
        "high_freq_factor"},
       {"llama", {{"num_key_value_heads", 3}}, "evenly"},
       {"llama", {{"head_dim", 12}}, "multiple of 8"},
       {"llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}, "gptq"},
-      {"llama", {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping"},
       {"gemma3", {{"layer_types", {"full_attention"}}}, "layer_types"},
       {"gemma3", {{"layer_types", {"full_attention", "linear_attention"}}}, "linear_attention"},
       {"bert", {{"position_embedding_type", "relative_key"}}, "relative_key"},

@@ -28,8 +28,8 @@ std::vector<float> values_of(const Matrix& m) {
 }
 
 bool optional_tensor(const std::string& name) {
-  return name == "lm_head.weight" || name == "output.weight" || name.find("pooler") != std::string::npos ||
-         name.rfind("classifier", 0) == 0 || name.ends_with(".bias");
+  return name == "lm_head.weight" || name == "output.weight" || name.ends_with("pooler.dense.weight") || name == "classifier.weight" ||
+         name == "cls.weight" || name == "cls.output.weight" || name == "token_types.weight";
 }
 
 TEST(Description, AnEncodersLayersMayBeRounded) {
@@ -56,7 +56,7 @@ TEST(Description, EveryTensorIsTakenForWhatItIs) {
     const Description d = read(m);
     EXPECT_EQ(d.vocab_size, tiny::kVocab);
     EXPECT_EQ(d.labels, name == "bert" ? tiny::kLabels : 0);
-    EXPECT_EQ(d.blocks.size(), 2u);
+    EXPECT_EQ(d.layers.size(), 2u);
     EXPECT_TRUE(d.notes.empty());
     EXPECT_EQ(d.weights.matrices.size() + d.weights.vectors.size(), m.tensors.size());
     std::uint64_t parameters = 0;
@@ -165,7 +165,7 @@ TEST(Description, OtherNamesOfTheSameTensors) {
   for (const char* prefix : {"", "model.language_model.", "language_model.model."}) {
     tiny::Model m = tiny::make("gemma3");
     for (tiny::Tensor& t : m.tensors) t.name = prefix + t.name.substr(6);
-    EXPECT_EQ(read(m).blocks.size(), 2u) << prefix;
+    EXPECT_EQ(read(m).layers.size(), 2u) << prefix;
   }
 }
 
@@ -271,11 +271,44 @@ TEST(Description, ContextIsWhatThePositionsHold) {
 }
 
 TEST(Description, BiasesWhereAFamilyCanHaveThem) {
-  tiny::Model m = tiny::make("llama");  // attention_bias
-  m.tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias", .shape = {tiny::kHeads * tiny::kHeadDim}});
-  EXPECT_NE(read(m).at(0, Role::q).bias, VectorId::none);
-  m.tensors.back() = {.name = "model.layers.1.mlp.gate_proj.bias", .shape = {tiny::kFfn}};
-  expect_error(ErrorKind::unsupported_model, "layer 1", [&] { read(m); });
+  tiny::Model m = tiny::make("llama");
+  for (const char* layer : {"0", "1"})
+    m.tensors.push_back({.name = std::string("model.layers.") + layer + ".mlp.gate_proj.bias", .shape = {tiny::kFfn}});
+  EXPECT_NE(read(m).at(0, Role::gate).bias, VectorId::none);
+  EXPECT_NE(read(m).at(1, Role::gate).bias, VectorId::none);
+  EXPECT_EQ(read(m).at(1, Role::up).bias, VectorId::none);
+  m.tensors.pop_back();  // a file that has lost one
+  EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.1.mlp.gate_proj.bias");
+  m.tensors.pop_back();
+  EXPECT_NO_THROW(read(m));
+  m.config["attention_bias"] = true;  // then each layer must have them
+  EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.0.self_attn.q_proj.bias");
+}
+
+// llama.cpp's converter can write q, k and v as one tensor, for any family.
+TEST(Description, FusedTensorsGiveTheSameRows) {
+  const tiny::Model plain = tiny::make("llama.gguf");
+  const Description apart = read(plain);
+  tiny::Model m = plain;
+  for (const char* layer : {"0", "1"}) {
+    const std::string at = std::string("blk.") + layer + ".attn_";
+    for (const char* part : {"q", "k", "v"}) m.erase(at + part + ".weight");
+    m.tensors.push_back({.name = at + "qkv.weight", .shape = {(tiny::kHeads + 2 * tiny::kKvHeads) * tiny::kHeadDim, tiny::kHidden}});
+  }
+  const Description fused = read(m);
+  const std::vector<float> all = tiny::values(m.tensor("blk.1.attn_qkv.weight"));
+  std::size_t at = 0;
+  for (const Role role : {Role::q, Role::k, Role::v}) {
+    const Matrix& matrix = fused.matrix(fused.at(1, role).matrix);
+    EXPECT_EQ(matrix.rows, apart.matrix(apart.at(1, role).matrix).rows);
+    const std::vector<float> rows = values_of(matrix);
+    EXPECT_TRUE(std::equal(rows.begin(), rows.end(), all.begin() + static_cast<std::ptrdiff_t>(at)));
+    at += rows.size();
+  }
+  EXPECT_EQ(at, all.size());
+  EXPECT_EQ(fused.parameters, apart.parameters);
+  m.tensor("blk.1.attn_qkv.weight").shape[0] += 8;
+  EXPECT_EQ(expect_error(ErrorKind::model_format, "has shape", [&] { read(m); }).field(), "blk.1.attn_qkv.weight");
 }
 
 }  // namespace

@@ -17,15 +17,9 @@ struct Loaded {
   Description d;
 };
 
-std::string name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"embed", "norm", "linear", "gated", "rope", "attend", "select", "pool", "logprob",
-                                           "top"};
-  static_assert(std::size(kNames) == std::variant_size_v<Op>);
-  return kNames[op.index()];
-}
 std::string text(const Program& p) {
   std::string names;
-  for (const Op& op : p.ops) names += (names.empty() ? "" : " ") + name_of(op);
+  for (const Op& op : p.ops) names += (names.empty() ? "" : " ") + std::string(name(op));
   return names;
 }
 const SlotShape& slot(const Program& p, std::int32_t index) { return p.slots.at(static_cast<std::size_t>(index)); }
@@ -42,7 +36,7 @@ std::vector<T> all(const Program& p) {
 
 std::set<std::string> used_names(const Description& d, const Program& p) {
   std::set<std::string> names;
-  const auto used = used_matrices(p, d.weights.matrices.size());
+  const auto used = used_matrices(p, d.weights);
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (used[i]) names.insert(d.weights.matrices[i].name);
   }
@@ -50,29 +44,31 @@ std::set<std::string> used_names(const Description& d, const Program& p) {
 }
 
 TEST(Programs, OperationsOfEachFamily) {
-  const std::string llama = "norm linear rope attend linear norm gated linear";
-  const std::string gemma = "norm linear norm norm rope attend linear norm norm gated linear norm";
-  const std::string bert = "linear attend linear norm linear linear norm";
-  const std::map<std::string, std::pair<std::string, std::string>> table = {
-      // before the layers, a layer
-      {"llama", {"embed", llama}},         {"mistral", {"embed", llama}},    {"gemma3", {"embed", gemma}},
-      {"bert", {"embed norm", bert}},      {"llama.gguf", {"embed", llama}}, {"gemma3.gguf", {"embed", gemma}},
-      {"bert.gguf", {"embed norm", bert}},
+  struct Expected {
+    std::string start, cached, uncached, norm;  // before the layers; a layer that keeps a past, or not; the norm after the layers
   };
+  const std::string ffn = " Linear Norm GatedLinear Linear";
+  const Expected llama{"Embed", "Norm Linear Rope Rope Store Attend" + ffn, "Norm Linear Rope Rope Attend" + ffn, " Norm"};
+  const Expected gemma{"Embed", "Norm Linear Norm Norm Rope Rope Store Attend Linear Norm Norm GatedLinear Linear Norm",
+                       "Norm Linear Norm Norm Rope Rope Attend Linear Norm Norm GatedLinear Linear Norm", " Norm"};
+  const std::string encoder = "Linear Attend Linear Norm Linear Linear Norm";
+  const Expected bert{"Embed Norm", encoder, encoder, ""};
   for (const std::string& name : tiny::every()) {
     SCOPED_TRACE(name);
     const Loaded m(tiny::make(name, 3));
-    const auto& [start, layer] = table.at(name);
-    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::tokens)), start + " " + layer + " " + layer + " " + layer);
-    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::selected)), start + " " + layer + " " + layer + " " + layer + " select");
-    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::pooled)), start + " " + layer + " " + layer + " " + layer + " pool");
-    EXPECT_EQ(text(body_program(m.d, 1, 2, Output::pooled)), layer);  // only the last stage gives the output
-    EXPECT_EQ(text(body_program(m.d, 2, 3, Output::pooled)), layer + " pool");
-    EXPECT_EQ(text(body_program(m.d, 0, 0, Output::tokens)), start);
-    if (m.d.config.architecture->task == Task::generate) {
-      EXPECT_EQ(text(head_program(m.d)), "norm linear");
-      EXPECT_EQ(text(log_prob_program(m.d)), "norm linear logprob");
-      EXPECT_EQ(text(top_program(m.d)), "norm linear top");
+    const Expected& e = name.starts_with("gemma3") ? gemma : name.starts_with("bert") ? bert : llama;
+    const auto layers = [](const std::string& one) { return " " + one + " " + one + " " + one; };
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::hidden)), e.start + layers(e.cached));
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::selected)), e.start + layers(e.cached) + " Select");
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::tokens)), e.start + layers(e.uncached) + e.norm);
+    EXPECT_EQ(text(body_program(m.d, 0, 3, Output::pooled)), e.start + layers(e.uncached) + e.norm + " Pool");
+    EXPECT_EQ(text(body_program(m.d, 1, 2, Output::pooled)), e.uncached);  // only the last stage gives the output
+    EXPECT_EQ(text(body_program(m.d, 2, 3, Output::pooled)), e.uncached + e.norm + " Pool");
+    EXPECT_EQ(text(body_program(m.d, 0, 0, Output::hidden)), e.start);
+    if (m.d.config.has_head) {
+      EXPECT_EQ(text(head_program(m.d)), "Norm Linear");
+      EXPECT_EQ(text(log_prob_program(m.d)), "Norm Linear LogProb");
+      EXPECT_EQ(text(top_program(m.d)), "Norm Linear Top");
     }
   }
 }
@@ -86,9 +82,9 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
     const char* ends;
   };
   for (const Case& c :
-       {Case{Output::tokens, Rows::tokens, tiny::kHidden, "norm"}, Case{Output::pooled, Rows::segments, tiny::kHidden, "pool"},
-        Case{Output::classes, Rows::segments, tiny::kLabels, "pool linear linear"},
-        Case{Output::selected, Rows::selected, tiny::kHidden, "select"}}) {
+       {Case{Output::tokens, Rows::tokens, tiny::kHidden, "Norm"}, Case{Output::pooled, Rows::segments, tiny::kHidden, "Pool"},
+        Case{Output::classes, Rows::segments, tiny::kLabels, "Pool Linear Linear"},
+        Case{Output::selected, Rows::selected, tiny::kHidden, "Select"}}) {
     const Program p = body_program(bert.d, 0, 2, c.output);
     EXPECT_EQ(slot(p, p.output).rows, c.rows) << c.ends;
     EXPECT_EQ(width(p, p.output), c.width) << c.ends;
@@ -106,7 +102,7 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   tiny::Model bare = tiny::make("bert");
   bare.erase("bert.pooler.dense.weight");
   bare.erase("bert.pooler.dense.bias");
-  EXPECT_TRUE(text(body_program(Loaded(bare).d, 0, 2, Output::classes)).ends_with("norm pool linear"));
+  EXPECT_TRUE(text(body_program(Loaded(bare).d, 0, 2, Output::classes)).ends_with("Norm Pool Linear"));
 
   const Loaded llama(tiny::make("llama"));
   const Program head = head_program(llama.d), scores = log_prob_program(llama.d);
@@ -123,16 +119,22 @@ TEST(Programs, DetailsOfTheLayers) {
   const Loaded gemma(tiny::make("gemma3", 4));
   const Program p = body_program(gemma.d, 0, 4, Output::selected);
   const auto attends = all<Attend>(p);
-  const auto ropes = all<RopeStore>(p);
+  const auto ropes = all<Rope>(p);  // q and k of each layer
+  const auto stores = all<Store>(p);
+  ASSERT_EQ(ropes.size(), 8u);
+  ASSERT_EQ(stores.size(), 4u);
   ASSERT_EQ(attends.size(), 4u);
   ASSERT_EQ(p.caches.size(), 4u);
   for (std::size_t i = 0; i < 4; ++i) {
     const bool windowed = i % 2 == 0;  // sliding_window_pattern 2
     EXPECT_EQ(attends[i].window, windowed ? 24 : 0);
     EXPECT_EQ(attends[i].cache, static_cast<CacheId>(i));
-    EXPECT_EQ(ropes[i].cache, attends[i].cache);
-    EXPECT_EQ(ropes[i].rope, gemma.d.config.ropes[windowed ? 1 : 0]);
-    EXPECT_EQ(ropes[i].k.width, tiny::kKvHeads * tiny::kHeadDim);
+    EXPECT_EQ(stores[i].cache, attends[i].cache);
+    for (const std::size_t at : {2 * i, 2 * i + 1}) EXPECT_EQ(ropes[at].table, gemma.d.config.ropes[windowed ? 1 : 0]);
+    EXPECT_EQ(ropes[2 * i].x, attends[i].q);
+    EXPECT_EQ(ropes[2 * i + 1].x, stores[i].k);
+    EXPECT_EQ(stores[i].k.width, tiny::kKvHeads * tiny::kHeadDim);
+    EXPECT_TRUE(attends[i].causal);
     EXPECT_EQ(attends[i].q.width, tiny::kHeads * tiny::kHeadDim);
     EXPECT_EQ(attends[i].kv_heads, tiny::kKvHeads);
     EXPECT_EQ(p.caches[i].kv_heads, tiny::kKvHeads);
@@ -164,10 +166,10 @@ TEST(Programs, SplitsAtEveryLayer) {
     SCOPED_TRACE(name);
     constexpr std::size_t layers = 4;
     const Loaded m(tiny::make(name, layers));
-    const Output output = m.d.config.architecture->task == Task::generate ? Output::selected : Output::pooled;
+    const Output output = m.d.config.has_head ? Output::selected : Output::pooled;
     const Program whole = body_program(m.d, 0, layers, output);
     for (std::size_t cut = 0; cut <= layers; ++cut) {
-      const Program first = body_program(m.d, 0, cut, cut == layers ? output : Output::tokens);
+      const Program first = body_program(m.d, 0, cut, cut == layers ? output : Output::hidden);
       EXPECT_EQ(first.input, -1);
       if (cut == layers) continue;
       EXPECT_EQ(slot(first, first.output).rows, Rows::tokens);
@@ -198,8 +200,8 @@ TEST(Programs, UsedMatricesAreThoseOfTheOperations) {
   for (const char* part : {"self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"}) {
     layer.insert(std::string("model.layers.1.") + part + "_proj.weight");
   }
-  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 1, 2, Output::tokens)), layer);
-  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 0, 0, Output::tokens)), (std::set<std::string>{"model.embed_tokens.weight"}));
+  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 1, 2, Output::hidden)), layer);
+  EXPECT_EQ(used_names(llama.d, body_program(llama.d, 0, 0, Output::hidden)), (std::set<std::string>{"model.embed_tokens.weight"}));
   const Loaded gemma(tiny::make("gemma3"));
   EXPECT_EQ(used_names(gemma.d, head_program(gemma.d)), (std::set<std::string>{"model.embed_tokens.weight"}));
 

@@ -17,28 +17,12 @@ namespace {
 
 using nlohmann::json;
 
-template <class T>
-T named(const std::string& name, std::initializer_list<std::pair<const char*, T>> known) {
-  for (const auto& [n, value] : known) {
-    if (name == n) return value;
-  }
-  fail(ErrorKind::invalid_argument, "op_cases.json: unknown name ", name);
-}
-Activation activation_named(const std::string& name) {
-  return named<Activation>(name, {{"none", Activation::none},
-                                  {"gelu", Activation::gelu},
-                                  {"gelu_tanh", Activation::gelu_tanh},
-                                  {"silu", Activation::silu},
-                                  {"relu", Activation::relu},
-                                  {"tanh", Activation::tanh}});
-}
-PoolKind pool_named(const std::string& name) {
-  return named<PoolKind>(name, {{"mean", PoolKind::mean},
-                                {"cls", PoolKind::cls},
-                                {"last", PoolKind::last},
-                                {"max", PoolKind::max},
-                                {"mean_sqrt_len", PoolKind::mean_sqrt_len},
-                                {"weighted_mean", PoolKind::weighted_mean}});
+// The value of an enum by its place in the list of names.
+template <class Enum, class Names>
+Enum named(const std::string& name, const Names& names) {
+  const auto known = std::find(std::begin(names), std::end(names), name);
+  require(known != std::end(names), "op_cases.json: unknown name ", name);
+  return static_cast<Enum>(known - std::begin(names));
 }
 Format format_named(const std::string& name) {
   const auto format = format_from_name(name);
@@ -148,24 +132,25 @@ class Builder {
   }
 
   OpCase build() {
-    using Build = void (Builder::*)();
-    const Build build = named<Build>(c_.op, {{"embed", &Builder::embed},
-                                             {"norm", &Builder::norm},
-                                             {"linear", &Builder::linear},
-                                             {"gated_linear", &Builder::gated_linear},
-                                             {"rope_store", &Builder::rope_store},
-                                             {"attend", &Builder::attend},
-                                             {"select", &Builder::select},
-                                             {"pool", &Builder::pool},
-                                             {"log_prob", &Builder::log_prob},
-                                             {"top", &Builder::top}});
-    (this->*build)();
+    build_op<0>();
     fill_input();
     c_.program.name = c_.op;
     return std::move(c_);
   }
 
  private:
+  // One make() for each operation: without it this does not compile.
+  template <std::size_t i>
+  void build_op() {
+    if constexpr (i == std::variant_size_v<Op>) {
+      fail(ErrorKind::invalid_argument, "op_cases.json: unknown operation ", c_.op);
+    } else {
+      using One = std::variant_alternative_t<i, Op>;
+      if (c_.op == snake_case(One::kName)) return make(One{});
+      build_op<i + 1>();
+    }
+  }
+
   std::int32_t number(const char* key) const { return j_.at(key).get<std::int32_t>(); }
   std::string text(const char* key) const { return j_.at(key).get<std::string>(); }
   bool given(const char* key) const { return j_.contains(key) && j_.at(key) != "none"; }
@@ -224,7 +209,9 @@ class Builder {
   }
 
   // ---- operations
-  void embed() {
+  Activation activation() const { return named<Activation>(text("activation"), kActivations); }
+
+  void make(Embed) {
     const std::int32_t cols = number("cols");
     std::int32_t positions = 0;
     for (const Sequence& s : c_.sequences) positions = std::max(positions, s.past + s.rows);
@@ -237,10 +224,9 @@ class Builder {
     answer({op.out});
   }
 
-  void norm() {
+  void make(Norm) {
     const std::int32_t width = number("width"), group = number("group");
-    Norm op{
-        .in = input(width), .kind = named<NormKind>(text("kind"), {{"rms", NormKind::rms}, {"layer", NormKind::layer}}), .group = group};
+    Norm op{.in = input(width), .kind = named<NormKind>(text("kind"), kNormKinds), .group = group};
     op.eps = j_.at("eps").get<float>();
     op.weight = vector(group > 0 ? group : width, 0.2f, 1.0f);
     if (j_.at("bias").get<bool>()) op.bias = vector(group > 0 ? group : width, 0.5f, 0.0f);
@@ -250,8 +236,11 @@ class Builder {
     answer({op.out});
   }
 
-  void linear() {
-    Linear op{.in = input(number("cols")), .activation = activation_named(text("activation")), .precise = j_.at("precise").get<bool>()};
+  void make(Linear) {
+    Linear op{.in = input(number("cols")), .activation = activation(), .precise = j_.at("precise").get<bool>()};
+    op.scale = j_.value("scale", 1.0f);
+    op.softcap = j_.value("softcap", 0.0f);
+    if (j_.contains("alphas")) op.alpha_p = j_.at("alphas").at(0), op.alpha_n = j_.at("alphas").at(1);
     std::int32_t width = 0;
     for (const json& part : j_.at("parts")) {
       const std::int32_t rows = part.at("rows");
@@ -264,32 +253,58 @@ class Builder {
     c_.program.ops.push_back(std::move(op));
   }
 
-  void gated_linear() {
+  void make(GatedLinear) {
     const std::int32_t rows = number("rows"), cols = number("cols");
     GatedLinear op{.in = input(cols), .out = output(rows)};
     op.gate = matrix(text("gate"), rows, cols, cols);
     op.up = matrix(text("up"), rows, cols, cols);
-    op.activation = activation_named(text("activation"));
+    if (j_.value("gate_bias", false)) op.gate_bias = vector(rows, 0.5f, 0.0f);
+    if (j_.value("up_bias", false)) op.up_bias = vector(rows, 0.5f, 0.0f);
+    op.activation = activation();
     c_.program.ops.push_back(op);
     answer({op.out});
   }
 
-  RopeStore store(View q, View k, View v) {
+  void make(Multiply) {
+    const std::int32_t width = number("width");
+    Multiply op{.a = input(width), .activation = activation()};
+    op.b = input(width / number("repeat"));
+    op.out = j_.at("in_place").get<bool>() ? op.a : output(width);
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  Rope turn(View x) const {
     const json& rope = j_.at("rope");
-    RopeStore op{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = number("head_dim")};
+    Rope op{.x = x, .head_dim = number("head_dim")};
     const int dims = rope.at("dims");
     for (int i = 0; i < dims / 2; ++i) {
-      op.rope.inv_freq.push_back(static_cast<float>(std::pow(rope.at("base").get<double>(), -2.0 * i / dims)));
+      op.table.inv_freq.push_back(static_cast<float>(std::pow(rope.at("base").get<double>(), -2.0 * i / dims)));
     }
-    op.rope.interleaved = rope.at("interleaved");
-    op.rope.magnitude = rope.at("magnitude");
-    c_.program.caches.push_back({number("kv_heads"), op.head_dim});
-    c_.kv = named<KvFormat>(text("kv"), {{"f16", KvFormat::f16}, {"f32", KvFormat::f32}, {"q8_0", KvFormat::q8_0}});
+    op.table.interleaved = rope.at("interleaved");
+    op.table.magnitude = rope.at("magnitude");
+    op.temperature = j_.value("temperature", 0.0f);
+    op.temperature_length = j_.value("temperature_length", 0);
+    return op;
+  }
+  void make(Rope) {
+    const Rope op = turn(input(number("heads") * number("head_dim")));
+    c_.program.ops.push_back(op);
+    answer({op.x});
+  }
+
+  // ... after Rope of q and k, where the case has one. The past is filled by these alone.
+  void keep(View q, View k, View v) {
+    if (j_.contains("rope")) c_.program.ops = {turn(q), turn(k)};
+    c_.program.ops.push_back(Store{.k = k, .v = v, .cache = CacheId{0}});
+    c_.program.caches.push_back({number("kv_heads"), number("head_dim")});
+    c_.store = c_.program;
+    c_.store.output = q.slot;
+    c_.kv = named<KvFormat>(text("kv"), kKvFormats);
     for (Sequence& s : c_.sequences) s.pages.resize(static_cast<std::size_t>(ceil_div(s.past + s.rows, kPageTokens)));
     for (auto s = c_.sequences.rbegin(); s != c_.sequences.rend(); ++s) {
       for (auto page = s->pages.rbegin(); page != s->pages.rend(); ++page) *page = c_.pages++;
     }
-    return op;
   }
   struct Heads {
     View q, k, v;
@@ -301,23 +316,22 @@ class Builder {
     return views;
   }
 
-  void rope_store() {
-    const auto [q, k, v] = heads();
-    c_.program.ops.push_back(store(q, k, v));
-    answer({q, k, v});
-  }
+  void make(Store) { make(Attend{}); }
 
-  void attend() {
+  void make(Attend) {
     const auto [q, k, v] = heads();
-    if (j_.at("cached").get<bool>()) {
-      c_.program.ops.push_back(store(q, k, v));
-      c_.store = c_.program;
-      c_.store.output = q.slot;
-    }
+    const bool cached = j_.at("cached").get<bool>();
+    if (cached) keep(q, k, v);
     Attend op{.q = q, .out = output(q.width), .head_dim = number("head_dim"), .kv_heads = number("kv_heads"), .window = number("window")};
     op.scale = j_.at("scale").get<float>();
     op.softcap = j_.at("softcap").get<float>();
-    if (j_.at("cached").get<bool>()) {
+    op.causal = cached || j_.value("causal", false);
+    if (j_.contains("reach")) {
+      op.reach = number("reach");
+      op.bias = vector(std::int64_t{number("heads")} * (2 * op.reach + 1), 1.0f, 0.0f);
+    }
+    if (j_.value("slopes", false)) op.slopes = vector(number("heads"), 0.03f, 0.1f);
+    if (cached) {
       op.cache = CacheId{0};
     } else {
       op.k = k, op.v = v;
@@ -326,18 +340,19 @@ class Builder {
     answer({op.out});
   }
 
-  void select() {
+  void make(Select) {
     c_.selected = j_.at("selected").get<std::vector<std::int32_t>>();
     const Select op{.in = input(number("width")), .out = output(number("width"), Rows::selected)};
     c_.program.ops.push_back(op);
     answer({op.out});
   }
-  void pool() {
-    const Pool op{.in = input(number("width")), .out = output(number("width"), Rows::segments), .kind = pool_named(text("kind"))};
+  void make(Pool) {
+    const View in = input(number("width"));
+    const Pool op{.in = in, .out = output(in.width, Rows::segments), .kind = named<PoolKind>(text("kind"), kPoolKinds)};
     c_.program.ops.push_back(op);
     answer({op.out});
   }
-  void log_prob() {
+  void make(LogProb) {
     const LogProb op{.logits = input(number("width")), .out = output(1)};
     ids(number("width"));
     c_.types.clear();
@@ -345,7 +360,7 @@ class Builder {
     answer({op.out});
   }
 
-  void top() {
+  void make(Top) {
     const std::int32_t width = number("width"), k = number("k"), masked = number("masked");
     const Top op{.logits = input(width), .out = output(static_cast<std::int32_t>(top_width(k, masked))), .k = k, .masked = masked};
     Random random(seed_ + 3);
@@ -422,7 +437,7 @@ const OpCases& op_cases() {
 std::string OpCases::variant(std::size_t i) const {
   const json& c = cases_.at(i);
   if (c.contains("parts")) return c.at("parts").at(0).at("format");
-  for (const char* key : {"format", "gate", "kind", "kv"}) {
+  for (const char* key : {"format", "gate", "kind", "kv", "activation"}) {
     if (c.contains(key)) return c.at(key);
   }
   return {};

@@ -68,7 +68,8 @@ struct DoubleCaches : CacheStore {
   }
 };
 
-double activate(Activation activation, double x) {
+struct Alphas { double p = 0, n = 0; };  // of xielu
+double activate(Activation activation, double x, Alphas alphas = {}) {
   switch (activation) {
     case Activation::none:
       return x;
@@ -82,6 +83,14 @@ double activate(Activation activation, double x) {
       return std::max(x, 0.0);
     case Activation::tanh:
       return std::tanh(x);
+    case Activation::relu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
+    case Activation::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::quick_gelu:
+      return x / (1 + std::exp(-1.702 * x));
+    case Activation::xielu:
+      return x > 0 ? alphas.p * x * x + 0.5 * x : alphas.n * (std::expm1(std::min(x, -1e-6)) - x) + 0.5 * x;
   }
   fail(ErrorKind::invalid_argument, "reference: activation ", static_cast<int>(activation));
 }
@@ -157,8 +166,9 @@ class Run {
       for (const LinearPart& part : op.parts) {
         const DoubleMatrix& weight = checked_cols(weights_[part.weight], op.in.width);
         for (std::int64_t c = 0; c < weight.rows; ++c, ++out) {
-          const double sum = dot(x.data(), weight.row(c), weight.cols) + (part.bias == VectorId::none ? 0 : weights_[part.bias].at(c));
-          *out = activate(op.activation, sum) + (op.residual ? at(op.residual, r)[out - at(op.out, r)] : 0);
+          const double sum = op.scale * dot(x.data(), weight.row(c), weight.cols) + value_of(part.bias, c);
+          const double y = capped(activate(op.activation, sum, {op.alpha_p, op.alpha_n}), op.softcap);
+          *out = y + (op.residual ? at(op.residual, r)[out - at(op.out, r)] : 0);
         }
       }
       require(out - at(op.out, r) == op.out.width, "reference: the parts of a Linear fill ", out - at(op.out, r), " of ", op.out.width,
@@ -171,18 +181,32 @@ class Run {
     for (std::int64_t r = 0; r < rows(op.out); ++r) {
       const std::vector<double> x(at(op.in, r), at(op.in, r) + op.in.width);
       for (std::int64_t c = 0; c < op.out.width; ++c) {
-        at(op.out, r)[c] = activate(op.activation, dot(x.data(), gate.row(c), gate.cols)) * dot(x.data(), up.row(c), up.cols);
+        at(op.out, r)[c] = activate(op.activation, dot(x.data(), gate.row(c), gate.cols) + value_of(op.gate_bias, c)) *
+                           (dot(x.data(), up.row(c), up.cols) + value_of(op.up_bias, c));
       }
     }
   }
 
-  void operator()(const RopeStore& op) {
-    for (std::int64_t r = 0; r < batch_.rows; ++r) {
-      for (const View& view : {op.q, op.k}) {
-        for (std::int64_t head = 0; view && head < view.width; head += op.head_dim) turn(at(view, r) + head, op.rope, position(r));
+  void operator()(const Multiply& op) {
+    const std::int64_t repeat = op.a.width / op.b.width;
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      for (std::int64_t c = 0; c < op.out.width; ++c) {
+        at(op.out, r)[c] = at(op.a, r)[c] * activate(op.activation, at(op.b, r)[c / repeat]);
       }
     }
-    if (op.cache == CacheId::none) return;
+  }
+
+  void operator()(const Rope& op) {
+    for (std::int64_t r = 0; r < batch_.rows; ++r) {
+      double* x = at(op.x, r);
+      for (std::int64_t head = 0; head < op.x.width; head += op.head_dim) turn(x + head, op.table, position(r));
+      if (op.temperature_length == 0) continue;
+      const std::int64_t lengths = position(r) / op.temperature_length;
+      for (std::int32_t c = 0; c < op.x.width; ++c) x[c] *= 1 + op.temperature * std::log(1 + static_cast<double>(lengths));
+    }
+  }
+
+  void operator()(const Store& op) {
     DoubleCaches::Cache& cache = this->cache(op.cache);
     for (const Segment& s : batch_.segments) {
       for (std::int32_t i = 0; i < s.rows; ++i) {
@@ -199,8 +223,8 @@ class Run {
       for (std::int32_t i = 0; i < s.rows; ++i) {
         const bool cached = op.cache != CacheId::none;
         const std::int64_t self = cached ? s.past + i : i;
-        const std::int64_t first = op.window > 0 ? std::max<std::int64_t>(0, self - op.window + (cached ? 1 : 0)) : 0;
-        const std::int64_t last = cached ? self : op.window > 0 ? std::min<std::int64_t>(s.rows - 1, self + op.window) : s.rows - 1;
+        const std::int64_t first = op.window > 0 ? std::max<std::int64_t>(0, self - op.window + (op.causal ? 1 : 0)) : 0;
+        const std::int64_t last = op.causal ? self : op.window > 0 ? std::min<std::int64_t>(s.rows - 1, self + op.window) : s.rows - 1;
         for (std::int64_t head = 0; head < heads; ++head) {
           const double* q = at(op.q, s.first + i) + head * op.head_dim;
           const std::int64_t shared = head / sharing * op.head_dim;
@@ -210,8 +234,7 @@ class Run {
             const std::int64_t from = cached ? offset(cache(op.cache), s, j) : 0;
             const double* k = (cached ? cache(op.cache).k.data() + from : at(op.k, s.first + j)) + shared;
             values.push_back((cached ? cache(op.cache).v.data() + from : at(op.v, s.first + j)) + shared);
-            const double score = op.scale * dot(q, k, op.head_dim);
-            scores.push_back(op.softcap > 0 ? op.softcap * std::tanh(score / op.softcap) : score);
+            scores.push_back(capped(op.scale * dot(q, k, op.head_dim), op.softcap) + by_distance(op, head, j - self));
           }
           const double largest = *std::max_element(scores.begin(), scores.end());
           double sum = 0;
@@ -349,7 +372,14 @@ class Run {
     for (std::int64_t i = 0; i < n; ++i) out[i] += x[i];
   }
 
-  static void turn(double* head, const Rope& rope, std::int64_t position) {
+  double value_of(VectorId id, std::int64_t at) const { return id == VectorId::none ? 0 : weights_[id].at(static_cast<std::size_t>(at)); }
+  static double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+  double by_distance(const Attend& op, std::int64_t head, std::int64_t distance) const {
+    const std::int64_t reach = op.reach, bucket = std::clamp(distance, -reach, reach) + reach;
+    return value_of(op.bias, head * (2 * reach + 1) + bucket) - value_of(op.slopes, head) * static_cast<double>(std::abs(distance));
+  }
+
+  static void turn(double* head, const RopeTable& rope, std::int64_t position) {
     const std::size_t pairs = rope.inv_freq.size();
     for (std::size_t j = 0; j < pairs; ++j) {
       const double angle = static_cast<double>(position) * rope.inv_freq[j];

@@ -18,6 +18,7 @@ class ReferenceBackend : public Backend {
                                                const Cancel& cancel) override;
   // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
   std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override;
+  void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel& cancel = Cancel()) override;
   std::unique_ptr<Workspace> workspace(Crew crew) override;

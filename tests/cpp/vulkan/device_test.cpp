@@ -169,10 +169,14 @@ Case cached() {
   c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
   c.program.caches = {{kKvHeads, kHead}};
   const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
-  Rope rope;
+  RopeTable rope;
   for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
-  c.program.ops = {RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = kHead, .rope = rope},
-                   Attend{.q = q, .out = {1, 0, kKv}, .cache = CacheId{0}, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f}};
+  c.program.ops = {Rope{.x = q, .head_dim = kHead, .table = rope, .temperature = 0.1f, .temperature_length = 16},
+                   Rope{.x = k, .head_dim = kHead, .table = rope},
+                   Store{.k = k, .v = v, .cache = CacheId{0}},
+                   Attend{.q = q, .out = {1, 0, kKv}, .cache = CacheId{0}, .head_dim = kHead, .kv_heads = kKvHeads, .causal = true,
+                          .scale = 0.1f, .slopes = VectorId{0}}};
+  c.weights.vectors = {{"slopes", cases::Random(7).normals(kKvHeads, 0.03f, 0.1f)}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {70, 5};
   c.pages = {{3, 11, 19}, {8}};
@@ -182,13 +186,19 @@ Case cached() {
   return c;
 }
 
-// An encoder's attention over ten texts: ten pages of scratch, eight of which one binding of 1 MiB holds.
+// An encoder's attention, with rope and a bias, over ten texts: ten pages of scratch, eight of which one binding of 1 MiB holds.
 Case encoder() {
   Case c;
   c.program.name = "encoder";
   c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
   const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
-  c.program.ops = {Attend{.q = q, .out = {1, 0, kKv}, .k = k, .v = v, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f}};
+  RopeTable rope;
+  for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
+  constexpr std::int32_t kReach = 6;
+  c.program.ops = {Rope{.x = q, .head_dim = kHead, .table = rope}, Rope{.x = k, .head_dim = kHead, .table = rope},
+                   Attend{.q = q, .out = {1, 0, kKv}, .k = k, .v = v, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f,
+                          .bias = VectorId{0}, .reach = kReach}};
+  c.weights.vectors = {{"bias", cases::Random(9).normals(kKvHeads * (2 * kReach + 1))}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {5, 1, 40, 3, 2, 7, 4, 6, 5, 2};
   c.in = cases::Random(8).normals(75 * 3 * kKv);

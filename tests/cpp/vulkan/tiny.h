@@ -44,13 +44,15 @@ inline Program program() {
   const View h{0, 0, kWidth}, n{1, 0, kWidth}, qkv{2, 0, 2 * kWidth}, q{2, 0, kWidth}, k{2, kWidth, kHeadDim},
       v{2, kWidth + kHeadDim, kHeadDim};
   const View a{3, 0, kWidth}, last{4, 0, kWidth}, logits{5, 0, kVocab};
-  Rope rope;
+  RopeTable rope;
   for (std::int32_t i = 0; i < kHeadDim / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << i));
   p.ops = {Embed{.out = h, .tokens = MatrixId{0}},
            Norm{.in = h, .out = n, .weight = VectorId{0}},
            Linear{.in = n, .out = qkv, .parts = {{MatrixId{1}}}},
-           RopeStore{.q = q, .k = k, .v = v, .cache = CacheId{0}, .head_dim = kHeadDim, .rope = rope},
-           Attend{.q = q, .out = a, .cache = CacheId{0}, .head_dim = kHeadDim, .kv_heads = 1, .scale = 0.2f},
+           Rope{.x = q, .head_dim = kHeadDim, .table = rope},
+           Rope{.x = k, .head_dim = kHeadDim, .table = rope},
+           Store{.k = k, .v = v, .cache = CacheId{0}},
+           Attend{.q = q, .out = a, .cache = CacheId{0}, .head_dim = kHeadDim, .kv_heads = 1, .causal = true, .scale = 0.2f},
            Linear{.in = a, .out = h, .parts = {{MatrixId{2}}}, .residual = h},
            Select{.in = h, .out = last},
            Linear{.in = last, .out = logits, .parts = {{MatrixId{3}}}}};

@@ -118,8 +118,8 @@ TEST(Variants, CooperativeProductsAreForManyRows) {
   const auto pipelines = [&](const Variants& variants, std::int32_t precise) {
     Program program = product();
     std::get<Linear>(program.ops[0]).precise = precise != 0;
-    const Plan plan = make_plan(std::move(program), weights.shapes(), variants, device);
-    return pipelines_of(plan, weights, *opened, KvFormat::f16);
+    const GpuPlan plan = make_plan(std::move(program), weights.shapes(), variants, device);
+    return pipelines_of(plan, weights, device, KvFormat::f16);
   };
   std::vector<PipelineKey> cooperative;
   for (const PipelineKey& key : pipelines({.integer_dot = true, .cooperative_matrix = true}, 0)) {

@@ -35,6 +35,7 @@ inline void save_first(float* p, const Floats& v, std::int64_t lanes) {
   std::memcpy(p, &v, static_cast<std::size_t>(lanes) * sizeof(float));
 }
 inline void prefetch(const void*) {}
+inline void prefetch_l2(const void*) {}
 
 template <class F>
 Ints dwords(F f) {
@@ -82,6 +83,20 @@ inline Floats splat(float x) {
   return floats([&](int) { return x; });
 }
 inline Floats zero_floats() { return splat(0.0f); }
+
+inline Floats broadcast_float(const float* p) { return splat(*p); }
+inline Floats load_first(const float* p, std::int64_t lanes) {
+  return floats([&](int i) { return i < lanes ? p[i] : 0.0f; });
+}
+inline void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
+  for (int j = 0; j < 2; ++j) out[j] = dwords([&](int i) { return i < count ? p[2 * i + j] : 0; });
+}
+inline Ints add_dwords(const Ints& a, const Ints& b) {
+  return dwords([&](int i) { return a.d[i] + b.d[i]; });
+}
+inline Ints multiply_dwords(const Ints& a, const Ints& b) {
+  return dwords([&](int i) { return a.d[i] * b.d[i]; });
+}
 
 inline Ints bit_and(const Ints& a, const Ints& b) {
   return dwords([&](int i) { return a.d[i] & b.d[i]; });
@@ -163,9 +178,8 @@ inline Floats load_half_exponents(const void* p) {
 inline Ints pair_words(const Ints& v) {
   return words([&](int i) { return word_of(v, i / 2 + 16 * (i % 2)); });
 }
-template <int kPair>
-Ints widen_pair(const Ints& v) {
-  return words([&](int i) { return static_cast<std::int8_t>(byte_of(v, i / 2 * 4 + 2 * kPair + i % 2)); });
+inline void widen_quads(const void* p, Ints (&out)[2]) {
+  for (int j = 0; j < 2; ++j) out[j] = words([&](int i) { return at<std::int8_t>(p, i / 2 * 4 + 2 * j + i % 2); });
 }
 
 inline float no_denormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }

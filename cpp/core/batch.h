@@ -1,0 +1,34 @@
+// What one run of a program gets: rows of tokens, the sequences they belong to, and where results go.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/kinds.h"
+
+namespace pumice {
+
+// One sequence's rows in a ragged batch: rows [first, first + rows) of the batch are its positions [past, past + rows).
+// pages[i] holds positions [32 i, 32 i + 32) in every cache of the store; there are enough for past + rows.
+struct Segment {
+  std::int32_t first = 0, rows = 0, past = 0;
+  std::span<const std::int32_t> pages;
+};
+
+struct Batch {
+  std::int32_t rows = 0;                     // token rows in all
+  std::span<const std::int32_t> ids;         // rows, or empty when the program takes hidden rows (LogProb: the targets)
+  std::span<const std::int32_t> types;       // rows, or empty for all 0
+  std::span<const Segment> segments;         // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
+  std::span<const std::int32_t> selected;    // rows, ascending
+  // Top: the masked ids of row r are masked[masked_first[r]] to masked[masked_first[r + 1] - 1], ascending. masked_first: rows + 1, or
+  // empty for none.
+  std::span<const std::int32_t> masked, masked_first;
+};
+
+struct Io {
+  std::span<const float> in;  // rows x width of the input slot, or empty
+  std::span<float> out;       // rows of the output slot x its width
+};
+
+}  // namespace pumice

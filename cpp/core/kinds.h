@@ -1,0 +1,25 @@
+// The kinds in which operations come. No class of the standard library here: what every instruction set's kernels include must not bring
+// inline functions along (docs/adding.md, "An instruction set"). Names of the values, for whoever reads or prints them: core/ops.h.
+#pragma once
+
+#include <cstdint>
+
+namespace pumice {
+
+#define PUMICE_NORM_KINDS(X) X(rms) X(layer)
+#define PUMICE_POOL_KINDS(X) X(mean) X(cls) X(last) X(max) X(mean_sqrt_len) X(weighted_mean)
+
+#define PUMICE_LISTED(name) name,
+enum class Activation : std::uint8_t {
+#define PUMICE_ACTIVATION(name) name,
+#include "core/activations.def"
+#undef PUMICE_ACTIVATION
+};
+enum class NormKind : std::uint8_t { PUMICE_NORM_KINDS(PUMICE_LISTED) };
+enum class PoolKind : std::uint8_t { PUMICE_POOL_KINDS(PUMICE_LISTED) };
+#undef PUMICE_LISTED
+
+inline constexpr std::int32_t kPageTokens = 32;   // positions per cache page
+inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast
+
+}  // namespace pumice

@@ -1,0 +1,17 @@
+// How caches keep keys and values. No class of the standard library here: every instruction set's kernels include this.
+#pragma once
+
+#include <cstdint>
+
+namespace pumice {
+
+#define PUMICE_KV_FORMATS(X) X(f16) X(f32) X(q8_0)
+
+#define PUMICE_LISTED(name) name,
+enum class KvFormat : std::uint8_t { PUMICE_KV_FORMATS(PUMICE_LISTED) };
+#undef PUMICE_LISTED
+#define PUMICE_QUOTED(name) #name,
+inline constexpr const char* kKvFormats[] = {PUMICE_KV_FORMATS(PUMICE_QUOTED)};
+#undef PUMICE_QUOTED
+
+}  // namespace pumice

@@ -1,0 +1,50 @@
+// The tasks of one phase as one run a thread: a thread takes its own from the front, so that the weights it reads lie one after another and
+// the processor's prefetching never starts anew, and when they are done those of others from the back. The team hands out as many claims as
+// there are tasks and cares not which thread holds one (team.h); whoever holds a claim finds a task here.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace pumice::cpu {
+
+class Shares {
+ public:
+  explicit Shares(int threads) : runs_(static_cast<std::size_t>(threads)) {}
+
+  // Tasks [0, tasks), below 2^32, in even runs. Between phases only.
+  void deal(std::int64_t tasks) {
+    const auto threads = static_cast<std::int64_t>(runs_.size());
+    for (std::int64_t t = 0; t < threads; ++t) {
+      runs_[static_cast<std::size_t>(t)].left.store(run(tasks * t / threads, tasks * (t + 1) / threads), std::memory_order_relaxed);
+    }
+  }
+
+  // A task that nobody else has got. Runs only shrink, and there are as many tasks as claims: one look at each run is enough.
+  std::int64_t take(int thread) {
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      std::atomic<std::uint64_t>& left = runs_[(static_cast<std::size_t>(thread) + i) % runs_.size()].left;
+      std::uint64_t now = left.load(std::memory_order_relaxed);
+      while (first_of(now) < end_of(now)) {
+        const std::uint64_t rest = i == 0 ? run(first_of(now) + 1, end_of(now)) : run(first_of(now), end_of(now) - 1);
+        if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return i == 0 ? first_of(now) : end_of(now) - 1;
+      }
+    }
+    return -1;  // a claim too many
+  }
+
+ private:
+  static std::uint64_t run(std::int64_t first, std::int64_t end) {
+    return static_cast<std::uint64_t>(end) << 32 | static_cast<std::uint64_t>(first);
+  }
+  static std::int64_t first_of(std::uint64_t run) { return static_cast<std::int64_t>(run & 0xffffffffu); }
+  static std::int64_t end_of(std::uint64_t run) { return static_cast<std::int64_t>(run >> 32); }
+
+  struct alignas(128) Run {  // lines of its own
+    std::atomic<std::uint64_t> left{0};
+  };
+  std::vector<Run> runs_;
+};
+
+}  // namespace pumice::cpu

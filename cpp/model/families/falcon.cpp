@@ -1,0 +1,91 @@
+// Falcon (Almazrouei et al. 2023). 7B: attention with one head of keys beside the feed-forward network, on one norm. 40B, 180B and 11B
+// ("new decoder architecture"): grouped heads, one norm or one for each branch. falcon-rw: ALiBi, branches in a row.
+#include <cmath>
+
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"falcon"}, kTypes[] = {"falcon"}, kPrefixes[] = {"transformer.", ""};
+constexpr KeyName kKeys[] = {
+    {"hidden_size", "n_embed"},
+    {"num_key_value_heads", "num_kv_heads"},
+    {"intermediate_size", "ffn_hidden_size"},
+    {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation"},
+};
+// q, k and v in groups: one head of keys and its heads of queries. GGUF has them sorted. Of two norms in GGUF, attn_norm_2 is attention's.
+constexpr TensorName kNames[] = {
+    {token_embedding, "token_embd", "word_embeddings"},
+    {attn_norm, "blk.{}.attn_norm_2", "h.{}.input_layernorm"},
+    {attn_norm, "blk.{}.attn_norm", "h.{}.ln_attn"},
+    {q, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},
+    {k, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},
+    {v, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},
+    {attn_out, "blk.{}.attn_output", "h.{}.self_attention.dense"},
+    {ffn_norm, "blk.{}.attn_norm", "h.{}.post_attention_layernorm"},
+    {ffn_norm, "", "h.{}.ln_mlp"},
+    {up, "blk.{}.ffn_up", "h.{}.mlp.dense_h_to_4h"},
+    {down, "blk.{}.ffn_down", "h.{}.mlp.dense_4h_to_h"},
+    {final_norm, "output_norm", "ln_f"},
+    {head, "output", "lm_head"},
+};
+
+// How config.json and GGUF say what a layer is.
+struct Kind {
+  bool parallel = true, two_norms = false, alibi = false, bias = false;
+  std::int32_t kv_heads = 0;  // 0: as read
+};
+
+Kind kind_of(const Reader& read, const Config& c) {
+  if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};  // the converter knows the parallel ones alone
+  const bool grouped = read.flag("", "new_decoder_architecture", false), parallel = read.flag("", "parallel_attn", true);
+  const std::int64_t norms =
+      read.in_range(read.integer("", "num_ln_in_parallel_attn").value_or(grouped ? 2 : 1), 1, 2, read.key("", "num_ln_in_parallel_attn"));
+  if (grouped && !parallel) read.unsupported("new_decoder_architecture with parallel_attn false is not run");
+  if (!grouped && norms == 2) read.unsupported("num_ln_in_parallel_attn 2 without new_decoder_architecture is not run");
+  Kind kind{.parallel = parallel, .two_norms = norms == 2, .alibi = read.flag("", "alibi", false), .bias = read.flag("", "bias", false)};
+  // num_kv_heads counts only in the new architecture; falcon-7b's config.json says 71 and means one.
+  if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention.heads;
+  return kind;
+}
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
+  const Kind kind = kind_of(read, c);
+  if (kind.alibi) {
+    c.alibi_slopes = alibi_slopes(c.layers.front().attention.heads);
+    // The bias is added before scores are divided by the root of a head. transformers also rounds it to bfloat16, which is not done here.
+    for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention.scale;
+  } else {
+    read_ropes(read, c, {});
+  }
+  for (Layer& layer : c.layers) {
+    if (kind.alibi) layer.attention.position_bias = PositionBias::alibi;
+    if (kind.kv_heads > 0) layer.attention.kv_heads = kind.kv_heads;
+    layer.parallel = kind.parallel;
+    layer.feed_forward.norms.before = !kind.parallel || kind.two_norms;
+    layer.feed_forward.gated = false;
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = kind.bias;
+  }
+}
+
+}  // namespace
+
+extern const Family falcon;
+const Family falcon{.name = "falcon",
+                    .gguf_names = kGguf,
+                    .model_types = kTypes,
+                    .prefixes = kPrefixes,
+                    .names = kNames,
+                    .keys = kKeys,
+                    .configure = configure};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,107 @@
+// Gemma (Gemma Team 2024): embeddings times sqrt(hidden), norms whose weights in safetensors stand for 1 + w. Gemma 2 (2024): norms before
+// and on each branch, soft caps, windows in every other layer. Gemma 3, text (2025): no soft caps, a norm for each head of q and k, windows
+// in five of six layers.
+#include <cmath>
+
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr TensorName kNames[] = {
+    {attn_branch_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_feedforward_layernorm"},
+    {ffn_branch_norm, "blk.{}.post_ffw_norm", "layers.{}.post_feedforward_layernorm"},
+};
+constexpr std::string_view kGguf1[] = {"gemma"}, kTypes1[] = {"gemma"};
+constexpr std::string_view kGguf2[] = {"gemma2"}, kTypes2[] = {"gemma2"};
+constexpr std::string_view kGguf3[] = {"gemma3"}, kTypes3[] = {"gemma3_text", "gemma3"};
+
+void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
+  c.norm_offset = !c.gguf;  // GGUF writers add the 1
+  read_sizes(read, c, sizes);
+  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention (EmbeddingGemma) is not run yet");
+}
+
+// The 27B of Gemma 2 and of Gemma 3, and no other, scale scores by hidden / heads; their GGUF files do not say so
+// (ggml-org/llama.cpp#13951).
+void scale_of_27b(Config& c, std::size_t its_layers) {
+  if (!c.gguf || c.layers.size() != its_layers) return;
+  for (Layer& layer : c.layers)
+    layer.attention.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention.heads));
+}
+
+// A config.json of Gemma 1 says "gelu" and means gelu_pytorch_tanh: the first files had it wrong.
+void configure1(const Reader& read, Config& c) {
+  read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
+  read_ropes(read, c, {});
+  for (Layer& layer : c.layers) {
+    if (layer.feed_forward.activation == Activation::gelu) layer.feed_forward.activation = Activation::gelu_tanh;
+  }
+}
+
+void configure2(const Reader& read, Config& c) {
+  read_common(read, c,
+              {.heads = 8,
+               .kv_heads = 4,
+               .head_dim = 256,
+               .query_pre_attn_scalar = 256,
+               .n_ctx = 8192,
+               .activation = Activation::gelu_tanh,
+               .attention_softcap = 50,
+               .logit_softcap = 30});
+  read_windows(read, c, {.window = 4096, .full_every = 2});
+  read_ropes(read, c, {});
+  scale_of_27b(c, 46);
+  for (Layer& layer : c.layers) layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
+}
+
+// Gemma3TextConfig: the 4B's config.json names neither heads nor context nor rope base.
+void configure3(const Reader& read, Config& c) {
+  read_common(
+      read, c,
+      {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh});
+  read_windows(read, c, {.window = 4096, .full_every = 6});
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
+  scale_of_27b(c, 62);
+  for (Layer& layer : c.layers) {
+    layer.attention.qk_norm = QkNorm::head;
+    layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
+  }
+}
+
+}  // namespace
+
+extern const Family gemma;
+const Family gemma{.name = "gemma",
+                   .gguf_names = kGguf1,
+                   .model_types = kTypes1,
+                   .prefixes = names::kDecoderPrefixes,
+                   .names = names::kLlama,
+                   .configure = configure1};
+
+extern const Family gemma2;
+const Family gemma2{.name = "gemma2",
+                    .gguf_names = kGguf2,
+                    .model_types = kTypes2,
+                    .prefixes = names::kDecoderPrefixes,
+                    .names = kNames,
+                    .more_names = names::kLlama,
+                    .configure = configure2};
+
+extern const Family gemma3;
+const Family gemma3{.name = "gemma3",
+                    .gguf_names = kGguf3,
+                    .model_types = kTypes3,
+                    .prefixes = names::kDecoderPrefixes,
+                    .names = kNames,
+                    .more_names = names::kLlama,
+                    .configure = configure3};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,95 @@
+// GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one product for q, k and v, biases everywhere, tied head. OPT (Zhang et al.
+// 2022): the same with relu and separate projections; its table of positions begins at row 2.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"gpt2"}, kTypes[] = {"gpt2"}, kPrefixes[] = {"transformer.", ""};
+constexpr KeyName kKeys[] = {
+    {"hidden_size", "n_embd"},        {"num_attention_heads", "n_head"},          {"num_hidden_layers", "n_layer"},
+    {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"}, {"layer_norm_eps", "layer_norm_epsilon"},
+};
+constexpr TensorName kNames[] = {
+    {token_embedding, "token_embd", "wte"},
+    {position_embedding, "position_embd", "wpe"},
+    {attn_norm, "blk.{}.attn_norm", "h.{}.ln_1"},
+    {q, "", "h.{}.attn.c_attn", Fused::qkv, true},
+    {k, "", "h.{}.attn.c_attn", Fused::qkv, true},
+    {v, "", "h.{}.attn.c_attn", Fused::qkv, true},
+    {attn_out, "blk.{}.attn_output", "h.{}.attn.c_proj", Fused::no, true},
+    {ffn_norm, "blk.{}.ffn_norm", "h.{}.ln_2"},
+    {up, "blk.{}.ffn_up", "h.{}.mlp.c_fc", Fused::no, true},
+    {down, "blk.{}.ffn_down", "h.{}.mlp.c_proj", Fused::no, true},
+    {final_norm, "output_norm", "ln_f"},
+    {head, "output", "lm_head"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = c.learned_positions = true;
+  read_sizes(read, c, {.ffn_factor = 4, .n_ctx = 1024, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  if (read.flag("", "add_cross_attention", false)) read.unsupported("add_cross_attention (the decoder of a pair) is not run");
+  const bool scaled = read.flag("", "scale_attn_weights", true), by_layer = read.flag("", "scale_attn_by_inverse_layer_idx", false);
+  float number = 0;
+  for (Layer& layer : c.layers) {
+    number += 1;
+    if (!scaled) layer.attention.scale = 1;
+    if (by_layer) layer.attention.scale /= number;
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
+    layer.feed_forward.gated = false;
+  }
+}
+
+constexpr std::string_view kOptTypes[] = {"opt"}, kOptPrefixes[] = {"model.decoder.", "decoder."};
+constexpr KeyName kOptKeys[] = {{"intermediate_size", "ffn_dim"}};
+constexpr TensorName kOptNames[] = {
+    {position_embedding, "", "embed_positions"},
+    {attn_norm, "", "layers.{}.self_attn_layer_norm"},
+    {attn_out, "", "layers.{}.self_attn.out_proj"},
+    {ffn_norm, "", "layers.{}.final_layer_norm"},
+    {up, "", "layers.{}.fc1"},
+    {down, "", "layers.{}.fc2"},
+    {final_norm, "", "final_layer_norm"},
+};
+
+void configure_opt(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.learned_positions = true;
+  c.position_offset = 2;
+  c.norm_weight = c.norm_bias = read.flag("", "layer_norm_elementwise_affine", true);
+  read_sizes(read, c, {.eps = 1e-5, .activation = Activation::relu});
+  if (!read.flag("", "do_layer_norm_before", true)) read.unsupported("do_layer_norm_before false (OPT-350M) is not run");
+  if (read.flag("", "_remove_final_layer_norm", false)) read.unsupported("_remove_final_layer_norm is not run");
+  if (const auto width = read.integer("", "word_embed_proj_dim"); width && *width != c.hidden_size)
+    read.unsupported("word_embed_proj_dim ", *width, " beside hidden_size ", c.hidden_size, " (OPT-350M) is not run");
+  for (Layer& layer : c.layers) {
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = read.flag("", "enable_bias", true);
+    layer.feed_forward.gated = false;
+  }
+}
+
+}  // namespace
+
+extern const Family gpt2;
+const Family gpt2{.name = "gpt2",
+                  .gguf_names = kGguf,
+                  .model_types = kTypes,
+                  .prefixes = kPrefixes,
+                  .names = kNames,
+                  .keys = kKeys,
+                  .configure = configure};
+
+extern const Family opt;
+const Family opt{.name = "opt",
+                 .model_types = kOptTypes,
+                 .prefixes = kOptPrefixes,
+                 .names = kOptNames,
+                 .more_names = names::kLlama,
+                 .keys = kOptKeys,
+                 .configure = configure_opt};
+
+}  // namespace pumice::model::families_in_files

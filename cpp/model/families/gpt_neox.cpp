@@ -1,0 +1,55 @@
+// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward network side by side, each with a norm of its own, partial rope,
+// q, k and v of a head together.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"gptneox"}, kTypes[] = {"gpt_neox"}, kPrefixes[] = {"gpt_neox.", ""};
+constexpr KeyName kKeys[] = {{"rope_theta", "rotary_emb_base"}, {"partial_rotary_factor", "rotary_pct"}};
+constexpr TensorName kNames[] = {
+    {token_embedding, "token_embd", "embed_in"},
+    {attn_norm, "blk.{}.attn_norm", "layers.{}.input_layernorm"},
+    {q, "", "layers.{}.attention.query_key_value", Fused::qkv_by_head},
+    {k, "", "layers.{}.attention.query_key_value", Fused::qkv_by_head},
+    {v, "", "layers.{}.attention.query_key_value", Fused::qkv_by_head},
+    {attn_out, "blk.{}.attn_output", "layers.{}.attention.dense"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.post_attention_layernorm"},
+    {up, "blk.{}.ffn_up", "layers.{}.mlp.dense_h_to_4h"},
+    {down, "blk.{}.ffn_down", "layers.{}.mlp.dense_4h_to_h"},
+    {final_norm, "output_norm", "final_layer_norm"},
+    {head, "output", "embed_out"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  read_sizes(read, c, {.eps = 1e-5, .activation = Activation::gelu});
+  read_ropes(read, c, {.partial = 0.25});
+  if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));  // as llama.cpp has it
+  const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);
+  const bool bias = read.biases("blk.0.attn_qkv.bias", "attention_bias", true);
+  for (Layer& layer : c.layers) {
+    layer.parallel = parallel;
+    layer.attention.qkv_bias = layer.attention.out_bias = bias;
+    layer.feed_forward.bias = true;
+    layer.feed_forward.gated = false;
+  }
+}
+
+}  // namespace
+
+extern const Family gptneox;
+const Family gptneox{.name = "gptneox",
+                     .gguf_names = kGguf,
+                     .model_types = kTypes,
+                     .prefixes = kPrefixes,
+                     .names = kNames,
+                     .keys = kKeys,
+                     .configure = configure};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,49 @@
+// Mistral 7B (Jiang et al. 2023), Nemo, Small 3, Codestral, Devstral: their GGUF files say "llama". Ministral 8B: some layers without the
+// window. Ministral 3 (2025): YaRN, and queries that grow with the logarithm of their position.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+constexpr std::string_view kTypes[] = {"mistral", "ministral"}, kTypes3[] = {"ministral3"}, kGguf3[] = {"mistral3"};
+
+// MistralConfig and MinistralConfig: a config.json without sliding_window means 4,096; null means none.
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072});
+  read_windows(read, c, {.window = 4096});
+  read_ropes(read, c, {});
+}
+
+void configure3(const Reader& read, Config& c) {
+  read_sizes(read, c, {.kv_heads = 8, .head_dim = 128, .n_ctx = 262144, .eps = 1e-5});
+  read_windows(read, c);
+  read_ropes(read, c, {.theta = 1e6, .interleaved = c.gguf});
+  const double growth = read.number("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta").value_or(0);
+  if (growth == 0) return;
+  if (!(growth > 0 && growth < 1e3))
+    read.bad_number(read.key("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta"), growth, "0 to 1000");
+  const std::int32_t length =
+      read.size("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings", kMaxContext);
+  for (Layer& layer : c.layers) {
+    layer.attention.temperature = static_cast<float>(growth);
+    layer.attention.temperature_length = length;
+  }
+}
+
+}  // namespace
+
+extern const Family mistral;
+const Family mistral{
+    .name = "mistral", .model_types = kTypes, .prefixes = names::kDecoderPrefixes, .names = names::kLlama, .configure = configure};
+
+extern const Family ministral3;
+const Family ministral3{.name = "ministral3",
+                        .gguf_names = kGguf3,
+                        .model_types = kTypes3,
+                        .prefixes = names::kDecoderPrefixes,
+                        .names = names::kLlama,
+                        .configure = configure3};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,29 @@
+// Tensor names that families share. GGUF: gguf-py's tensor_mapping.py; safetensors: the module names of transformers.
+#pragma once
+
+#include "model/family.h"
+
+namespace pumice::model::names {
+
+using enum Role;
+
+inline constexpr std::string_view kDecoderPrefixes[] = {"model.", "", "model.language_model.", "language_model.model."};
+
+inline constexpr TensorName kLlama[] = {
+    {token_embedding, "token_embd", "embed_tokens"},
+    {attn_norm, "blk.{}.attn_norm", "layers.{}.input_layernorm"},
+    {q, "blk.{}.attn_q", "layers.{}.self_attn.q_proj"},
+    {k, "blk.{}.attn_k", "layers.{}.self_attn.k_proj"},
+    {v, "blk.{}.attn_v", "layers.{}.self_attn.v_proj"},
+    {q_norm, "blk.{}.attn_q_norm", "layers.{}.self_attn.q_norm"},
+    {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.k_norm"},
+    {attn_out, "blk.{}.attn_output", "layers.{}.self_attn.o_proj"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.post_attention_layernorm"},
+    {gate, "blk.{}.ffn_gate", "layers.{}.mlp.gate_proj"},
+    {up, "blk.{}.ffn_up", "layers.{}.mlp.up_proj"},
+    {down, "blk.{}.ffn_down", "layers.{}.mlp.down_proj"},
+    {final_norm, "output_norm", "norm"},
+    {head, "output", "lm_head"},
+};
+
+}  // namespace pumice::model::names

@@ -1,0 +1,36 @@
+// Nemotron 3 and 4, Minitron (Parmar et al. 2024): LayerNorm whose weights are 1 + w, relu squared without a gate, partial rope.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+constexpr std::string_view kGguf[] = {"nemotron"}, kTypes[] = {"nemotron"};
+constexpr KeyName kKeys[] = {{"layer_norm_eps", "norm_eps"}};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  c.norm_offset = !c.gguf;
+  read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5, .activation = Activation::relu2});
+  read_ropes(read, c, {.partial = 0.5});
+  for (Layer& layer : c.layers) {
+    layer.feed_forward.gated = false;
+    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
+    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  }
+}
+
+}  // namespace
+
+extern const Family nemotron;
+const Family nemotron{.name = "nemotron",
+                      .gguf_names = kGguf,
+                      .model_types = kTypes,
+                      .prefixes = names::kDecoderPrefixes,
+                      .names = names::kLlama,
+                      .keys = kKeys,
+                      .configure = configure};
+
+}  // namespace pumice::model::families_in_files

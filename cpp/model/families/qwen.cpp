@@ -1,0 +1,53 @@
+// Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v alone. Qwen 3 (Yang et al. 2025): none, and a norm for each
+// head of q and k. The text half of Qwen3-VL is a Qwen 3: its rope sections turn text as plain rope does.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+constexpr std::string_view kGguf2[] = {"qwen2"}, kTypes2[] = {"qwen2"};
+constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"}, kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl"};
+
+// Both configuration classes: a window only where use_sliding_window says so, and then from layer max_window_layers on.
+void read_common(const Reader& read, Config& c, SizeDefaults sizes) {
+  sizes.kv_heads = 32;
+  sizes.n_ctx = 32768;
+  read_sizes(read, c, sizes);
+  read_windows(read, c, {.window = 4096, .used = false, .first = 28});
+  read_ropes(read, c, {});
+}
+
+void configure2(const Reader& read, Config& c) {
+  read_common(read, c, {});
+  for (Layer& layer : c.layers) layer.attention.qkv_bias = true;
+}
+
+void configure3(const Reader& read, Config& c) {
+  read_common(read, c, {.head_dim = 128});
+  for (Layer& layer : c.layers) {
+    layer.attention.qk_norm = QkNorm::head;
+    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  }
+}
+
+}  // namespace
+
+extern const Family qwen2;
+const Family qwen2{.name = "qwen2",
+                   .gguf_names = kGguf2,
+                   .model_types = kTypes2,
+                   .prefixes = names::kDecoderPrefixes,
+                   .names = names::kLlama,
+                   .configure = configure2};
+
+extern const Family qwen3;
+const Family qwen3{.name = "qwen3",
+                   .gguf_names = kGguf3,
+                   .model_types = kTypes3,
+                   .prefixes = names::kDecoderPrefixes,
+                   .names = names::kLlama,
+                   .configure = configure3};
+
+}  // namespace pumice::model::families_in_files

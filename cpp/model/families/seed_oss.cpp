@@ -1,0 +1,35 @@
+// Seed-OSS (ByteDance 2025): a Llama with biases on q, k and v and a head size of its own.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"seed_oss"}, kTypes[] = {"seed_oss"};
+constexpr TensorName kNames[] = {{ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"}};
+
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.kv_heads = 8, .head_dim = 128, .n_ctx = 524288});
+  read_ropes(read, c, {});
+  for (Layer& layer : c.layers) {
+    layer.attention.qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
+    layer.attention.out_bias = read.flag("", "attention_out_bias", false);
+    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
+  }
+}
+
+}  // namespace
+
+extern const Family seed_oss;
+const Family seed_oss{.name = "seed_oss",
+                      .gguf_names = kGguf,
+                      .model_types = kTypes,
+                      .prefixes = names::kDecoderPrefixes,
+                      .names = kNames,
+                      .more_names = names::kLlama,
+                      .configure = configure};
+
+}  // namespace pumice::model::families_in_files

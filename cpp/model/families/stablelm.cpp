@@ -1,0 +1,45 @@
+// StableLM 3B and 2 (Bellagente et al. 2024), Zephyr 3B: a Llama with LayerNorm and partial rope; a switch sets attention and feed-forward
+// network side by side on one norm.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+constexpr std::string_view kGguf[] = {"stablelm"}, kTypes[] = {"stablelm"};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  read_sizes(read, c, {.kv_heads = 32, .n_ctx = 4096, .eps = 1e-5});
+  read_ropes(read, c, {.partial = 0.25});
+  // StableLM 2 12B: LayerNorm of queries and keys with weights of its own for each head.
+  const bool norms = c.gguf ? read.file().find("blk.0.attn_q_norm.weight") != nullptr : read.flag("", "qk_layernorm", false);
+  if (norms) read.unsupported("qk_layernorm (a norm for each head of queries and keys, with weights of its own) is not run");
+  // The key of GGUF files is no help: the converter writes "true" where config.json is silent, which means false there. llama.cpp goes by
+  // the norm that such layers do not have.
+  const auto without_norm = [&](std::size_t layer) { return !read.file().find(str("blk.", layer, ".ffn_norm.weight")); };
+  bool parallel = read.flag("", "use_parallel_residual", false);
+  if (c.gguf) {  // in every layer, or one has lost its norm
+    parallel = true;
+    for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
+  }
+  for (Layer& layer : c.layers) {
+    layer.parallel = parallel;
+    layer.feed_forward.norms.before = !parallel;
+    layer.attention.qkv_bias = read.flag("", "use_qkv_bias", false);
+  }
+}
+
+}  // namespace
+
+extern const Family stablelm;
+const Family stablelm{.name = "stablelm",
+                      .gguf_names = kGguf,
+                      .model_types = kTypes,
+                      .prefixes = names::kDecoderPrefixes,
+                      .names = names::kLlama,
+                      .configure = configure};
+
+}  // namespace pumice::model::families_in_files

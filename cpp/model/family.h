@@ -1,0 +1,68 @@
+// What one family of models is: the names of its tensors and of its configuration's keys, and one function that fills Config. Each has a
+// file in families/ and a line in families.def.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/config.h"
+
+namespace pumice::model {
+
+// What a tensor is for.
+enum class Role : std::uint8_t {
+  token_embedding, position_embedding, type_embedding, embedding_norm,
+  // once a layer: attention
+  attn_norm, q, k, v, q_norm, k_norm, attn_out,
+  attn_branch_norm,    // on the branch, before it is added
+  attn_residual_norm,  // on the sum
+  // once a layer: feed-forward
+  ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
+  // after the layers
+  final_norm, head, pooler, classifier,
+};
+inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::classifier) + 1;
+constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::ffn_residual_norm; }
+
+// Where a role lies inside a tensor that several share. All are rows of the tensor.
+enum class Fused : std::uint8_t {
+  no,
+  qkv,          // queries, then keys, then values
+  qkv_by_head,  // for each head of keys in turn: its heads of queries, its keys, its values
+  gate_up,      // gate, then up
+  up_gate,      // up, then gate
+};
+
+struct TensorName {
+  Role role;
+  std::string_view gguf;         // "{}" is the layer; ".weight" and ".bias" follow. Empty: no such name in this kind of file
+  std::string_view safetensors;  // after the prefix
+  Fused fused = Fused::no;
+  bool transposed = false;       // in safetensors: a row per input (GPT-2's Conv1D)
+};
+
+// Another name for a key of config.json.
+struct KeyName {
+  std::string_view usual, here;
+};
+
+class Reader;
+
+struct Family {
+  std::string_view name;
+  std::span<const std::string_view> gguf_names;   // values of general.architecture
+  std::span<const std::string_view> model_types;  // values of model_type in config.json
+  std::span<const std::string_view> prefixes;     // of safetensors names, tried in order
+  std::span<const TensorName> names;              // of one role, the first that the file has
+  std::span<const TensorName> more_names;         // of roles that `names` does not have
+  std::span<const KeyName> keys;
+  void (*configure)(const Reader& read, Config& config);
+};
+
+std::span<const Family* const> families();
+const Family* find_family(std::string_view name_in_file, bool gguf);
+std::string known_families();  // "bert, gemma3, llama, mistral": for messages
+
+}  // namespace pumice::model

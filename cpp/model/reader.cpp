@@ -1,0 +1,120 @@
+#include "model/reader.h"
+
+namespace pumice::model {
+
+Reader::Reader(const files::ModelFile& file) : file_(file), gguf_(file.kind() == files::Kind::gguf) {
+  if (gguf_) {
+    prefix_ = text("general.architecture") + ".";
+  } else if (file.has("text_config.hidden_size")) {
+    prefix_ = "text_config.";  // the language half of a multimodal model
+  }
+}
+
+std::string Reader::key(std::string_view gguf_key, std::string_view json_key) const {
+  if (gguf_) return prefix_ + std::string(gguf_key);
+  const std::string usual = prefix_ + std::string(json_key);
+  for (const KeyName& name : names_) {
+    if (name.usual != json_key) continue;
+    std::string here = prefix_ + std::string(name.here);
+    if (file_.has(here) || !file_.has(usual)) return here;  // neither: what the family's files call it
+  }
+  return usual;
+}
+
+bool Reader::flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const {
+  const std::string where = key(gguf_key, json_key);
+  return asked(where) ? file_.boolean(where).value_or(otherwise) : otherwise;
+}
+
+std::vector<std::int64_t> Reader::per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
+                                            std::int64_t high) const {
+  const std::string where = key(gguf_key, json_key);
+  const auto list = asked(where) ? file_.integer_list(where) : std::nullopt;
+  if (!list) return {};
+  const bool one_for_all = std::holds_alternative<std::int64_t>(*file_.value(where));
+  if (!one_for_all && list->size() != count)
+    unsupported(where, " has ", list->size(), " entries for ", count, " layers; one number, or one for each layer, is needed");
+  for (const std::int64_t value : *list) in_range(value, low, high, where);
+  return one_for_all ? std::vector<std::int64_t>(count, list->front()) : *list;
+}
+
+bool Reader::object(const std::string& where) const {
+  const files::Value* held = file_.value(where);
+  if (!held) return file_.has(where);
+  if (std::holds_alternative<std::monostate>(*held) || files::type_name(*held) == "an empty list") return false;
+  throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
+      .in_file(file_.path())
+      .at_field(where);
+}
+
+std::int32_t Reader::size(std::string_view gguf_key, std::string_view json_key, std::int64_t high,
+                          std::optional<std::int64_t> otherwise) const {
+  auto value = integer(gguf_key, json_key);
+  if (!value) value = otherwise;
+  if (!value) missing(key(gguf_key, json_key));
+  return static_cast<std::int32_t>(in_range(*value, 1, high, key(gguf_key, json_key)));
+}
+
+double Reader::positive(std::string_view gguf_key, std::string_view json_key, std::optional<double> otherwise) const {
+  auto value = number(gguf_key, json_key);
+  if (!value) value = otherwise;
+  if (!value) missing(key(gguf_key, json_key));
+  if (!(*value > 0) || !(*value < 1e30)) bad_number(key(gguf_key, json_key), *value, "a positive number below 1e30");
+  return *value;
+}
+
+void Reader::missing(const std::string& where) const {
+  std::string also;
+  for (const KeyName& name : names_) {
+    if (!gguf_ && where == prefix_ + std::string(name.here)) also = str(" (or ", name.usual, ")");
+  }
+  throw Error(ErrorKind::model_format, str(file_.path(), ": the model's configuration has no ", where, also))
+      .in_file(file_.path())
+      .at_field(where);
+}
+
+void Reader::bad_number(const std::string& where, double value, const char* needed) const {
+  throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; ", needed, " is needed"))
+      .in_file(file_.path())
+      .at_field(where);
+}
+
+bool Reader::asked(const std::string& where) const {
+  if (where == prefix_) return false;
+  if (!file_.value(where) && file_.has(where)) {
+    throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is an object; a single value is needed"))
+        .in_file(file_.path())
+        .at_field(where);
+  }
+  return true;
+}
+
+std::string Reader::text(const std::string& where) const {
+  auto value = file_.string(where);
+  if (!value) missing(where);
+  return *value;
+}
+
+Activation read_activation(const Reader& read, Activation otherwise) {
+  std::optional<std::string> name;
+  std::string where;
+  for (const char* key : {"hidden_activation", "hidden_act", "activation_function"}) {
+    if (name) break;
+    name = read.string("", key);
+    where = read.key("", key);
+  }
+  if (!name) return otherwise;
+  if (*name == "gelu" || *name == "gelu_python") return Activation::gelu;
+  if (*name == "gelu_new" || *name == "gelu_pytorch_tanh" || *name == "gelu_fast") return Activation::gelu_tanh;
+  if (*name == "silu" || *name == "swish") return Activation::silu;
+  if (*name == "relu") return Activation::relu;
+  if (*name == "relu2") return Activation::relu2;
+  if (*name == "tanh") return Activation::tanh;
+  if (*name == "sigmoid") return Activation::sigmoid;
+  if (*name == "quick_gelu") return Activation::quick_gelu;
+  if (*name == "xielu") return Activation::xielu;
+  read.unsupported(where, ": activation \"", *name, "\" is not known; this version has gelu, gelu_pytorch_tanh, silu, relu, relu2, tanh, ",
+                   "sigmoid, quick_gelu and xielu");
+}
+
+}  // namespace pumice::model

@@ -1,0 +1,193 @@
+#include "model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace pumice::model {
+namespace {
+
+struct RopeScaling {
+  std::string type = "default", where;  // and the key that says it
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
+  double original_context = 0;
+  double magnitude = 1;               // of YaRN and longrope
+  std::vector<double> short_factors;  // longrope's, up to original_context
+  bool truncate = true;               // YaRN's ramp begins and ends at whole dimensions
+};
+
+// inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
+RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+  constexpr double kTwoPi = 2 * 3.14159265358979323846;
+  RopeTable rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
+  for (std::int32_t j = 0; j < dims / 2; ++j) {
+    const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
+    rope.inv_freq[static_cast<std::size_t>(j)] = 1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
+  }
+  if (s.type == "default" || s.type == "none") return rope;
+  if (s.type == "dynamic") return rope;  // changes beyond the original context alone, where read_ropes() ends the model's
+  if (s.type == "linear") {              // Chen et al. 2023, position interpolation
+    for (float& f : rope.inv_freq) f = static_cast<float>(f / s.factor);
+    return rope;
+  }
+  if (s.type == "llama3") {  // Llama 3.1: long wavelengths are interpolated, short ones kept, a ramp between
+    const double longest = s.original_context / s.low_freq_factor, shortest = s.original_context / s.high_freq_factor;
+    for (float& f : rope.inv_freq) {
+      const double wavelength = kTwoPi / f;
+      if (wavelength < shortest) continue;
+      const double smooth = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+      f = static_cast<float>(wavelength > longest ? f / s.factor : (1 - smooth) * f / s.factor + smooth * f);
+    }
+    return rope;
+  }
+  if (s.type == "yarn") {  // Peng et al. 2023
+    const auto turns_at = [&](double turns) { return dims * std::log(s.original_context / (turns * kTwoPi)) / (2 * std::log(theta)); };
+    const double first = turns_at(s.beta_fast), last = turns_at(s.beta_slow);
+    const double low = std::max(s.truncate ? std::floor(first) : first, 0.0);
+    const double high = std::max(std::min(s.truncate ? std::ceil(last) : last, dims - 1.0), low + 0.001);
+    for (std::int32_t j = 0; j < dims / 2; ++j) {
+      const double ramp = std::min(std::max((j - low) / (high - low), 0.0), 1.0);
+      float& f = rope.inv_freq[static_cast<std::size_t>(j)];
+      f = static_cast<float>(f / s.factor * ramp + f * (1 - ramp));
+    }
+    rope.magnitude = static_cast<float>(s.magnitude);
+    return rope;
+  }
+  if (s.type == "longrope" || s.type == "su") {  // Ding et al. 2024: a factor for each frequency, found by a search
+    rope.magnitude = static_cast<float>(s.magnitude);
+    if (read.gguf()) return rope;  // the factors are tensors there
+    if (s.short_factors.size() != rope.inv_freq.size()) {
+      read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(),
+                       " frequencies");
+    }
+    for (std::size_t j = 0; j < rope.inv_freq.size(); ++j) {
+      if (!(s.short_factors[j] > 0)) read.unsupported("rope scaling longrope: short_factor[", j, "] is ", s.short_factors[j]);
+      const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
+      rope.inv_freq[j] =
+          1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
+    }
+    return rope;
+  }
+  read.unsupported(s.where, ": rope scaling \"", s.type,
+                   "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
+}
+
+// Numbers that are each in range can still give frequencies that are none.
+RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
+  RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
+  const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
+  if (!std::ranges::all_of(rope.inv_freq, sound) || !sound(rope.magnitude)) {
+    throw Error(ErrorKind::model_format, str(read.file().path(), ": rotary base ", theta, " with scaling \"", s.type, "\" by ", s.factor,
+                                             " gives frequencies that are not finite"))
+        .in_file(read.file().path())
+        .at_field("rope_theta");
+  }
+  return rope;
+}
+
+// `at` is where transformers keeps a layer type's rope: "rope_parameters", "rope_parameters.sliding_attention" (5.x), "rope_scaling" (4.x).
+RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) {
+  RopeScaling s;
+  const bool gguf = read.gguf();
+  auto type = read.string("rope.scaling.type", at + ".rope_type");
+  s.where = read.key("rope.scaling.type", at + ".rope_type");
+  if (!type && !gguf) {
+    type = read.string("", at + ".type");
+    s.where = read.key("", at + ".type");
+  }
+  s.type = type.value_or(gguf ? "linear" : "default");                                 // llama.cpp: a factor alone is linear
+  const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 says it beside the object
+  s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
+  const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
+  const double otherwise = gguf               ? read.positive("rope.scale_linear", "", 1)  // the key's name before there were types
+                           : s.type == "yarn" ? n_ctx / s.original_context
+                                              : 1;
+  s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
+  s.low_freq_factor = read.positive("", at + ".low_freq_factor", 1);
+  s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
+  s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
+  s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
+  s.truncate = gguf || read.file().boolean(read.key("", at + ".truncate")).value_or(true);
+  // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it
+  // (DeepSeek).
+  const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
+  const auto part_at = [&](const std::string& key) {  // 0: none, as transformers has it (Hunyuan's mscale_all_dim)
+    const double part = read.number("", at + key).value_or(0);
+    if (!(part >= 0 && part < 1e30)) read.bad_number(read.key("", at + key), part, "0 (none) or a positive number below 1e30");
+    return part;
+  };
+  const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
+  s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
+  if (gguf &&
+      read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
+    s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
+  }
+  if (s.type == "longrope" || s.type == "su") {
+    s.short_factors = read.file().number_list(read.key("", at + ".short_factor")).value_or(std::vector<double>{});
+    const double scale = n_ctx / s.original_context;
+    s.magnitude = scale > 1 ? std::sqrt(1 + std::log(scale) / std::log(s.original_context)) : 1;
+    if (gguf) s.magnitude = 1;  // all of it is in attn_factor
+  }
+  if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
+    if (!(std::abs(*stated) < 1e30))
+      read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "a number below 1e30");
+    s.magnitude = gguf ? s.magnitude * *stated : *stated;
+  }
+  if (s.type == "llama3" && !(s.high_freq_factor > s.low_freq_factor)) {
+    read.unsupported("rope scaling llama3 needs high_freq_factor (", s.high_freq_factor, ") > low_freq_factor (", s.low_freq_factor, ")");
+  }
+  return s;
+}
+
+// How many columns of a head turn.
+std::int32_t rotary_dims(const Reader& read, const std::string& at, std::int32_t head_dim, double otherwise) {
+  const double partial =
+      read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
+  if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
+  // A GGUF file that does not say turns the whole head, whatever the family's configuration class would take.
+  const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
+  if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
+  const std::int32_t dims = read.size("rope.dimension_count", "", head_dim, turned);
+  if (dims % 2 != 0) read.unsupported("an odd number of rotary dimensions (", dims, ")");
+  return dims;
+}
+
+// Gemma 4: frequencies as if the whole head turned, of which the first `dims` / 2 turn and the others stand.
+RopeTable proportional(RopeTable whole, std::int32_t dims) {
+  std::fill(whole.inv_freq.begin() + dims / 2, whole.inv_freq.end(), 0.0f);
+  return whole;
+}
+
+RopeTable rope_at(const Reader& read, const std::string& at, double theta, std::int32_t head_dim, const RopeScaling& s,
+                  const RopeDefaults& defaults) {
+  const std::int32_t dims = rotary_dims(read, at, head_dim, defaults.partial);
+  if (s.type != "proportional") return make_rope(read, theta, dims, s, defaults.interleaved);
+  return proportional(make_rope(read, theta, head_dim, {}, defaults.interleaved), dims);
+}
+
+}  // namespace
+
+void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
+  const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
+  const bool parameters = object("rope_parameters"), per_type = parameters && object("rope_parameters.full_attention");
+  const std::string full = per_type ? "rope_parameters.full_attention" : parameters ? "rope_parameters" : "rope_scaling";
+  object("rope_scaling"), object("rope_parameters.sliding_attention");  // throw when they are there and no objects
+  const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
+  const std::int32_t head_dim = c.layers.front().attention.head_dim;
+  const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
+  c.ropes = {rope_at(read, full, theta * defaults.stretch, head_dim, scaling, defaults)};
+  for (Layer& layer : c.layers) layer.attention.rope = 0;
+  const bool longrope = scaling.type == "longrope" || scaling.type == "su";
+  if (longrope && scaling.original_context < static_cast<double>(c.n_ctx)) {
+    c.n_ctx = static_cast<std::int64_t>(scaling.original_context);
+    c.notes.push_back(str("the context ends at ", c.n_ctx, " positions: longrope's factors for longer texts are not run"));
+  }
+  if (defaults.window_theta == 0) return;
+  const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
+  const double base =
+      read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
+  c.ropes.push_back(
+      rope_at(read, local, base, head_dim, per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, defaults));
+  for (Layer& layer : c.layers) layer.attention.rope = layer.attention.window > 0 || layer.windowed ? 1 : 0;
+}
+
+}  // namespace pumice::model

@@ -1,0 +1,20 @@
+// Rotary embeddings as files describe them: bases, scalings of every kind, partial ones, and a second one for layers with a window.
+#pragma once
+
+#include "model/config.h"
+#include "model/reader.h"
+
+namespace pumice::model {
+
+struct RopeDefaults {
+  double theta = 10000;      // where the file is silent
+  bool interleaved = false;  // pairs (2j, 2j+1)
+  double partial = 1;        // of a head that turns, where config.json is silent
+  double window_theta = 0;   // of layers with a window; 0: as all
+  double stretch = 1;        // of the base, whatever it is (Hunyuan)
+};
+
+// Fills Config::ropes and Attention::rope. After read_sizes() and read_windows().
+void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
+
+}  // namespace pumice::model

@@ -1,0 +1,152 @@
+#include "model/settings.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/program_check.h"
+
+namespace pumice::model {
+namespace {
+
+float softcap(const Reader& read, const char* key, double otherwise) {
+  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: none
+  if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
+  return static_cast<float>(cap);
+}
+
+Attention read_attention(const Reader& read, const Config& c, const SizeDefaults& defaults) {
+  // GGUF files say everything: a default of a configuration class is not theirs.
+  const auto silent = [&](std::int64_t value) { return value > 0 && !c.gguf ? std::optional(value) : std::nullopt; };
+  Attention a;
+  a.heads = read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent(defaults.heads));
+  const std::int64_t head_dim = defaults.head_dim != 0 && !c.gguf ? defaults.head_dim : std::max(1, c.hidden_size / a.heads);
+  a.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
+  if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
+    read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
+                     ": heads of keys and of values differ in size, and must not");
+  if (a.head_dim % 8 != 0) read.unsupported("head_dim is ", a.head_dim, "; it must be a multiple of 8");
+  const double pre_attention = read.positive("", "query_pre_attn_scalar",
+                                             defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
+  a.scale = static_cast<float>(1 / std::sqrt(pre_attention));
+  a.softcap = softcap(read, "attn_logit_softcapping", defaults.attention_softcap);
+  return a;
+}
+
+// Heads of keys of each layer; null in config.json means as many as heads.
+std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
+                                        std::int32_t otherwise) {
+  if (c.gguf) {
+    auto list = read.per_layer("attention.head_count_kv", "", layers, 1, kMaxHeads);
+    return list.empty() ? std::vector<std::int64_t>(layers, heads) : list;
+  }
+  const bool says = read.has("", "num_key_value_heads");
+  const std::int64_t silent = says || otherwise == 0 ? heads : otherwise;
+  return std::vector<std::int64_t>(layers, read.size("", "num_key_value_heads", kMaxHeads, silent));
+}
+
+std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, std::size_t layers, std::int32_t factor) {
+  if (c.gguf) {
+    auto list = read.per_layer("feed_forward_length", "", layers, 1, kMaxWidth * 4);
+    if (!list.empty()) return list;
+  }
+  return std::vector<std::int64_t>(layers, read.size("feed_forward_length", "intermediate_size", kMaxWidth * 4,
+                                                     factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
+}
+
+// "LLLG", again and again: local layers with a window, global ones without (EXAONE 4).
+std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
+  const std::string letters = read.text(read.key("", key));
+  if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
+    read.unsupported(key, " is \"", letters, "\"; a number, or letters L (window) and G (none) are needed");
+  std::vector<std::int64_t> flags(count);
+  for (std::size_t i = 0; i < count; ++i) flags[i] = letters[i % letters.size()] == 'L';
+  return flags;
+}
+
+}  // namespace
+
+void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
+  c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
+  const Attention attention = read_attention(read, c, defaults);
+  const auto layers = static_cast<std::size_t>(read.size("block_count", "num_hidden_layers", kMaxLayers));
+  const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults.kv_heads);
+  const auto widths = read_ffn_widths(read, c, layers, defaults.ffn_factor);
+  const Activation activation = read_activation(read, defaults.activation);
+  for (std::size_t i = 0; i < layers; ++i) {
+    Layer layer{.attention = attention, .feed_forward = {.width = static_cast<std::int32_t>(widths[i]), .activation = activation}};
+    layer.attention.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
+    if (attention.heads % layer.attention.kv_heads != 0)
+      read.unsupported(read.key("attention.head_count", "num_attention_heads"), " is ", attention.heads, " and ",
+                       read.key("attention.head_count_kv", "num_key_value_heads"), " is ", kv_heads[i],
+                       ": attention heads must share heads of keys evenly");
+    c.layers.push_back(layer);
+  }
+  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
+                          read.key("context_length", "max_position_embeddings"));
+  c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
+                                                     : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
+  c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
+}
+
+void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults) {
+  const std::size_t count = c.layers.size();
+  std::int64_t window = read.has("attention.sliding_window", "sliding_window")
+                            ? read.integer("attention.sliding_window", "sliding_window").value_or(0)
+                            : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
+  read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
+  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
+  if (window >= c.n_ctx) window = 0;                                    // sees everything anyway
+  std::int64_t full_every = defaults.full_every;
+  const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
+  std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them
+  for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    const files::Value* letters = c.gguf ? nullptr : read.file().value(read.key("", key));
+    if (letters && std::holds_alternative<std::string>(*letters)) {
+      windowed = window_letters(read, key, count);
+    } else if (const auto pattern = read.integer("", key); pattern && (*pattern != 0 || window > 0)) {  // 0 may stand beside no window
+      full_every = read.in_range(*pattern, 1, kMaxLayers, key);
+    }
+  }
+  // GGUF: a number as above, or the flags.
+  const std::string pattern = read.key("attention.sliding_window_pattern", "");
+  if (c.gguf && read.file().has(pattern)) {
+    if (const auto* flags = std::get_if<std::vector<bool>>(read.file().value(pattern))) {
+      windowed.assign(flags->begin(), flags->end());
+    } else {
+      windowed = read.file().integer_list(pattern).value_or(std::vector<std::int64_t>{});
+    }
+    if (std::holds_alternative<std::int64_t>(*read.file().value(pattern))) {
+      full_every = read.in_range(windowed.front(), 0, kMaxLayers, pattern);
+      windowed.clear();
+    } else if (windowed.size() != count) {
+      read.unsupported(pattern, " has ", windowed.size(), " entries for ", count, " layers; one number, or one for each layer, is needed");
+    }
+  }
+  const auto said = c.gguf ? std::nullopt : read.file().strings(read.key("", "layer_types"));
+  if (said && said->size() != count)
+    read.unsupported("layer_types has ", said->size(), " entries for ", count, " layers; one for each layer is needed");
+  const auto types = said.value_or(std::vector<std::string>{});
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<std::int64_t>(i) + (defaults.full_first ? 0 : 1);
+    bool here = static_cast<std::int64_t>(i) >= first && (full_every == 0 || number % full_every != 0);
+    if (!windowed.empty()) here = windowed[i] != 0;
+    if (!types.empty()) {
+      if (types[i] != "sliding_attention" && types[i] != "full_attention")
+        read.unsupported("layer_types: layer type \"", types[i], "\" is not known; there are sliding_attention and full_attention");
+      here = types[i] == "sliding_attention";
+    }
+    c.layers[i].windowed = here;
+    c.layers[i].attention.window = here ? static_cast<std::int32_t>(window) : 0;
+  }
+}
+
+std::vector<float> alibi_slopes(std::int32_t heads, double max_bias) {
+  std::vector<float> slopes;
+  const auto power = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(heads)));
+  for (std::int32_t i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * i / power)));
+  for (std::int32_t i = 1; i <= heads - power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * (2 * i - 1) / (2 * power))));
+  return slopes;
+}
+
+}  // namespace pumice::model

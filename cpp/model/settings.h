@@ -1,0 +1,41 @@
+// What the configurations of most families have in common. A family calls these, with what its own configuration class takes where
+// config.json is silent (transformers leaves out what equals a default), and then changes the layers as it needs.
+#pragma once
+
+#include <vector>
+
+#include "model/config.h"
+#include "model/reader.h"
+
+namespace pumice::model {
+
+struct SizeDefaults {
+  std::int32_t heads = 0, kv_heads = 0;    // 0: the file must say; as many as heads
+  std::int32_t head_dim = 0;               // 0: hidden_size / heads
+  std::int32_t ffn_factor = 0;             // width of the feed-forward network over hidden_size; 0: the file must say
+  std::int32_t query_pre_attn_scalar = 0;  // 0: head_dim
+  std::int64_t n_ctx = 2048;
+  double eps = 1e-6;
+  Activation activation = Activation::silu;
+  double attention_softcap = 0, logit_softcap = 0;
+};
+
+// hidden_size, n_ctx, eps (by Config::norm, which is set before), and all layers alike.
+void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
+struct WindowDefaults {
+  std::int64_t window = 0;      // where the file has no such key at all
+  std::int32_t full_every = 0;  // layers n, 2n, ... see everything, the others their window; 0: all have a window
+  bool used = true;             // use_sliding_window where config.json is silent; a GGUF file of a family without says nothing
+  std::int64_t first = 0;       // max_window_layers: the first layer with a window, where the family has that key
+  bool full_first = false;      // counted from the first layer: 0, n, 2n, ... see everything (ModernBERT)
+};
+
+// Attention::window and Layer::windowed of each layer.
+void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults = {});
+
+// ALiBi (Press et al. 2022, section 3): 2^(-max_bias i / n) for n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of
+// the next power of two for what is left, as the authors' code does.
+std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
+
+}  // namespace pumice::model

@@ -1,0 +1,180 @@
+// Rope, the pages of keys and values, and attention over them.
+#include "vulkan/lowering_steps.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+
+namespace pumice::vulkan {
+namespace {
+
+Pages pages_of(const AttendShape& shape) { return shape.cached ? Pages::cache : Pages::kept; }
+
+}  // namespace
+
+// ---------------------------------------------------------------- keys and values
+std::vector<Lowering::PageRange> Lowering::page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const {
+  std::vector<PageRange> ranges;
+  if (pages == Pages::none) {
+    ranges.emplace_back();
+  } else if (pages == Pages::cache) {
+    const auto c = static_cast<std::size_t>(cache);
+    for (const GpuCaches::Slab& slab : run_.caches.all)
+      ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
+  } else {
+    const std::int64_t kept = run_.tables.kept_pages, most = static_cast<std::int64_t>(run_.device.limits.range / (page_words * 4));
+    const std::uint64_t values = run_.areas.kept + aligned(static_cast<std::uint64_t>(kept) * page_words * 4);
+    for (std::int64_t first = 0; first < kept; first += most) {
+      const std::uint64_t at = static_cast<std::uint64_t>(first) * page_words * 4;
+      ranges.push_back({run_.buffers.scratch, run_.areas.kept + at, values + at, first, std::min(most, kept - first)});
+    }
+  }
+  return ranges;
+}
+
+void Lowering::operator()(const RopeStore& op) {
+  const KvFormat format = format_of(op.pages);
+  const uint kv_heads = word(op.k.width / op.head_dim);
+  const std::uint64_t words = op.pages == Pages::none ? 0 : params::kv_page_words(number(format), word(op.head_dim), kv_heads);
+  const std::vector<PageRange> ranges = page_ranges(op.pages, op.cache, words);
+  for (const Block block : blocks(Rows::tokens, {op.q, op.k, op.v})) {
+    for (const PageRange& range : ranges) rope_store(op, block, range, words, &range == ranges.data());
+  }
+}
+
+// `first`: of the ranges; this one turns.
+void Lowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first) {
+  constexpr uint kLanes = 64;
+  const uint span = params::store_span(word(op.head_dim), kLanes);
+  const RopeTable* table = op.table >= 0 ? &run_.plan.ropes[static_cast<std::size_t>(op.table)] : nullptr;
+  const std::int64_t pairs = table != nullptr ? static_cast<std::int64_t>(table->inv_freq.size()) : 0;
+  const std::int64_t q_heads = first ? op.q.width / op.head_dim : 0, kv_heads = op.k.width / op.head_dim;
+  KeyedDispatch d = dispatch(op.pages == Pages::none ? "rope" : "rope and store", "store",
+                             {kLanes, number(format_of(op.pages)), word(op.head_dim), span});
+  d.bind(op.q ? rows(op.q, block, true) : rows(op.k, block, true));
+  d.bind(rows(op.k, block, true));
+  d.bind(rows(op.v, block, false));
+  bind_pages(d, range, page_words, true);
+  d.bind(meta());
+  d.set_push(params::StoreParams{
+      .rows = word(block.count),
+      .q_heads = word(q_heads),
+      .kv_heads = word(kv_heads),
+      .pairs = first ? word(pairs) : 0,
+      .interleaved = table != nullptr && table->interleaved,
+      .q_at = word(op.q.col),
+      .q_stride = op.q ? stride(op.q) : 0,
+      .k_at = word(op.k.col),
+      .k_stride = op.k ? stride(op.k) : 0,
+      .v_at = word(op.v.col),
+      .v_stride = op.v ? stride(op.v) : 0,
+      .cells_at = (op.pages == Pages::kept ? run_.tables.kept_cells_at : run_.tables.cells_at) + word(block.first),
+      .turns_at = table != nullptr ? run_.tables.turns_at[static_cast<std::size_t>(op.table)] + word(block.first * 2 * pairs) : 0,
+      .factors_at = op.temperature >= 0 ? run_.tables.factors_at[static_cast<std::size_t>(op.temperature)] + word(block.first) : 0,
+      .q_factors = op.temperature >= 0,
+      .page_first = word(range.first),
+      .page_count = word(range.pages),
+      .page_words = static_cast<uint>(page_words)});
+  const std::int64_t heads = q_heads + (op.pages == Pages::none ? 1 : 2) * kv_heads;
+  const double values = static_cast<double>(block.count * heads) * op.head_dim;
+  push(d, ceil_div(block.count * heads, kLanes / span), values * 8, values * 8);
+}
+
+// ---------------------------------------------------------------- attention
+std::int64_t Lowering::most_keys(const AttendShape& shape) const {
+  if (shape.cached) return std::min<std::int64_t>(std::int64_t{run_.caches.pages} * kPageTokens, 4096);
+  return run_.counts.segments > 0 ? ceil_div(run_.counts.tokens, run_.counts.segments) : 0;
+}
+
+void Lowering::operator()(const AttendStep& step) {
+  const auto a = static_cast<std::size_t>(step.shape);
+  const AttendShape& shape = run_.plan.attends[a];
+  const AttendTables& tables = run_.tables.attends[a];
+  const KvFormat format = format_of(pages_of(shape));
+  const std::vector<PageRange> ranges = page_ranges(pages_of(shape), step.op.cache, page_words(format, shape));
+  for (const TileBlock& tiles : tables.blocks) {
+    const Partials partials = partials_of(shape, tables, tiles);
+    for (std::size_t r = 0; r < ranges.size(); ++r) attend(step, tiles, partials, ranges[r], word(static_cast<std::int64_t>(r)));
+    if (tables.parts > 1) merge(step.op, shape, tables, tiles, partials);
+  }
+}
+
+Lowering::Partials Lowering::partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const {
+  Partials p;
+  p.queries =
+      static_cast<std::uint64_t>(tiles.rows) * static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
+  p.states_at = p.queries * tables.parts * params::padded_dim(word(shape.head_dim));
+  p.binding = {run_.buffers.scratch, run_.areas.partials, params::attend_partial_words(p.queries, tables.parts, word(shape.head_dim)) * 4,
+               true};
+  return p;
+}
+
+void Lowering::attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part) {
+  const Attend& op = step.op;
+  const AttendShape& shape = run_.plan.attends[static_cast<std::size_t>(step.shape)];
+  const AttendTables& tables = run_.tables.attends[static_cast<std::size_t>(step.shape)];
+  const KvFormat format = format_of(pages_of(shape));
+  const std::uint64_t words = page_words(format, shape);
+  const Block block{tiles.first_row, tiles.rows};
+  const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none;
+  KeyedDispatch d = dispatch(
+      "attend", "attend",
+      {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias}, uint{slopes}});
+  d.bind(rows(op.q, block, false));
+  bind_pages(d, range, words, false);
+  d.bind(meta());
+  const Binding result = tables.parts == 1 ? rows(op.out, block, true) : partials.binding;
+  d.bind(result);  // one of the two is not used, but the shader might write it
+  d.bind(result);
+  d.bind(bind(op.bias));
+  d.bind(bind(op.slopes));
+  const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
+  d.set_push(params::AttendParams{.tiles = tiles.tiles,
+                                  .kv_heads = word(shape.kv_heads),
+                                  .heads_per_kv = word(shape.heads_per_kv),
+                                  .tile_heads = tables.tile.heads,
+                                  .head_blocks = tables.tile.head_blocks,
+                                  .splits = tables.splits,
+                                  .part_first = part * tables.splits,
+                                  .parts = tables.parts,
+                                  .states_at = static_cast<uint>(partials.states_at),
+                                  .tiles_at = tiles.tiles_at,
+                                  .segments_at = shape.cached ? run_.tables.segments_at : run_.tables.kept_segments_at,
+                                  .first_row = word(tiles.first_row),
+                                  .page_first = word(range.first),
+                                  .page_count = word(range.pages),
+                                  .page_words = static_cast<uint>(words),
+                                  .behind = op.causal && op.window > 0 ? side - 1 : side,
+                                  .ahead = op.causal ? 0 : side,
+                                  .q_at = word(op.q.col),
+                                  .q_stride = stride(op.q),
+                                  .out_at = word(op.out.col),
+                                  .out_stride = stride(op.out),
+                                  .scale = op.scale,
+                                  .softcap = op.softcap,
+                                  .reach = word(op.reach)});
+  const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
+  // Each tile of queries reads its keys and values once.
+  const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;
+  push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 4 * pairs * shape.head_dim,
+       values * (format == KvFormat::f32   ? 4
+                 : format == KvFormat::f16 ? 2
+                                           : 1));
+}
+
+void Lowering::merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles,
+                     const Partials& partials) {
+  KeyedDispatch d = dispatch("merge", "merge", {64});
+  d.bind({partials.binding.buffer, partials.binding.offset, partials.binding.bytes});
+  d.bind(rows(op.out, {tiles.first_row, tiles.rows}, true));
+  d.set_push(params::MergeParams{.heads = word(std::int64_t{shape.kv_heads} * shape.heads_per_kv),
+                                 .head_dim = word(shape.head_dim),
+                                 .parts = tables.parts,
+                                 .states_at = static_cast<uint>(partials.states_at),
+                                 .out_at = word(op.out.col),
+                                 .out_stride = stride(op.out)});
+  push(d, static_cast<std::int64_t>(partials.queries), static_cast<double>(partials.queries) * tables.parts * shape.head_dim * 2,
+       static_cast<double>(partials.binding.bytes));
+}
+
+}  // namespace pumice::vulkan

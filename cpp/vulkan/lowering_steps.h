@@ -1,0 +1,113 @@
+// How each step of a plan becomes work. lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp have the steps, lowering.cpp
+// what they share. A step that is missing does not compile.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "vulkan/numbers.h"
+#include "vulkan/lowering.h"
+
+namespace pumice::vulkan {
+
+using params::uint;
+constexpr uint word(std::int64_t value) { return static_cast<uint>(value); }
+
+// A dispatch by the name of its pipeline: lower() looks that up, pipelines_of() wants nothing else.
+struct KeyedDispatch : Dispatch {
+  PipelineKey key;
+};
+using Work = std::variant<KeyedDispatch, Copy>;
+
+enum class Form : std::uint8_t { floats, int8, cooperative };  // of a product's operands
+
+class Lowering {
+ public:
+  explicit Lowering(const Run& run) : run_(run) {}
+  std::vector<Work> work();
+
+  void operator()(const Embed& op);
+  void operator()(const Norm& op);
+  void operator()(const Linear& op);
+  void operator()(const GatedLinear& op);
+  void operator()(const Multiply& op);
+  void operator()(const RopeStore& op);
+  void operator()(const AttendStep& step);
+  void operator()(const Select& op);
+  void operator()(const Pool& op);
+  void operator()(const LogProb& op);
+  void operator()(const TopStep& step);
+
+ private:
+  struct Block { std::int64_t first, count; };  // of rows
+  struct PageRange {  // pages [first, first + pages) of keys and of values, as one binding each
+    const Buffer* buffer = nullptr;
+    std::uint64_t keys = 0, values = 0;
+    std::int64_t first = 0, pages = 0;
+  };
+  struct Strip {  // rows of a piece of a matrix
+    const GpuMatrix* matrix = nullptr;
+    const Piece* piece = nullptr;
+    std::int64_t first = 0, rows = 0;
+  };
+  struct Product {
+    View in, out, residual;
+    VectorId bias = VectorId::none, bias2 = VectorId::none;
+    std::int64_t bias_at = 0;
+    Form form = Form::floats;
+    params::LinearParams end{};  // activation, scale, softcap, alphas
+  };
+  struct Partials {  // parts of attention's results for a block of tiles
+    std::uint64_t queries = 0, states_at = 0;
+    Binding binding;
+  };
+
+  // lowering_rows.cpp
+  void gather(const View& out, MatrixId table, uint index_at, float scale, bool add);
+  // lowering_products.cpp
+  Form form_of(const View& in, bool int8, bool precise) const;
+  void quantise(const View& in);
+  void product(const Product& p, const Block& block, const Strip& w, const Strip& w2);
+  // lowering_attention.cpp
+  KvFormat format_of(Pages pages) const { return pages == Pages::cache ? run_.format : KvFormat::f32; }
+  std::vector<PageRange> page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const;
+  void rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first);
+  Partials partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const;
+  void attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part);
+  void merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles, const Partials& partials);
+  std::int64_t most_keys(const AttendShape& shape) const;
+
+  // Views and buffers.
+  Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
+  uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
+  uint lanes(std::int64_t wanted) const {
+    return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations)));
+  }
+  Binding rows(const View& v, const Block& block, bool written) const;  // of no view: none
+  Binding quantised_rows(const View& in, const Block& block, bool written) const;
+  Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
+  static Binding bind(const Piece& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
+  Binding bind(VectorId id) const;  // of no vector: none
+  static void bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written);
+
+  // Rows that one binding of each of these views holds, and all rows of a kind in such blocks.
+  std::int64_t rows_per_binding(std::initializer_list<View> views) const;
+  std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;
+
+  static KeyedDispatch dispatch(const char* what, PipelineKey key);
+  static KeyedDispatch dispatch(const char* what, const char* shader, std::vector<uint> constants) {
+    return dispatch(what, PipelineKey{shader, std::move(constants)});
+  }
+  void push(KeyedDispatch& d, std::int64_t groups, double flops, double bytes);
+  void copy_rows(std::int32_t slot, bool to_slot, const Buffer* host);
+
+  const Run& run_;
+  std::vector<Work> work_;
+};
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,55 @@
+// The shaders' numbers for kinds of core. A kind without a number here is a compile error; activations have theirs from their own list
+// (core/activations.def, cmake/generate_formats.py).
+#pragma once
+
+#include "core/backend.h"
+#include "shaders/params.h"
+
+namespace pumice::vulkan {
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wswitch"
+
+constexpr params::uint number(NormKind kind) {
+  switch (kind) {
+    case NormKind::rms:
+      return params::kNormRms;
+    case NormKind::layer:
+      return params::kNormLayer;
+  }
+  return UINT32_MAX;
+}
+
+constexpr params::uint number(PoolKind kind) {
+  switch (kind) {
+    case PoolKind::mean:
+      return params::kPoolMean;
+    case PoolKind::cls:
+      return params::kPoolCls;
+    case PoolKind::last:
+      return params::kPoolLast;
+    case PoolKind::max:
+      return params::kPoolMax;
+    case PoolKind::mean_sqrt_len:
+      return params::kPoolMeanSqrtLen;
+    case PoolKind::weighted_mean:
+      return params::kPoolWeightedMean;
+  }
+  return UINT32_MAX;
+}
+
+constexpr params::uint number(KvFormat format) {
+  switch (format) {
+    case KvFormat::f16:
+      return params::kKvF16;
+    case KvFormat::f32:
+      return params::kKvF32;
+    case KvFormat::q8_0:
+      return params::kKvQ8;
+  }
+  return UINT32_MAX;
+}
+
+#pragma GCC diagnostic pop
+
+}  // namespace pumice::vulkan

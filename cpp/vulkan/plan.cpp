@@ -1,0 +1,205 @@
+#include "vulkan/plan.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+#include "vulkan/numbers.h"
+#include "vulkan/tiles.h"
+
+namespace pumice::vulkan {
+namespace {
+
+std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
+  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
+}
+
+class Planner {
+ public:
+  Planner(GpuPlan& plan, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device)
+      : plan_(plan), weights_(weights), allowed_(allowed), device_(device) {}
+
+  void operator()(const Embed& op) {
+    plan_.positions |= op.positions != MatrixId::none;
+    plan_.types |= op.types != MatrixId::none;
+    step(op);
+  }
+  void operator()(const Norm& op) {
+    plan_.widest_norm = std::max(plan_.widest_norm, op.in.width);
+    step(op);
+  }
+  void operator()(const Linear& op) {
+    step(op);
+    if (op.precise) return;
+    for (const LinearPart& part : op.parts) product(part.weight, op.in.width);
+  }
+  void operator()(const GatedLinear& op) {
+    product(op.gate, op.in.width), product(op.up, op.in.width);
+    step(op);
+  }
+  void operator()(const Multiply& op) { step(op); }
+
+  void operator()(const Rope& op) {
+    const Temperature heat{op.temperature, op.temperature_length};
+    const std::int32_t table = op.table.inv_freq.empty() ? -1 : index_of(plan_.ropes, op.table);
+    const std::int32_t temperature = heat.temperature == 0 || heat.length == 0 ? -1 : index_of(plan_.temperatures, heat);
+    if (table < 0 && temperature < 0) return;
+    RopeStore* q = open_rope(op.head_dim);
+    if (q != nullptr && !q->k && q->table == table && temperature < 0 && !overlap(q->q, op.x)) {
+      q->k = op.x;
+    } else {
+      step(RopeStore{.q = op.x, .head_dim = op.head_dim, .table = table, .temperature = temperature});
+    }
+  }
+  void operator()(const Store& op) {
+    plan_.cached = true;
+    store({.k = op.k,
+           .v = op.v,
+           .head_dim = plan_.program.caches[static_cast<std::size_t>(op.cache)].head_dim,
+           .pages = Pages::cache,
+           .cache = op.cache});
+  }
+  void operator()(const Attend& op) {
+    const bool cached = op.cache != CacheId::none;
+    (cached ? plan_.cached : plan_.kept) = true;
+    if (!cached) store({.k = op.k, .v = op.v, .head_dim = op.head_dim, .pages = Pages::kept});
+    const std::int32_t heads_per_kv = op.q.width / op.head_dim / op.kv_heads;
+    const std::uint64_t range = device_.limits.range;
+    const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
+    const AttendShape shape{
+        heads_per_kv, op.kv_heads, op.head_dim,
+        cached,       op.causal,   std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
+    step(AttendStep{op, index_of(plan_.attends, shape)});
+  }
+  void operator()(const Select& op) { step(op); }
+  void operator()(const Pool& op) { step(op); }
+  void operator()(const LogProb& op) { step(op); }
+  void operator()(const Top& op) { step(TopStep{op, tops_++}); }
+
+ private:
+  void step(Step step) { plan_.steps.push_back(std::move(step)); }
+
+  template <class T>
+  static std::int32_t index_of(std::vector<T>& all, const T& item) {
+    const auto known = std::find(all.begin(), all.end(), item);
+    const auto index = static_cast<std::int32_t>(known - all.begin());
+    if (known == all.end()) all.push_back(item);
+    return index;
+  }
+
+  // The step before, if it turns heads of this size and stores nothing yet.
+  RopeStore* open_rope(std::int32_t head_dim) {
+    auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
+    return last != nullptr && last->pages == Pages::none && last->head_dim == head_dim ? last : nullptr;
+  }
+  // Together with the step before, where that turns its keys. Values that are turned themselves are read when that is done.
+  void store(const RopeStore& store) {
+    RopeStore* turn = open_rope(store.head_dim);
+    if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k came first, or alone
+    if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
+    turn->v = store.v;
+    turn->pages = store.pages;
+    turn->cache = store.cache;
+  }
+
+  void product(MatrixId id, std::int32_t cols) {
+    plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
+    const MatrixShape& m = weights_.matrices[static_cast<std::size_t>(id)];
+    if (!allowed_.integer_dot || !takes_int8(m.format, m.may_round)) return;
+    plan_.variants.integer_dot = true;
+    plan_.quantised_words = std::max(plan_.quantised_words, params::quantised_row_words(cols));
+  }
+
+  GpuPlan& plan_;
+  const WeightShapes& weights_;
+  const Variants& allowed_;
+  const PhysicalDevice& device_;
+  std::int32_t tops_ = 0;
+};
+
+// What the attends of a run need of its scratch.
+void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
+  for (std::size_t a = 0; a < attends.size(); ++a) {
+    const AttendShape& shape = plan.attends[a];
+    if (!shape.cached) {
+      const auto page = static_cast<std::int64_t>(page_words(KvFormat::f32, shape) * 4);
+      areas.kept_bytes = std::max(areas.kept_bytes, 2 * aligned(bytes_of(kept_pages, page)));
+    }
+    if (attends[a].parts == 1) continue;
+    for (const TileBlock& block : attends[a].blocks) {
+      const std::uint64_t queries = bytes_of(block.rows, std::int64_t{shape.kv_heads} * shape.heads_per_kv);
+      areas.partial_bytes = std::max(
+          areas.partial_bytes, params::attend_partial_words(queries, attends[a].parts, static_cast<std::uint32_t>(shape.head_dim)) * 4);
+    }
+  }
+}
+
+}  // namespace
+
+Variants offered(const PhysicalDevice& device, Compute compute) {
+  if (compute == Compute::float32) return {};
+  return {.integer_dot = device.integer_dot_used, .cooperative_matrix = device.cooperative_matrix};
+}
+
+GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device) {
+  GpuPlan plan;
+  plan.facts = check_program(program, weights);
+  plan.program = std::move(program);
+  Planner planner(plan, weights, allowed, device);
+  for (const Op& op : plan.program.ops) std::visit(planner, op);
+  return plan;
+}
+
+std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
+  std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);  // ids, types, positions, selected, cells and kept cells; segments and pages
+  for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
+  words += plan.temperatures.size();
+  words += params::kTileWords * plan.attends.size();
+  for (const Op& op : plan.program.ops) words += std::holds_alternative<Top>(op) ? params::kTopRowWords : 0;
+  return 4 * words * static_cast<std::uint64_t>(rows);
+}
+
+Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,
+            std::uint64_t range) {
+  Areas areas;
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t at = areas.total;
+    const auto end = checked_add(areas.total, aligned(bytes));
+    if (!end) fail(ErrorKind::out_of_device_memory, "scratch of more bytes than can be addressed");
+    areas.total = *end;
+    return at;
+  };
+  for (std::size_t s = 0; s < plan.program.slots.size(); ++s) {
+    const SlotShape& slot = plan.program.slots[s];
+    const bool used = plan.facts.slot_lives[s].used() || static_cast<std::int32_t>(s) == plan.program.output;
+    areas.slots.push_back(take(used ? bytes_of(counts.of(slot.rows), slot_stride(slot.width) * 4) : 0));
+  }
+  if (plan.quantised_words > 0) {
+    const std::int64_t rows = std::max({counts.tokens, counts.segments, counts.selected});
+    areas.quantised = take(bytes_of(plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows, plan.quantised_words * 4));
+  }
+  place_attends(plan, attends, kept_pages, areas);
+  if (areas.partial_bytes > range) {
+    fail(ErrorKind::out_of_device_memory, "attention needs ", areas.partial_bytes, " bytes for parts of its results, one binding holds ",
+         range);
+  }
+  std::uint64_t found = 0;
+  for (const Op& op : plan.program.ops) {
+    const auto* top = std::get_if<Top>(&op);
+    if (top != nullptr) found = std::max(found, top_found_bytes(*top, std::min(counts.tokens, top_rows(plan.program, *top, range))));
+  }
+  areas.top = take(found);
+  areas.kept = take(areas.kept_bytes);
+  areas.partials = take(areas.partial_bytes);
+  return areas;
+}
+
+std::uint64_t page_words(KvFormat format, const AttendShape& shape) {
+  return params::kv_page_words(number(format), static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.kv_heads));
+}
+
+std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range) {
+  const std::uint64_t page = page_words(KvFormat::f32, shape) * 4;
+  return static_cast<std::uint32_t>(std::max<std::int64_t>(1, ceil_div(kept_pages, static_cast<std::int64_t>(range / page))));
+}
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,85 @@
+// A program as a device runs it: what does not depend on a batch.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/program_check.h"
+#include "vulkan/device.h"
+#include "vulkan/tables.h"
+#include "vulkan/variants.h"
+
+namespace pumice::vulkan {
+
+// ---------------------------------------------------------------- steps
+// Rope of q, Rope of k, and Store of k and v, where they follow each other, or some of them: one dispatch of store.comp does all. Attention
+// without a cache stores its keys and values too, in pages of the run's own scratch ("kept").
+enum class Pages : std::uint8_t { none, cache, kept };
+struct RopeStore {
+  View q, k, v;  // q, or k and v, may be missing
+  std::int32_t head_dim = 0;
+  std::int32_t table = -1;        // of GpuPlan::ropes, by which q and k turn; -1: they do not
+  std::int32_t temperature = -1;  // of GpuPlan::temperatures, by which q is multiplied; -1: none
+  Pages pages = Pages::none;
+  CacheId cache = CacheId::none;
+};
+struct AttendStep {
+  Attend op;
+  std::int32_t shape = 0;  // of GpuPlan::attends
+};
+struct TopStep {
+  Top op;
+  std::int32_t table = 0;  // of Tables::tops_at
+};
+using Step = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, Select, Pool, LogProb, TopStep>;
+
+struct GpuPlan {
+  Program program;
+  ProgramFacts facts;
+  std::vector<Step> steps;
+  std::vector<RopeTable> ropes;           // distinct
+  std::vector<Temperature> temperatures;  // distinct
+  std::vector<AttendShape> attends;       // distinct
+  bool positions = false, types = false, cached = false, kept = false;
+  Variants variants;                 // those that it has a use for
+  std::int64_t quantised_words = 0;  // of a row of int8 activations, the widest
+  std::int32_t widest_norm = 0;
+
+  TableRequest tables() const { return {program, facts, ropes, temperatures, attends, positions, types, cached, kept}; }
+};
+
+GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
+
+// What a device offers: to be tested before it is used.
+Variants offered(const PhysicalDevice& device, Compute compute);
+
+// ---------------------------------------------------------------- memory of a run
+// Rows of a batch, by kind.
+struct Counts {
+  std::int64_t tokens = 0, segments = 0, selected = 0;
+  std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
+};
+
+// Ranges of the scratch buffer begin at such multiples.
+constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Where things lie in the scratch buffer of a run; bytes.
+struct Areas {
+  std::vector<std::uint64_t> slots;
+  std::uint64_t quantised = 0, partials = 0, kept = 0, top = 0, total = 0;
+  std::uint64_t partial_bytes = 0, kept_bytes = 0;
+};
+Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,
+            std::uint64_t range);
+
+// Bytes of a run's tables (Tables), each of `rows` rows being a segment of its own, without a past.
+std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
+
+// Words of a page of keys, and of one of values.
+std::uint64_t page_words(KvFormat format, const AttendShape& shape);
+// Pages of an encoder's scratch store lie in as many ranges as bindings need.
+std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
+
+}  // namespace pumice::vulkan

@@ -1,0 +1,67 @@
+"""The command line's three streams, each of which may be closed, broken, full or of an old encoding."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import BinaryIO, TextIO
+
+_ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "replace", "ignore")  # handlers of errors that raise none
+
+
+class OutputError(Exception):
+    """Standard output takes no more. str() says why; it is empty when its reader has gone, which nobody needs to be told."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__("" if isinstance(error, BrokenPipeError) else f"cannot write to standard output: {error.strerror or error}")
+
+
+def prepare() -> None:
+    """Before the first line: a stream that is closed is noticed before the work, and characters that it cannot write become escapes."""
+    if sys.stdout is None:
+        raise ValueError("standard output is closed; send it to /dev/null where it is not wanted")
+    out = sys.stdout
+    names = isinstance(out, io.TextIOWrapper) and out.errors == "surrogateescape" and out.encoding.lower() == "utf-8"  # any file's name
+    if isinstance(out, io.TextIOWrapper) and out.errors not in _ANY_CHARACTER and not names:
+        out.reconfigure(errors="backslashreplace")
+
+
+def say(text: object = "", end: str = "\n") -> None:
+    """To standard output, at once."""
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        raise OutputError(error) from None
+
+
+def complain(text: str) -> None:
+    """To standard error, if there is one."""
+    if sys.stderr is not None:  # print() takes None for standard output
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def give_up_output() -> None:
+    """What could not be written must not be tried again when Python ends, which would say so in its own words."""
+    with contextlib.suppress(OSError, ValueError):  # no file at all, in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_output(file: BinaryIO) -> bool:
+    """Whether a file is standard output itself, under another name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):
+        return False
+
+
+def on_screen(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def standard_input() -> TextIO:
+    if sys.stdin is None:
+        raise ValueError("standard input is closed, and the text was to come from there")
+    return sys.stdin

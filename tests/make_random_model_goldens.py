@@ -1,0 +1,277 @@
+"""Makes tests/goldens/random_models: what transformers (or, for families that it does not have, tests/reference_models.py) says of the
+small models of tests/random_models. Needs torch, transformers and safetensors; the tests need none of them.
+
+    python tests/make_random_model_goldens.py [variant or family ...]
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python")]
+
+import random_models  # noqa: E402
+from random_models import GOLDENS, VARIANTS, Variant  # noqa: E402
+
+PROMPT = 20  # ids before the greedy text
+GREEDY = 64
+MARGIN = 1e-3  # between the best and the second logit of every greedy step: below it, correct engines may part
+DISTINCT = 12  # ids in a greedy text, at least: a text that repeats itself proves little
+REPEATED = 20  # times that one id may be in it
+SEEDS = range(7, 31)
+KEPT = 6400  # logits kept of all rows together, besides the last row: 24 KB
+
+AUTO = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModel",
+    "classifier": "AutoModelForSequenceClassification",
+    "refused": "AutoModelForCausalLM",
+}
+
+
+def auto_class(variant: Variant) -> Any:
+    import transformers
+
+    return getattr(transformers, variant.auto or AUTO[variant.kind])
+
+
+def write_config(variant: Variant, config: dict[str, Any]) -> None:
+    (GOLDENS / f"{variant.name}.config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write_folder_files(variant: Variant) -> None:
+    """config.json and the names and shapes of the tensors, as save_pretrained writes them: with the names of the hub."""
+    import transformers
+    from safetensors import safe_open
+
+    config = getattr(transformers, variant.config)(**copy.deepcopy(variant.settings))  # it adds keys to dictionaries that it is given
+    cls = auto_class(variant)
+    model = (cls.from_config if hasattr(cls, "from_config") else cls._from_config)(config, attn_implementation="eager")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        written = json.loads((Path(folder) / "config.json").read_text())
+        if variant.as_given:
+            written = {key: written[key] for key in ("architectures", "model_type")} | variant.settings
+        with safe_open(Path(folder) / "model.safetensors", "np") as file:
+            shapes = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+    if variant.bare:
+        shapes = {key.removeprefix(model.base_model_prefix + "."): shape for key, shape in shapes.items()}
+    write_config(variant, written)
+    (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(shapes))
+
+
+def load(variant: Variant, folder: Path) -> Any:
+    import torch
+
+    model, report = auto_class(variant).from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=variant.attention, output_loading_info=True
+    )
+    wrong = {key: value for key, value in report.items() if value}
+    assert not wrong, f"{variant.name}: transformers does not find its own tensors: {wrong}"
+    return model.eval()
+
+
+def some_ids(seed: int, count: int) -> list[int]:
+    return [1] + [int(x) for x in np.random.RandomState(seed).randint(3, 500, count - 1)]
+
+
+class Reference:
+    """A decoder of tests/reference_models.py with the two calls that are used of transformers' models."""
+
+    def __init__(self, variant: Variant) -> None:
+        import reference_models
+
+        self.run = reference_models.decoder(variant.settings, random_models.tensors(variant.name))
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        return self.run(np.array(ids)).astype(np.float32)
+
+    def greedy(self, prompts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        texts, margins = [], []
+        for prompt in prompts:
+            ids = list(prompt)
+            gaps = []
+            for _ in range(GREEDY):
+                row = self.run(np.array(ids))[-1]
+                best = np.sort(row)
+                gaps.append(best[-1] - best[-2])
+                ids.append(int(row.argmax()))
+            texts.append(ids[PROMPT:])
+            margins.append(min(gaps))
+        return np.array(texts), np.array(margins)
+
+
+class Original:
+    def __init__(self, variant: Variant, folder: Path) -> None:
+        self.model = load(variant, folder)
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        import torch
+
+        with torch.no_grad():
+            return self.model(torch.tensor([ids])).logits[0].float().numpy()
+
+    def greedy(self, prompts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        import torch
+
+        with torch.no_grad():
+            result = self.model.generate(
+                torch.tensor(prompts),
+                attention_mask=torch.ones(len(prompts), PROMPT, dtype=torch.long),
+                max_new_tokens=GREEDY,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        best = torch.stack(result.logits).topk(2, dim=-1).values  # (steps, prompts, 2)
+        return result.sequences[:, PROMPT:].numpy(), (best[..., 0] - best[..., 1]).min(0).values.numpy()
+
+
+def decoder(variant: Variant, model: Original | Reference) -> dict[str, np.ndarray]:
+    seeds = [variant.seed] if variant.seed is not None else list(SEEDS if variant.config else SEEDS[:6])  # ours has no cache: slow
+    texts, margins = model.greedy([some_ids(seed, variant.ids)[:PROMPT] for seed in seeds])
+    distinct = np.array([len(set(text.tolist())) for text in texts])
+    repeated = np.array([np.bincount(text).max() for text in texts])
+    good = [i for i in range(len(seeds)) if margins[i] > MARGIN and distinct[i] >= DISTINCT and repeated[i] <= REPEATED]
+    if variant.seed is None:
+        best = f"{distinct.max()} distinct ids, {repeated.min()} times the same"
+        assert good, f"{variant.name}: the greedy texts of {seeds} have near ties or are monotonous (at best {best}): change its scale"
+    chosen = good[0] if good else 0
+    ids = some_ids(seeds[chosen], variant.ids)
+    logits = model.logits(ids)
+    assert np.isfinite(logits).all()
+    stride = int(2 ** np.ceil(np.log2(logits.size / KEPT)))
+    wide = logits.astype(np.float64)
+    peak = wide.max(1)
+    print(
+        f"{variant.name}: seed {seeds[chosen]}, logits' std {logits.std():.2f}, {distinct[chosen]} distinct greedy ids, "
+        f"smallest margin {margins[chosen]:.1e}, {len(good)} of {len(seeds)} seeds would do",
+        flush=True,
+    )
+    return dict(
+        ids=np.int32(ids),
+        logits=logits[:, ::stride],
+        stride=np.int32(stride),
+        last=logits[-1],
+        log_sum_exp=(peak + np.log(np.exp(wide - peak[:, None]).sum(1))).astype(np.float32),
+        targets=logits[np.arange(len(ids) - 1), ids[1:]],
+        greedy=np.int32(texts[chosen]),
+    )
+
+
+def encoder_text(variant: Variant, number: int, length: int, padding: int | None) -> list[int]:
+    """Ids of a text; none of them is the padding id, from which some families compute positions."""
+    text = some_ids((variant.seed or SEEDS[0]) + number, length)
+    text[0] = 0 if padding == text[0] else text[0]
+    return text if variant.end is None else [*text[:-1], variant.end]
+
+
+def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
+    """Each text alone, without padding: what a ragged batch must say too."""
+    import inspect
+
+    import torch
+
+    if not variant.config:
+        return own_encoder(variant)
+    model = load(variant, folder)
+    body = model.base_model if variant.kind == "classifier" else model
+    typed = "token_type_ids" in inspect.signature(body.forward).parameters and getattr(model.config, "type_vocab_size", 2) > 1
+    ids, types, hidden, rows = [], [], [], []
+    for number, length in enumerate(variant.texts):
+        text = encoder_text(variant, number, length, model.config.pad_token_id)
+        arguments = {"input_ids": torch.tensor([text])}
+        if typed:
+            types += [0] * (length // 2) + [1] * (length - length // 2)
+            arguments["token_type_ids"] = torch.tensor([types[-length:]])
+        if variant.bidirectional:
+            arguments["attention_mask"] = torch.zeros(1, 1, length, length)  # added to the scores in place of the causal one
+        with torch.no_grad():
+            hidden.append(body(**arguments).last_hidden_state[0].float().numpy())
+            if variant.kind == "classifier":
+                rows.append(model(**arguments).logits[0].float().numpy())
+            if variant.kind == "projection":
+                rows.append(model(**arguments).text_embeds[0].float().numpy())
+        ids += text
+    return encoder_golden(variant, ids, types, np.concatenate(hidden), rows)
+
+
+def own_encoder(variant: Variant) -> dict[str, np.ndarray]:
+    import reference_models
+
+    run = reference_models.encoder(variant.settings, random_models.tensors(variant.name))
+    ids, types, hidden = [], [], []
+    for number, length in enumerate(variant.texts):
+        ids += encoder_text(variant, number, length, variant.settings["pad_token_id"])
+        types += [0] * (length // 2) + [1] * (length - length // 2)
+        hidden.append(run(np.array(ids[-length:]), np.array(types[-length:])).astype(np.float32))
+    return encoder_golden(variant, ids, types, np.concatenate(hidden), [])
+
+
+def encoder_golden(variant: Variant, ids: list[int], types: list[int], states: np.ndarray, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
+    assert np.isfinite(states).all()
+    stride = max(1, int(2 ** np.ceil(np.log2(states.size / KEPT))))
+    golden = dict(ids=np.int32(ids), offsets=np.int64(np.cumsum([0, *variant.texts])), hidden=states[:, ::stride], stride=np.int32(stride))
+    if types:
+        golden["types"] = np.int32(types)
+    if rows:
+        golden["logits" if variant.kind == "classifier" else "embeddings"] = np.stack(rows)
+    print(f"{variant.name}: hidden rows' std {states.std():.2f}", *(np.round(row[:4], 2) for row in rows), flush=True)
+    return golden
+
+
+def make(variant: Variant) -> None:
+    if variant.config:
+        write_folder_files(variant)
+    else:
+        import reference_models
+
+        write_config(variant, variant.settings)
+        (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
+    if variant.kind == "refused":
+        print(f"{variant.name}: written, to be refused for {variant.reason}", flush=True)
+        return
+    with tempfile.TemporaryDirectory() as target:
+        folder = random_models.make_folder(variant.name, Path(target))
+        if variant.kind == "decoder":
+            golden = decoder(variant, Original(variant, folder) if variant.config else Reference(variant))
+        else:
+            golden = encoder(variant, folder)
+    np.savez_compressed(GOLDENS / f"{variant.name}.npz", **golden)
+    if variant.hub_config:
+        write_config(variant, variant.hub_config)
+
+
+def main(chosen: list[str]) -> int:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for variant in VARIANTS.values():
+        if chosen and variant.name not in chosen and variant.family not in chosen:
+            continue
+        try:
+            make(variant)
+        except Exception:  # the others are made; the exit status and the last lines say which are not
+            traceback.print_exc()
+            failed.append(variant.name)
+    if failed:
+        print("FAILED:", *failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""Each key of config.json that changes a family's arithmetic is read: with another value the logits are others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_models
+from random_models import VARIANTS
+
+import pumice
+
+# (variant, key with dots, other value). Tensors keep their shapes.
+SWITCHES: list[tuple[str, str, Any]] = [
+    ("gpt2", "scale_attn_weights", False),
+    ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+    ("gpt2", "activation_function", "relu"),
+    ("gpt2", "layer_norm_epsilon", 0.1),
+    ("gpt2", "n_head", 8),
+    ("opt", "activation_function", "gelu"),
+    ("opt", "num_attention_heads", 8),
+    ("gpt_neox", "use_parallel_residual", False),
+    ("gpt_neox", "rope_parameters.partial_rotary_factor", 1.0),
+    ("gpt_neox", "rope_parameters.rope_theta", 100.0),
+    ("gpt_neox", "hidden_act", "relu"),
+    ("gpt_neox", "layer_norm_eps", 0.1),
+    ("gpt_neox_sequential", "rotary_pct", 0.5),
+    ("gpt_neox_sequential", "rotary_emb_base", 100),
+    ("stablelm", "use_parallel_residual", True),
+    ("stablelm", "rope_parameters.partial_rotary_factor", 1.0),
+    ("stablelm", "rope_parameters.rope_theta", 100.0),
+    ("stablelm", "layer_norm_eps", 0.1),
+    ("stablelm", "hidden_act", "gelu"),
+    ("falcon_sequential", "parallel_attn", True),
+    ("falcon_rw", "alibi", False),
+    ("falcon_7b", "rope_theta", 100.0),
+    ("falcon_7b", "activation", "relu"),
+    ("falcon_7b", "layer_norm_epsilon", 0.1),
+    ("bloom", "apply_residual_connection_post_layernorm", True),
+    ("bloom", "n_head", 4),
+    ("bloom", "layer_norm_epsilon", 0.1),
+    ("mpt", "attn_config.alibi_bias_max", 4),
+    ("mpt", "attn_config.softmax_scale", 0.1),
+    ("mpt", "layer_norm_epsilon", 0.1),
+    ("mpt", "n_heads", 4),
+    ("nemotron", "rope_parameters.partial_rotary_factor", 1.0),
+    ("nemotron", "rope_parameters.rope_theta", 100.0),
+    ("nemotron", "hidden_act", "relu"),
+    ("nemotron", "norm_eps", 0.1),
+    ("arcee", "hidden_act", "relu"),
+    ("arcee", "rope_theta", 100.0),
+    ("arcee", "rms_norm_eps", 0.1),
+    ("arcee_bias", "rope_parameters.factor", 8.0),
+    ("apertus", "hidden_act", "relu"),
+    ("apertus", "rope_parameters.factor", 2.0),
+    ("apertus", "rope_parameters.rope_theta", 100.0),
+    ("apertus", "rms_norm_eps", 0.1),
+    ("internlm2", "rope_theta", 100.0),
+    ("internlm2", "hidden_act", "gelu"),
+    ("internlm2", "rms_norm_eps", 0.1),
+    ("minicpm", "scale_emb", 6),
+    ("minicpm", "scale_depth", 0.7),
+    ("minicpm", "dim_model_base", 16),
+    ("minicpm", "rope_theta", 100.0),
+    ("minicpm4_short", "rope_scaling.short_factor", [1.0] * 8),
+    ("hunyuan", "rope_scaling.alpha", 10.0),
+    ("hunyuan", "rope_theta", 100.0),
+    ("hunyuan", "rms_norm_eps", 0.1),
+    ("exaone4", "sliding_window", 8),
+    ("exaone4", "sliding_window", None),
+    ("exaone4", "sliding_window_pattern", 2),
+    ("exaone4", "sliding_window_pattern", "LG"),
+    ("exaone4", "layer_types", ["full_attention"] * 5),
+    ("exaone4", "rope_theta", 100.0),
+    ("ernie4_5", "rope_theta", 100.0),
+    ("ernie4_5", "hidden_act", "gelu"),
+    ("ernie4_5", "rms_norm_eps", 0.1),
+    ("seed_oss", "rope_theta", 100.0),
+    ("seed_oss", "hidden_act", "gelu"),
+    ("seed_oss", "rms_norm_eps", 0.1),
+]
+
+# (variant, key, other value, what the error names): arithmetic that is not run, or what would be the default of another family.
+REFUSED: list[tuple[str, str, Any, str]] = [
+    ("gpt2", "add_cross_attention", True, "add_cross_attention"),
+    ("opt", "_remove_final_layer_norm", True, "_remove_final_layer_norm"),
+    ("falcon_40b", "parallel_attn", False, "parallel_attn"),
+    ("falcon_7b", "num_ln_in_parallel_attn", 2, "num_ln_in_parallel_attn"),
+    ("mpt", "attn_config.alibi", False, "alibi"),
+    ("mpt", "attn_config.qk_ln", True, "qk_ln"),
+    ("mpt", "attn_config.prefix_lm", True, "prefix_lm"),
+    ("mpt", "attn_config.attn_type", "multiquery_attention", "multiquery_attention"),
+    ("mpt", "no_bias", False, "no_bias"),
+    ("mpt", "norm_type", "rmsnorm", "rmsnorm"),
+    ("mpt", "logit_scale", "inv_sqrt_d_model", "logit_scale"),
+    ("minicpm", "num_experts", 8, "num_experts"),
+    ("minicpm", "sparse_config", {"topk": 64}, "sparse_config"),
+    ("hunyuan", "use_cla", True, "use_cla"),
+    ("hunyuan", "use_qk_norm", False, "use_qk_norm"),
+    ("exaone4", "sliding_window_pattern", "LXG", "sliding_window_pattern"),
+    ("ernie4_5", "compression_ratio", 2.0, "compression_ratio"),
+]
+
+# (variant, key whose value is the default of the family's configuration class): older files leave it out, and mean the same.
+DEFAULTS = [
+    ("gpt2", "activation_function"),
+    ("gpt2", "layer_norm_epsilon"),
+    ("gpt2", "scale_attn_weights"),
+    ("gpt2", "scale_attn_by_inverse_layer_idx"),
+    ("gpt_neox", "hidden_act"),
+    ("gpt_neox", "layer_norm_eps"),
+    ("gpt_neox", "use_parallel_residual"),
+    ("gpt_neox", "attention_bias"),
+    ("gpt_neox", "rope_parameters.rope_theta"),
+    ("gpt_neox_sequential", "rotary_pct"),
+    ("stablelm", "hidden_act"),
+    ("stablelm", "layer_norm_eps"),
+    ("stablelm", "use_parallel_residual"),
+    ("stablelm", "rope_parameters.partial_rotary_factor"),
+    ("falcon_40b", "multi_query"),
+    ("falcon_7b", "multi_query"),
+    ("falcon_7b", "parallel_attn"),
+    ("falcon_7b", "new_decoder_architecture"),
+    ("nemotron", "hidden_act"),
+    ("nemotron", "norm_eps"),
+    ("nemotron", "rope_parameters.partial_rotary_factor"),
+    ("minicpm", "num_key_value_heads"),
+    ("mpt", "attn_config.alibi_bias_max"),
+    ("apertus", "hidden_act"),
+    ("apertus", "rms_norm_eps"),
+]
+
+# (variant, key): biases that config.json asks for and the file lacks.
+ASKED = [
+    ("gpt_neox_sequential", "attention_bias"),
+    ("stablelm", "use_qkv_bias"),
+    ("falcon_7b", "bias"),
+    ("nemotron", "attention_bias"),
+    ("nemotron", "mlp_bias"),
+    ("arcee", "attention_bias"),
+    ("arcee", "mlp_bias"),
+    ("apertus", "attention_bias"),
+    ("internlm2", "bias"),
+    ("hunyuan", "attention_bias"),
+    ("ernie4_5", "use_bias"),
+    ("seed_oss", "attention_out_bias"),
+    ("seed_oss", "mlp_bias"),
+    ("opt_plain", "enable_bias"),
+]
+
+
+def changed(name: str, key: str, value: Any, target: Path) -> Path:
+    """The folder of `name` with one value of its config.json replaced."""
+    folder = random_models.make_folder(name, target)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    *outer, last = key.split(".")
+    inner = config
+    for part in outer:
+        inner = inner[part]
+    assert inner.get(last) != value
+    inner[last] = value
+    path.write_text(json.dumps(config))
+    return folder
+
+
+def first_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
+    with pumice.load(folder, device="cpu", compute="float32", progress=False) as model:
+        return model.logits(ids, positions="all")
+
+
+@pytest.mark.parametrize(("name", "key", "value"), SWITCHES)
+def test_a_switch_changes_the_logits(name: str, key: str, value: Any, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    found = first_logits(changed(name, key, value, tmp_path), golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "key"), DEFAULTS)
+def test_a_default_may_be_left_out(name: str, key: str, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    folder = random_models.make_folder(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    *outer, last = key.split(".")
+    inner = config
+    for part in outer:
+        inner = inner[part]
+    del inner[last]
+    (folder / "config.json").write_text(json.dumps(config))
+    found = first_logits(folder, golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
+
+
+def test_a_pattern_in_letters_is_the_number(tmp_path: Path) -> None:
+    golden = random_models.golden("exaone4")
+    found = first_logits(changed("exaone4", "sliding_window_pattern", "LLLG", tmp_path), golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
+
+
+MASK = np.zeros((1, 1, 8, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "buffers"),
+    [
+        ("gpt2", "transformer.", {"h.0.attn.bias": MASK}),  # as openai-community/gpt2 has it
+        ("bloom", "transformer.", {}),
+        ("opt", "model.", {}),
+        ("gpt_neox", "", {"gpt_neox.layers.0.attention.bias": MASK, "gpt_neox.layers.0.attention.masked_bias": MASK[0, 0, 0, :1]}),
+    ],
+)
+def test_names_as_in_older_files(name: str, prefix: str, buffers: dict[str, Any], tmp_path: Path) -> None:
+    """Without the wrapper's prefix, and with the masks that were saved as if they were weights."""
+    golden = random_models.golden(name)
+    folder = random_models.make_folder(name, tmp_path)
+    tensors = {key.removeprefix(prefix): value for key, value in random_models.tensors(name).items()} | buffers
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    found = first_logits(folder, golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
+
+
+@pytest.mark.parametrize(("name", "key", "value", "reason"), REFUSED)
+def test_what_is_not_run_is_refused_by_name(name: str, key: str, value: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(pumice.UnsupportedModelError, match=reason):
+        pumice.load(changed(name, key, value, tmp_path), device="cpu", progress=False)
+
+
+@pytest.mark.parametrize(("name", "key"), ASKED)
+def test_a_bias_that_is_asked_for_must_be_there(name: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(pumice.ModelFormatError, match=r"bias is missing"):
+        pumice.load(changed(name, key, True, tmp_path), device="cpu", progress=False)
+
+
+def test_every_variant_of_the_tables_is_compared_with_its_golden() -> None:
+    assert all(VARIANTS[row[0]].kind == "decoder" for row in [*SWITCHES, *DEFAULTS, *REFUSED, *ASKED])

@@ -1,0 +1,40 @@
+"""Small models as GGUF in F32, through what llama.cpp's converter does to each family, against the folder with the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_gguf
+import random_models
+from random_gguf import FORMS, WITHOUT
+from random_models import VARIANTS
+
+import pumice
+
+RUN = [v.name for v in VARIANTS.values() if v.kind == "decoder" and not v.pending and v.family in FORMS and v.name not in WITHOUT]
+
+
+def logits(path: Path, tokenizer: Path, ids: np.ndarray) -> np.ndarray:
+    with pumice.load(path, device="cpu", compute="float32", tokenizer=tokenizer, progress=False) as model:
+        return model.logits(ids, positions="all")
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
+    form, ids = FORMS[VARIANTS[name].family], random_models.golden(name)["ids"]
+    folder = random_models.make_folder(name, tmp_path)
+    expected = logits(folder, folder, ids)
+    found = logits(random_gguf.make_gguf(name, tmp_path), folder, ids)
+    if form.permuted or form.inexact:  # permuted: the columns of a head are summed in another order
+        assert np.abs(found - expected).max() <= 5e-5
+    else:
+        assert np.array_equal(found, expected)
+
+
+def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:
+    assert all(VARIANTS[name].family in FORMS for name in WITHOUT)
+    architectures = pumice.build_info()["architectures"]
+    known = {name for family in architectures.values() for name in family["gguf"]}
+    assert {form.architecture for form in FORMS.values()} <= known

@@ -1,0 +1,49 @@
+"""Decoders of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
+
+A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of
+rope) runs always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_models
+from op_cases import kept_open
+from random_models import VARIANTS
+
+import pumice
+
+DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
+ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
+EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
+SAMPLE = [
+    "gemma2", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus", "ministral3", "gpt2", "falcon",
+    "smollm3", "hunyuan", "glm4", "opt",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened() -> Iterator[None]:
+    yield from kept_open(DEVICE)
+
+
+def test_the_sample_is_there() -> None:
+    assert set(SAMPLE) <= set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY if ALL else SAMPLE)
+def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
+    rows = len(golden["ids"]) if ALL else 40
+    for layers in ("all", 1):  # 1: all layers but the last on the CPU, the last one and the head on the device
+        with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
+            logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
+            assert np.abs(logits - golden["logits"][:rows]).max() <= 2e-4, layers
+            if ALL and layers == "all":
+                text = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0).ids.tolist()
+                assert text == golden["greedy"][: len(text)].tolist()

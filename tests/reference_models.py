@@ -1,0 +1,259 @@
+"""References in numpy, float64, of models whose code transformers does not hold (it lies beside the weights on the hub): InternLM2, MiniCPM
+and Jina BERT 2. Written from what is known of them, so a golden made here proves agreement with this page, not with the originals' code:
+
+InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1): Llama's block. `attention.wqkv` holds, for each key head, the rows of its
+query heads, then those of its key, then those of its value; `attention.wo`; `feed_forward.w1` is the gate, w3 the up and w2 the down
+projection; `attention_norm`, `ffn_norm`, `norm`; tables `tok_embeddings` and `output`. `bias` of config.json gives wqkv and wo a bias.
+
+MiniCPM (Hu et al. 2024, arXiv 2404.06395, appendix A.1): Llama's block and names. Embedding times `scale_emb`; what each branch adds is
+multiplied by scale_depth / sqrt(layers); the rows that meet the head are divided by hidden_size / dim_model_base. MiniCPM 4: longrope.
+
+Jina BERT 2 (Günther et al. 2023, arXiv 2310.19923, section 2): BERT without a table of positions; ALiBi (Press et al. 2022) in both
+directions, -slope · |i - j| added to the scaled scores; `mlp.gated_layers` holds the rows that GELU acts on, then those that it
+multiplies, without bias; `mlp.wo` with bias; `mlp.layernorm` after the sum. The models of `jina-bert-v2-qk-post-norm` (code) normalise q
+and k over all heads (`attention.self.layer_norm_q`, `layer_norm_k`), add the layer's input a second time (`layer_norm_1`) and name the
+rest `mlp.up_gated_layer`, `mlp.down_layer` and `layer_norm_2`: known from the converter and the graph of llama.cpp (`jina-bert-v2`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def head_dim(config: dict[str, Any]) -> int:
+    return config["hidden_size"] // config["num_attention_heads"]
+
+
+def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    return {"internlm2": internlm2_shapes, "minicpm": minicpm_shapes, "bert": jina2_shapes}[config["model_type"]](config)
+
+
+def internlm2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    width = head_dim(config)
+    found = {"model.tok_embeddings.weight": [vocab, hidden], "model.norm.weight": [hidden]}
+    if not config["tie_word_embeddings"]:
+        found["output.weight"] = [vocab, hidden]
+    for layer in range(config["num_hidden_layers"]):
+        rows = {
+            "attention.wqkv": (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * width,
+            "attention.wo": hidden,
+        }
+        for name, count in rows.items():
+            found[f"model.layers.{layer}.{name}.weight"] = [count, hidden]
+            if config["bias"]:
+                found[f"model.layers.{layer}.{name}.bias"] = [count]
+        found |= {
+            f"model.layers.{layer}.feed_forward.w1.weight": [inner, hidden],
+            f"model.layers.{layer}.feed_forward.w2.weight": [hidden, inner],
+            f"model.layers.{layer}.feed_forward.w3.weight": [inner, hidden],
+            f"model.layers.{layer}.attention_norm.weight": [hidden],
+            f"model.layers.{layer}.ffn_norm.weight": [hidden],
+        }
+    return found
+
+
+def minicpm_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    keys = config["num_key_value_heads"] * head_dim(config)
+    found = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden]}
+    if not config["tie_word_embeddings"]:
+        found["lm_head.weight"] = [vocab, hidden]
+    for layer in range(config["num_hidden_layers"]):
+        found |= {
+            f"model.layers.{layer}.self_attn.q_proj.weight": [hidden, hidden],
+            f"model.layers.{layer}.self_attn.k_proj.weight": [keys, hidden],
+            f"model.layers.{layer}.self_attn.v_proj.weight": [keys, hidden],
+            f"model.layers.{layer}.self_attn.o_proj.weight": [hidden, hidden],
+            f"model.layers.{layer}.mlp.gate_proj.weight": [inner, hidden],
+            f"model.layers.{layer}.mlp.up_proj.weight": [inner, hidden],
+            f"model.layers.{layer}.mlp.down_proj.weight": [hidden, inner],
+            f"model.layers.{layer}.input_layernorm.weight": [hidden],
+            f"model.layers.{layer}.post_attention_layernorm.weight": [hidden],
+        }
+    return found
+
+
+JINA2 = {"up": "mlp.gated_layers", "down": "mlp.wo", "norm": "mlp.layernorm"}
+JINA2_CODE = {"up": "mlp.up_gated_layer", "down": "mlp.down_layer", "norm": "layer_norm_2"}
+
+
+def is_code(config: dict[str, Any]) -> bool:
+    return "qk-post-norm" in config["_name_or_path"]
+
+
+def jina2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    found = {
+        "embeddings.word_embeddings.weight": [config["vocab_size"], hidden],
+        "embeddings.token_type_embeddings.weight": [config["type_vocab_size"], hidden],
+        "embeddings.LayerNorm.weight": [hidden],
+        "embeddings.LayerNorm.bias": [hidden],
+    }
+    code = is_code(config)
+    names = JINA2_CODE if code else JINA2
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}."
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            found |= {f"{at}{name}.weight": [hidden, hidden], f"{at}{name}.bias": [hidden]}
+        norms = ["attention.output.LayerNorm", names["norm"]]
+        if code:
+            norms += ["attention.self.layer_norm_q", "attention.self.layer_norm_k", "layer_norm_1"]
+        for name in norms:
+            found |= {f"{at}{name}.weight": [hidden], f"{at}{name}.bias": [hidden]}
+        found |= {
+            f"{at}{names['up']}.weight": [2 * inner, hidden],
+            f"{at}{names['down']}.weight": [hidden, inner],
+            f"{at}{names['down']}.bias": [hidden],
+        }
+    return found
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def angles(config: dict[str, Any], length: int) -> tuple[Array, float]:
+    """(length, head_dim / 2) angles, and the factor of their cosines and sines."""
+    width = head_dim(config)
+    frequencies = config["rope_theta"] ** (-np.arange(0, width, 2) / width)
+    scaling = config.get("rope_scaling") or {}
+    magnitude = 1.0
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "longrope":
+        trained = scaling["original_max_position_embeddings"]
+        factors = scaling["long_factor" if length > trained else "short_factor"]
+        frequencies = frequencies / np.array(factors)
+        magnitude = np.sqrt(1 + np.log(config["max_position_embeddings"] / trained) / np.log(trained))
+    else:
+        assert kind is None, kind
+    return np.arange(length)[:, None] * frequencies, float(magnitude)
+
+
+def rotate(x: Array, turn: Array, magnitude: float) -> Array:
+    """x: (T, heads, head_dim); pairs are (j, j + head_dim / 2)."""
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    cos, sin = magnitude * np.cos(turn)[:, None], magnitude * np.sin(turn)[:, None]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight + bias
+
+
+def gelu(x: Array) -> Array:
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def alibi_slopes(heads: int) -> Array:
+    """A geometric sequence for powers of two; else that of the power below, then every second of the next one."""
+    below = 2 ** int(math.log2(heads))
+    slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
+    between = 2.0 ** (-4 / below * np.arange(1, 2 * below + 1))[::2]
+    return np.concatenate([slopes, between])[:heads]
+
+
+def attend(q: Array, k: Array, v: Array) -> Array:
+    """Causal; q (T, heads, d), k and v (T, key heads, d). Returns (T, heads · d)."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat(group, 1), v.repeat(group, 1)
+    scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    weight = np.exp(scores - scores.max(-1, keepdims=True))
+    weight /= weight.sum(-1, keepdims=True)
+    return np.einsum("hij,jhd->ihd", weight, v).reshape(len(q), -1)
+
+
+def decoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any]], Array]:
+    """The function from ids (T,) to logits (T, vocabulary)."""
+    wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    run = {"internlm2": internlm2, "minicpm": minicpm}[config["model_type"]]
+    return lambda ids: run(config, wide, ids)
+
+
+def internlm2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    heads, keys, width, eps = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config), config["rms_norm_eps"]
+    turn, magnitude = angles(config, len(ids))
+    x = w["model.tok_embeddings.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+
+        def linear(y: Array, name: str, at: str = at) -> Array:
+            return y @ w[at + name + ".weight"].T + w.get(at + name + ".bias", np.zeros(1))
+
+        y = linear(rms_norm(x, w[at + "attention_norm.weight"], eps), "attention.wqkv").reshape(len(ids), keys, heads // keys + 2, width)
+        q, k, v = y[:, :, :-2].reshape(len(ids), heads, width), y[:, :, -2], y[:, :, -1]
+        x = x + linear(attend(rotate(q, turn, magnitude), rotate(k, turn, magnitude), v), "attention.wo")
+        y = rms_norm(x, w[at + "ffn_norm.weight"], eps)
+        x = x + linear(silu(linear(y, "feed_forward.w1")) * linear(y, "feed_forward.w3"), "feed_forward.w2")
+    return rms_norm(x, w["model.norm.weight"], eps) @ w.get("output.weight", w["model.tok_embeddings.weight"]).T
+
+
+def minicpm(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    heads, keys, width, eps = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config), config["rms_norm_eps"]
+    turn, magnitude = angles(config, len(ids))
+    depth = config["scale_depth"] / np.sqrt(config["num_hidden_layers"])
+    x = config["scale_emb"] * w["model.embed_tokens.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        y = rms_norm(x, w[at + "input_layernorm.weight"], eps)
+        q = (y @ w[at + "self_attn.q_proj.weight"].T).reshape(len(ids), heads, width)
+        k = (y @ w[at + "self_attn.k_proj.weight"].T).reshape(len(ids), keys, width)
+        v = (y @ w[at + "self_attn.v_proj.weight"].T).reshape(len(ids), keys, width)
+        y = attend(rotate(q, turn, magnitude), rotate(k, turn, magnitude), v)
+        x = x + depth * (y @ w[at + "self_attn.o_proj.weight"].T)
+        y = rms_norm(x, w[at + "post_attention_layernorm.weight"], eps)
+        y = silu(y @ w[at + "mlp.gate_proj.weight"].T) * (y @ w[at + "mlp.up_proj.weight"].T)
+        x = x + depth * (y @ w[at + "mlp.down_proj.weight"].T)
+    x = rms_norm(x, w["model.norm.weight"], eps) / (config["hidden_size"] / config["dim_model_base"])
+    return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:
+    """The function from ids and types (T,) to hidden rows (T, hidden)."""
+    wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    return lambda ids, types: jina2(config, wide, ids, types)
+
+
+def jina2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:
+    heads, width, eps, inner = config["num_attention_heads"], head_dim(config), config["layer_norm_eps"], config["intermediate_size"]
+    code = is_code(config)
+    names = JINA2_CODE if code else JINA2
+    distance = np.abs(np.subtract.outer(np.arange(len(ids)), np.arange(len(ids))))
+    bias = -alibi_slopes(heads)[:, None, None] * distance
+
+    def norm(y: Array, name: str) -> Array:
+        return layer_norm(y, w[name + ".weight"], w[name + ".bias"], eps)
+
+    def linear(y: Array, name: str) -> Array:
+        return y @ w[name + ".weight"].T + w.get(name + ".bias", np.zeros(1))
+
+    x = norm(w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][types], "embeddings.LayerNorm")
+    for layer in range(config["num_hidden_layers"]):
+        at = f"encoder.layer.{layer}."
+        q, k, v = (linear(x, at + "attention.self." + name) for name in ("query", "key", "value"))
+        if code:
+            q, k = norm(q, at + "attention.self.layer_norm_q"), norm(k, at + "attention.self.layer_norm_k")
+        q, k, v = (y.reshape(len(ids), heads, width) for y in (q, k, v))
+        weight = np.exp(np.einsum("ihd,jhd->hij", q, k) / np.sqrt(width) + bias)
+        weight /= weight.sum(-1, keepdims=True)
+        y = np.einsum("hij,jhd->ihd", weight, v).reshape(len(ids), -1)
+        y = norm(linear(y, at + "attention.output.dense") + x, at + "attention.output.LayerNorm")
+        if code:
+            y = norm(y + x, at + "layer_norm_1")
+        both = linear(y, at + names["up"])
+        x = norm(linear(gelu(both[:, :inner]) * both[:, inner:], at + names["down"]) + y, at + names["norm"])
+    return x
