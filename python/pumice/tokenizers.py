@@ -101,9 +101,13 @@ class Tokenizer:
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The special tokens before and after a text, as the vocabulary spells them."""
-        before, after = (tuple(map(self.token, part)) for part in self._single.parts)
-        return before, after
+        """The special tokens before and after a text, as the vocabulary spells them; an id that it does not have stands as "#508"."""
+
+        def spelt(part: tuple[int, ...]) -> tuple[str, ...]:
+            return tuple(self.token(i) if 0 <= i < self.vocab_size else f"#{i}" for i in part)
+
+        before, after = self._single.parts
+        return spelt(before), spelt(after)
 
     # ---- text to ids
 
