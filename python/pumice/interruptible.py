@@ -39,7 +39,6 @@ class Task(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._done = threading.Event()
-        self._process = os.getpid()
         if not is_tight():
             _running.add(self)
             try:
@@ -61,9 +60,8 @@ class Task(Generic[T]):
     def wait(self, seconds: float = math.inf) -> None:
         """Until the work has ended, but no longer; what it raises is left to result(). In steps of 20 ms."""
         end = time.monotonic() + seconds
-        if self._process != os.getpid():
-            return  # in the child of a fork: the thread is the parent's, and nothing here ever ends
-        while not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
+        # In the child of a fork no task runs any more: its thread is the parent's, and what it waits for would never come.
+        while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
 
     def result(self) -> T:
