@@ -5,12 +5,6 @@
 
 namespace pumice::model {
 
-#define PUMICE_FAMILY(name) extern const Family name;
-namespace families_in_files {
-#include "model/families.def"
-}
-#undef PUMICE_FAMILY
-
 namespace {
 #define PUMICE_FAMILY(name) &families_in_files::name,
 constexpr const Family* kFamilies[] = {

@@ -61,6 +61,13 @@ struct Family {
   void (*configure)(const Reader& read, Config& config);
 };
 
+// Each is defined in its file.
+namespace families_in_files {
+#define PUMICE_FAMILY(name) extern const Family name;
+#include "model/families.def"
+#undef PUMICE_FAMILY
+}  // namespace families_in_files
+
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name_in_file, bool gguf);
 std::string known_families();  // "bert, gemma3, llama, mistral": for messages

@@ -149,4 +149,14 @@ std::vector<float> alibi_slopes(std::int32_t heads, double max_bias) {
   return slopes;
 }
 
+void read_attention_bias(const Reader& read, Config& c) {
+  const bool bias = read.flag("", "attention_bias", false);
+  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = bias;
+}
+
+void read_mlp_bias(const Reader& read, Config& c) {
+  const bool bias = read.flag("", "mlp_bias", false);
+  for (Layer& layer : c.layers) layer.feed_forward.bias = bias;
+}
+
 }  // namespace pumice::model

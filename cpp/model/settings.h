@@ -38,4 +38,9 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults 
 // the next power of two for what is left, as the authors' code does.
 std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 
+// Biases that must be there where config.json says attention_bias (q, k, v and the output) or mlp_bias. GGUF files do not say: theirs are
+// taken as they are found.
+void read_attention_bias(const Reader& read, Config& c);
+void read_mlp_bias(const Reader& read, Config& c);
+
 }  // namespace pumice::model

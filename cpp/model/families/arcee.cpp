@@ -17,10 +17,10 @@ constexpr std::string_view kArceeGguf[] = {"arcee"}, kArceeTypes[] = {"arcee"};
 void configure_arcee(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5, .activation = Activation::relu2});
   read_ropes(read, c, {.interleaved = c.gguf});
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.feed_forward.gated = false;
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
@@ -75,16 +75,15 @@ void configure_apertus(const Reader& read, Config& c) {
   if (!c.gguf && !read.has("", "rope_parameters") && !read.has("", "rope_scaling")) read.missing(read.key("", "rope_scaling"));
   read_ropes(read, c, {.theta = 12000000});
   if (c.layers.front().feed_forward.activation == Activation::xielu) read_xielu(read, c);
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.feed_forward.gated = false;
     layer.attention.qk_norm = QkNorm::head;
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family arcee;
 const Family arcee{.name = "arcee",
                    .gguf_names = kArceeGguf,
                    .model_types = kArceeTypes,
@@ -92,7 +91,6 @@ const Family arcee{.name = "arcee",
                    .names = names::kLlama,
                    .configure = configure_arcee};
 
-extern const Family apertus;
 const Family apertus{.name = "apertus",
                      .gguf_names = kApertusGguf,
                      .model_types = kApertusTypes,

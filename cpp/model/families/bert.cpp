@@ -43,7 +43,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family bert;
 const Family bert{.name = "bert", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames,
                   .configure = configure};
 

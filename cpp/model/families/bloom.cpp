@@ -46,7 +46,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family bloom;
 const Family bloom{.name = "bloom",
                    .gguf_names = kGguf,
                    .model_types = kTypes,

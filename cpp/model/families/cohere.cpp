@@ -15,10 +15,10 @@ void read_common(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-5});
   c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.parallel = true;
     layer.feed_forward.norms.before = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
@@ -41,7 +41,6 @@ void configure2(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family cohere;
 const Family cohere{.name = "cohere",
                     .gguf_names = kGguf1,
                     .model_types = kTypes1,
@@ -49,7 +48,6 @@ const Family cohere{.name = "cohere",
                     .names = names::kLlama,
                     .configure = configure1};
 
-extern const Family cohere2;
 const Family cohere2{.name = "cohere2",
                      .gguf_names = kGguf2,
                      .model_types = kTypes2,

@@ -18,7 +18,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family ernie4_5;
 const Family ernie4_5{.name = "ernie4_5",
                       .gguf_names = kGguf,
                       .model_types = kTypes,

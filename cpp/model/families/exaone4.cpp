@@ -31,7 +31,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family exaone4;
 const Family exaone4{.name = "exaone4",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

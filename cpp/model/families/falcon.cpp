@@ -79,7 +79,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family falcon;
 const Family falcon{.name = "falcon",
                     .gguf_names = kGguf,
                     .model_types = kTypes,

@@ -25,7 +25,7 @@ void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
   c.norm_offset = !c.gguf;  // GGUF writers add the 1
   read_sizes(read, c, sizes);
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  read_attention_bias(read, c);
   if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention (EmbeddingGemma) is not run yet");
 }
 
@@ -78,7 +78,6 @@ void configure3(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family gemma;
 const Family gemma{.name = "gemma",
                    .gguf_names = kGguf1,
                    .model_types = kTypes1,
@@ -86,7 +85,6 @@ const Family gemma{.name = "gemma",
                    .names = names::kLlama,
                    .configure = configure1};
 
-extern const Family gemma2;
 const Family gemma2{.name = "gemma2",
                     .gguf_names = kGguf2,
                     .model_types = kTypes2,
@@ -95,7 +93,6 @@ const Family gemma2{.name = "gemma2",
                     .more_names = names::kLlama,
                     .configure = configure2};
 
-extern const Family gemma3;
 const Family gemma3{.name = "gemma3",
                     .gguf_names = kGguf3,
                     .model_types = kTypes3,

@@ -31,7 +31,6 @@ void configure4(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family glm;
 const Family glm{.name = "glm",
                  .gguf_names = kGguf1,
                  .model_types = kTypes1,
@@ -40,7 +39,6 @@ const Family glm{.name = "glm",
                  .more_names = names::kLlama,
                  .configure = configure1};
 
-extern const Family glm4;
 const Family glm4{.name = "glm4",
                   .gguf_names = kGguf4,
                   .model_types = kTypes4,

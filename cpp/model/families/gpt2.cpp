@@ -74,7 +74,6 @@ void configure_opt(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family gpt2;
 const Family gpt2{.name = "gpt2",
                   .gguf_names = kGguf,
                   .model_types = kTypes,
@@ -83,7 +82,6 @@ const Family gpt2{.name = "gpt2",
                   .keys = kKeys,
                   .configure = configure};
 
-extern const Family opt;
 const Family opt{.name = "opt",
                  .model_types = kOptTypes,
                  .prefixes = kOptPrefixes,

@@ -43,7 +43,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family gptneox;
 const Family gptneox{.name = "gptneox",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

@@ -13,19 +13,18 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.interleaved = c.gguf});
   c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "embedding_multiplier", 1));
   c.logit_scale = static_cast<float>(1 / read.positive("logit_scale", "logits_scaling", c.gguf ? std::nullopt : std::optional(1.0)));
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
     // GraniteConfig takes 1; a GGUF file that is silent means the root of a head, as in llama.cpp.
     const double silent = c.gguf ? layer.attention.scale : 1;
     layer.attention.scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
     layer.branch_scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family granite;
 const Family granite{.name = "granite",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

@@ -31,16 +31,15 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention.head_dim)});
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.attention.qk_norm = QkNorm::head;
     layer.attention.norm_after_rope = true;
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family hunyuan;
 const Family hunyuan{.name = "hunyuan",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

@@ -35,7 +35,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family internlm2;
 const Family internlm2{
     .name = "internlm2", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 

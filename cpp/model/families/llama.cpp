@@ -13,15 +13,12 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
   read_windows(read, c);
   read_ropes(read, c, {.interleaved = c.gguf});  // GGUF writers permute q and k so that pairs are neighbours
-  for (Layer& layer : c.layers) {
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
-  }
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
 }
 
 }  // namespace
 
-extern const Family llama;
 const Family llama{.name = "llama",
                    .gguf_names = kGguf,
                    .model_types = kTypes,

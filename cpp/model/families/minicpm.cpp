@@ -32,7 +32,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family minicpm;
 const Family minicpm{.name = "minicpm",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

@@ -34,11 +34,9 @@ void configure3(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family mistral;
 const Family mistral{
     .name = "mistral", .model_types = kTypes, .prefixes = names::kDecoderPrefixes, .names = names::kLlama, .configure = configure};
 
-extern const Family ministral3;
 const Family ministral3{.name = "ministral3",
                         .gguf_names = kGguf3,
                         .model_types = kTypes3,

@@ -70,7 +70,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family mpt;
 const Family mpt{.name = "mpt",
                  .gguf_names = kGguf,
                  .model_types = kTypes,

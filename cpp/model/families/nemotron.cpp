@@ -15,16 +15,15 @@ void configure(const Reader& read, Config& c) {
   c.norm_offset = !c.gguf;
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5, .activation = Activation::relu2});
   read_ropes(read, c, {.partial = 0.5});
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.feed_forward.gated = false;
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family nemotron;
 const Family nemotron{.name = "nemotron",
                       .gguf_names = kGguf,
                       .model_types = kTypes,

@@ -23,14 +23,14 @@ void configure1(const Reader& read, Config& c) {
   read_ropes(read, c, {.interleaved = c.gguf});
   if (read.number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
     read.unsupported("clip_qkv (clamped queries, keys and values) is not run");
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
+  read_attention_bias(read, c);
 }
 
 void read_second(const Reader& read, Config& c) {
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.attention.qk_norm = QkNorm::whole;
     layer.attention.norms = layer.feed_forward.norms = {.before = false, .branch = true};
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
@@ -52,7 +52,6 @@ void configure2(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family olmo;
 const Family olmo{.name = "olmo",
                   .gguf_names = kGguf1,
                   .model_types = kTypes1,
@@ -60,7 +59,6 @@ const Family olmo{.name = "olmo",
                   .names = names::kLlama,
                   .configure = configure1};
 
-extern const Family olmo2;
 const Family olmo2{.name = "olmo2",
                    .gguf_names = kGguf2,
                    .model_types = kTypes2,
@@ -69,7 +67,6 @@ const Family olmo2{.name = "olmo2",
                    .more_names = names::kLlama,
                    .configure = configure2};
 
-extern const Family olmo3;
 const Family olmo3{.name = "olmo3",
                    .model_types = kTypes3,
                    .prefixes = names::kDecoderPrefixes,

@@ -49,7 +49,6 @@ void configure3(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family phi2;
 const Family phi2{.name = "phi2",
                   .gguf_names = kGguf2,
                   .model_types = kTypes2,
@@ -58,7 +57,6 @@ const Family phi2{.name = "phi2",
                   .more_names = names::kLlama,
                   .configure = configure2};
 
-extern const Family phi3;
 const Family phi3{.name = "phi3",
                   .gguf_names = kGguf3,
                   .model_types = kTypes3,

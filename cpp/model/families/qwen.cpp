@@ -26,15 +26,14 @@ void configure2(const Reader& read, Config& c) {
 
 void configure3(const Reader& read, Config& c) {
   read_common(read, c, {.head_dim = 128});
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.attention.qk_norm = QkNorm::head;
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family qwen2;
 const Family qwen2{.name = "qwen2",
                    .gguf_names = kGguf2,
                    .model_types = kTypes2,
@@ -42,7 +41,6 @@ const Family qwen2{.name = "qwen2",
                    .names = names::kLlama,
                    .configure = configure2};
 
-extern const Family qwen3;
 const Family qwen3{.name = "qwen3",
                    .gguf_names = kGguf3,
                    .model_types = kTypes3,

@@ -14,16 +14,15 @@ constexpr TensorName kNames[] = {{ffn_norm, "blk.{}.post_attention_norm", "layer
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .head_dim = 128, .n_ctx = 524288});
   read_ropes(read, c, {});
+  read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
     layer.attention.qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
     layer.attention.out_bias = read.flag("", "attention_out_bias", false);
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family seed_oss;
 const Family seed_oss{.name = "seed_oss",
                       .gguf_names = kGguf,
                       .model_types = kTypes,

@@ -23,18 +23,17 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 2e6, .interleaved = c.gguf});
   const auto turned = layers_with_rope(read, c.layers.size());
   const bool types = !c.gguf && read.has("", "layer_types");
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     Layer& layer = c.layers[i];
     if (turned[i] == 0) layer.attention.rope = -1;
     if (turned[i] != 0 && !types) layer.attention.window = 0;  // windows are those of layers without rope
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "attention_bias", false);
-    layer.feed_forward.bias = read.flag("", "mlp_bias", false);
   }
 }
 
 }  // namespace
 
-extern const Family smollm3;
 const Family smollm3{.name = "smollm3",
                      .gguf_names = kGguf,
                      .model_types = kTypes,

@@ -34,7 +34,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family stablelm;
 const Family stablelm{.name = "stablelm",
                       .gguf_names = kGguf,
                       .model_types = kTypes,

@@ -30,7 +30,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-extern const Family starcoder2;
 const Family starcoder2{.name = "starcoder2",
                         .gguf_names = kGguf,
                         .model_types = kTypes,
