@@ -33,8 +33,8 @@ multiply: in is a; b, of width / repeat columns, follows it; with in_place, out 
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
-segments: [past, rows]. Pages are numbered from the last page of the last segment backwards.
-rope: inv_freq[j] = float32(base^(-2 j / dims)).
+segments: [past, rows] or [past, rows, length]. Pages are numbered from the last page of the last segment backwards.
+rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
 """.strip().splitlines()
@@ -450,6 +450,22 @@ def positioned() -> list[Case]:
     return cases
 
 
+def stretched() -> list[Case]:
+    """Frequencies by the length of the text: at the original length and beyond, said by the segment or reached by the row itself."""
+    texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [4000, 1], [0, 64, 64]]]
+    cases: list[Case] = []
+    for head_dim, kind in ((32, 0), (64, 1), (96, 2), (80, 4)):
+        long = {"original": 40, "long_base": 400.0}
+        for n, more in enumerate((long, {"original": 40, "growth": 2.0}, {"original": 33, "growth": 8.0})):
+            turning = rope(kind, head_dim) | more
+            case = {"op": "rope", "head_dim": head_dim, "heads": 3, "rope": turning, "segments": texts[n], "pad": PADS[n]}
+            cases.append(case | {"nmse": 1e-7})
+            cached = {"op": "attend", "cached": True, "head_dim": head_dim, "kv_heads": 2, "heads": 4, "window": 0, "softcap": 0.0}
+            cached |= {"scale": head_dim**-0.5, "segments": texts[(n + 1) % 3], "kv": "f32", "rope": turning}
+            cases.append(cached | {"nmse": 1e-7})
+    return cases
+
+
 def main() -> None:
     cases = (
         linears()
@@ -469,6 +485,7 @@ def main() -> None:
         + temperatures()
         + stores()
         + positioned()
+        + stretched()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

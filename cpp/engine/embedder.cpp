@@ -88,7 +88,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   scratch.segments.clear();
   for (const std::int64_t text : members) {
     const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
-    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = static_cast<std::int32_t>(size)});
+    const auto rows = static_cast<std::int32_t>(size);
+    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = rows, .length = rows});
     const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
       if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
     };

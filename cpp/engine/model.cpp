@@ -134,7 +134,8 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
   const model::Description& d = description_;
   const auto types = d.global(Role::type_embedding);
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
-  return std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
+  return std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count,
+                                  d.config.ropes);
 }
 
 Runtime& Model::prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const {
@@ -196,7 +197,8 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
     require(layer >= 0 && layer <= last, "layers: ", layer, " is not 0 (what the first layer reads) to ", last, " (what the last one gives)");
   const std::size_t rows = ids.size() * width;
   require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
-  const Segment segment{.first = 0, .rows = static_cast<std::int32_t>(ids.size())};
+  const auto count = static_cast<std::int32_t>(ids.size());
+  const Segment segment{.first = 0, .rows = count, .length = count};
   const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
   std::vector<float> end(rows);
   const auto lease = runtime.lanes.take(Crew::team, cancel);

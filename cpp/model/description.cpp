@@ -414,12 +414,16 @@ class Resolver {
   // llama.cpp writes Llama 3.1's rope scaling as one factor for each frequency, and longrope's as two sets of them.
   void read_rope_factors() {
     if (!config().gguf || config().ropes.empty()) return;
-    for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name);
+    RopeTable& rope = d_.config.ropes.front();
+    for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name, rope.inv_freq);
+    if (rope.long_inv_freq.empty()) return;
+    for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+      if (!file_->find(name)) missing(name);
+    divide_frequencies("rope_factors_long.weight", rope.long_inv_freq);
   }
-  void divide_frequencies(const char* tensor) {
+  void divide_frequencies(const char* tensor, std::vector<float>& inv_freq) {
     const files::TensorInfo* factors = file_->find(tensor);
     if (!factors) return;
-    std::vector<float>& inv_freq = d_.config.ropes.front().inv_freq;
     if (factors->shape.size() != 1 || factors->shape[0] != static_cast<std::int64_t>(inv_freq.size())) {
       wrong_shape(*factors, str("[", inv_freq.size(), "]"));
     }

@@ -97,7 +97,8 @@ def rope_keys(config: Config, form: Form) -> dict[str, Any]:
     if kind in ("linear", "yarn"):
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
     if kind == "longrope":
-        keys["rope.scaling.type"] = kind
+        if form.architecture != "phi3":  # whose converter leaves it out: the tensors say it
+            keys["rope.scaling.type"] = kind
         trained = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         stretch = setting(config, 0, "max_position_embeddings") / trained
         keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(trained))
@@ -371,6 +372,8 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
 # Variants of those families that have no GGUF form, and why.
 WITHOUT = {
     "llama_dynamic": "the converter drops dynamic scaling",
+    "llama_dynamic_crossing": "the converter drops dynamic scaling",
+    "llama_dynamic_long": "the converter drops dynamic scaling",
     "llama_proportional": "llama.cpp has no proportional rope for llama",
     "mistral": "the converter drops sliding_window",
     "ministral": "the converter drops sliding_window",

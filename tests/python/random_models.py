@@ -135,6 +135,13 @@ def make_folder(name: str, target: Path) -> Path:
     return folder
 
 
+def beginning(name: str) -> int:
+    """How many of a decoder's ids have the golden's logits without those that follow: all where the rope follows the length of the text."""
+    settings = VARIANTS[name].settings
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    return VARIANTS[name].ids if "long_factor" in rope or rope.get("rope_type") == "dynamic" else 40
+
+
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
     """What the reference says, in float32. Decoders: ids (T,), logits (T, V / stride), each row's columns 0, stride, ...; last (V,), the
     whole last row; log_sum_exp (T,); targets (T - 1,), the logit of each next id; greedy (64,), the ids that follow ids[:20].

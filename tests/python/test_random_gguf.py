@@ -33,6 +33,15 @@ def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
         assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize("tensor", ["rope_factors_long.weight", "rope_factors_short.weight"])
+def test_longrope_needs_both_sets_of_factors(tensor: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts("minicpm4")
+    del tensors[tensor]
+    path = random_gguf.write(tmp_path / "broken.gguf", keys, tensors)
+    with pytest.raises(pumice.ModelFormatError, match=tensor):
+        pumice.load(path, device="cpu")
+
+
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:
     assert all(VARIANTS[name].family in FORMS for name in WITHOUT)
     architectures = pumice.build_info()["architectures"]

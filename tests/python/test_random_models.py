@@ -85,6 +85,32 @@ def test_score_is_the_log_probability_of_each_next_token(decoder) -> None:
     check_scores(model, golden)
 
 
+@pytest.mark.parametrize("name", ["phi3_longrope_long", "llama_dynamic_long"])
+def test_hidden_states_turn_by_the_length_of_the_text(name: str, tmp_path: Path) -> None:
+    ids, head = random_models.golden(name)["ids"], random_models.tensors(name)["lm_head.weight"]
+    with pumice.load(random_models.make_folder(name, tmp_path), device="cpu", compute="float32") as model:
+        for length in (10, len(ids)):
+            logits = model.hidden_states(ids[:length], layers=-1) @ head.T
+            assert np.abs(logits - model.logits(ids[:length], positions="all")).max() <= 2e-4
+
+
+def test_a_prompt_computed_in_parts_and_one_computed_anew_give_the_same_text(tmp_path: Path) -> None:
+    """Sequences below, across and beyond the original length, together and alone, with and without what the cache holds."""
+    options = {"max_new_tokens": 40, "temperature": 0}
+    for name in ("phi3_longrope_crossing", "llama_dynamic_crossing"):
+        ids = random_models.golden(name)["ids"].tolist()
+        prompts = [ids[:20], ids[:47], ids[:49], ids[:90], ids[:5]]
+        folder = random_models.make_folder(name, tmp_path)
+        with pumice.load(folder, device="cpu") as model:
+            together = [result.ids.tolist() for result in model.generate(prompts, **options)]
+            again = [result.ids.tolist() for result in model.generate(prompts, **options)]
+        alone = []
+        for prompt in prompts:
+            with pumice.load(folder, device="cpu") as model:
+                alone.append(model.generate(prompt, **options).ids.tolist())
+        assert together == alone and again == alone, name
+
+
 @pytest.mark.parametrize(("compute", "limit"), [("float32", 2e-4), ("auto", 4e-3)])  # auto: products in fixed point
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoder_equals_transformers(name: str, compute: str, limit: float, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
 SAMPLE = [
     "gemma2", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus", "ministral3", "gpt2",
-    "falcon_7b", "smollm3", "hunyuan", "glm4", "opt",
+    "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
 ]  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_the_sample_is_there() -> None:
 @pytest.mark.parametrize("name", EVERY if ALL else SAMPLE)
 def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
-    rows = len(golden["ids"]) if ALL else 40
+    rows = len(golden["ids"]) if ALL else random_models.beginning(name)
     for layers in ("all", 1):  # 1: all layers but the last on the CPU, the last one and the head on the device
         with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
             logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
