@@ -17,6 +17,16 @@ namespace pumice::model {
 
 struct Family;
 
+// A sequence classifier: classifier(norm(activation(dense(row)))) of one row of the text, pooled before, or of every row and pooled after.
+struct ClassifierHead {
+  PoolKind pooling = PoolKind::cls;  // which row: the first, the last, the mean of all
+  bool late = false;                 // pools the logits of all rows (EuroBERT)
+  bool dense = false;                // a layer as wide as the rows before the classifier (BERT's pooler), with this activation
+  Activation activation = Activation::tanh;
+  bool norm = false;                 // on what the dense layer gives (ModernBERT), as the model's norms are
+  bool dense_bias = true, bias = true;  // must be in the file: of the dense layer and of the classifier
+};
+
 struct Config {
   const Family* family = nullptr;
   bool gguf = false;
@@ -40,7 +50,7 @@ struct Config {
   bool final_norm = true;
   bool has_head = true;               // gives logits; without a matrix of its own the head is the embedding
   bool head_bias = false;             // must be in the file
-  bool pooler = false;                // classifiers of this family have a dense layer and tanh before them
+  ClassifierHead classifier;          // where the file has one
   float logit_scale = 1, logit_softcap = 0;
   std::optional<PoolKind> pooling;    // when the file says
   std::vector<std::string> notes;     // what is not run, and why

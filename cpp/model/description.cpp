@@ -106,7 +106,10 @@ class Resolver {
       case Role::gate: return yes_if(l.feed_forward.gated);
       case Role::final_norm: return norm_if(c.final_norm);
       case Role::head: return c.has_head ? Need::maybe : Need::no;
-      case Role::pooler: case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+      case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+      // A model without a classifier may have the layer (BERT's pooler), and converters to GGUF drop it: finish() says so.
+      case Role::head_dense: return !c.classifier.dense ? Need::no : d_.labels > 0 && !c.gguf ? Need::yes : Need::maybe;
+      case Role::head_norm: return norm_if(c.classifier.norm && d_.labels > 0 && d_.global(Role::head_dense).present());
     }
     return Need::no;
   }
@@ -118,9 +121,10 @@ class Resolver {
       case Role::attn_out: return c.layers[layer].attention.out_bias;
       case Role::gate: case Role::up: case Role::down: return c.layers[layer].feed_forward.bias;
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
-      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: return c.norm_bias;
+      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm: return c.norm_bias;
       case Role::head: return c.head_bias;
-      case Role::pooler: case Role::classifier: return c.pooler && !c.gguf;  // BERT's, where the weight is there
+      case Role::classifier: return c.classifier.bias && !c.gguf;
+      case Role::head_dense: return c.classifier.dense_bias && !c.gguf;
       default: return false;
     }
   }
@@ -143,11 +147,11 @@ class Resolver {
       case Role::attn_out: return {hidden, a.q_width()};
       case Role::gate: case Role::up: return {l.feed_forward.width, hidden};
       case Role::down: return {hidden, l.feed_forward.width};
-      case Role::pooler: return {hidden, hidden};
+      case Role::head_dense: return {hidden, hidden};
       case Role::q_norm: return qk_norm(a.q_width());
       case Role::k_norm: return qk_norm(a.kv_width());
       case Role::embedding_norm: case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm:
-      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::final_norm: return {hidden, 0};
+      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::final_norm: case Role::head_norm: return {hidden, 0};
     }
     fail(ErrorKind::unsupported_model, "a role without a shape");
   }
@@ -186,7 +190,7 @@ class Resolver {
   std::vector<std::string> in_file(const TensorName& name, std::size_t layer) const {
     if (config().gguf) return {with_layer(name.gguf, layer)};
     std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
-    if (name.role == Role::head || name.role == Role::classifier) {  // outside the wrapped model
+    if (name.role == Role::head || name.role >= Role::classifier) {  // outside the wrapped model, or inside (BERT's pooler)
       names.insert(names.begin(), std::string(name.safetensors));
       names.push_back("language_model." + std::string(name.safetensors));
     }
@@ -333,7 +337,7 @@ class Resolver {
     const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
-    if (!embedding && role != Role::pooler && role != Role::classifier) {
+    if (!embedding && role != Role::head_dense && role != Role::classifier) {
       quantise(id);
       d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
     }
@@ -442,8 +446,8 @@ class Resolver {
     if (const MatrixId positions = d_.global(Role::position_embedding).matrix; positions != MatrixId::none) {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
-    if (d_.labels > 0 && config().pooler && !d_.global(Role::pooler).present()) {
-      d_.notes.push_back(str("the classifier has no pooler (", first_name(Role::pooler, 0, "weight"),
+    if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
+      d_.notes.push_back(str("the classifier has no dense layer before it (", first_name(Role::head_dense, 0, "weight"),
                              "): scores rank, but their scale is not the original model's"));
     }
     for (const Matrix& matrix : d_.weights.matrices)

@@ -27,7 +27,7 @@ using Parameters = std::array<Parameter, kRoles>;
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;               // embeddings, final norm, head, pooler, classifier
+  Parameters globals;               // embeddings, final norm, head, classifier and what stands before it
   std::vector<Parameters> layers;
   VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
   std::int32_t vocab_size = 0;      // rows of the token embedding
@@ -41,7 +41,7 @@ struct Description {
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
-// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for pooler and classifier.
+// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
 // Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
 // known.
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,

@@ -21,9 +21,10 @@ enum class Role : std::uint8_t {
   // once a layer: feed-forward
   ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
   // after the layers
-  final_norm, head, pooler, classifier,
+  final_norm, head,
+  classifier, head_dense, head_norm,  // of a sequence classifier: in the order in which they are looked for, computed the other way round
 };
-inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::classifier) + 1;
+inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::head_norm) + 1;
 constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::ffn_residual_norm; }
 
 // Where a role lies inside a tensor that several share. All are rows of the tensor.

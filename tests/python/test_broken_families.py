@@ -45,11 +45,11 @@ ANY_POSITIVE = re.compile(
 ZERO_IS_NONE = re.compile(r"softcapping|mscale|llama_4_scaling_beta|sliding_window|temperature|max_window_layers|attn_factor")
 # What may be absent (null and an empty object are the same), though the file at hand says something else: keys that stand for what the
 # family's configuration class takes (test_family_switches.py holds these defaults), or in GGUF what llama.cpp takes; a head, which is then
-# the embedding; a pooler, of which the model's card speaks; Llama 3's factors for frequencies.
+# the embedding; Llama 3's factors for frequencies.
 MAY_BE_ABSENT = re.compile(
     ANY_POSITIVE.pattern + r"|sliding_window|layer_types|no_rope|rope_parameters|rope_scaling|rope_type|\btype$|full_attention|hidden_act"
     r"|activation|attn_config|dimension_count|residual|multi_query|parallel_attn|new_decoder|flag|\balibi$|scale_attn"
-    r"|^lm_head|^output\.weight|^embed_out|pooler\.dense\.weight|^rope_freqs|^rope_factors"
+    r"|^lm_head|^output\.weight|^embed_out|^rope_freqs|^rope_factors"
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|classifier"

@@ -20,7 +20,7 @@ constexpr TensorName kNames[] = {
     {up, "blk.{}.ffn_up", "encoder.layer.{}.intermediate.dense"},
     {down, "blk.{}.ffn_down", "encoder.layer.{}.output.dense"},
     {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.output.LayerNorm"},
-    {pooler, "cls", "pooler.dense"},
+    {head_dense, "cls", "pooler.dense"},
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"bert"}, kTypes[] = {"bert"}, kPrefixes[] = {"", "bert."};
@@ -28,7 +28,7 @@ constexpr std::string_view kGguf[] = {"bert"}, kTypes[] = {"bert"}, kPrefixes[] 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.pooler = true;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
   read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   for (const char* key : {"is_decoder", "add_cross_attention"}) {
     if (read.flag("", key, false)) read.unsupported(key, " (BERT as a decoder, which sees backwards alone) is not run");
