@@ -51,6 +51,7 @@ class Builder {
  private:
   void give(const View& out) { program_.output = out.slot; }
   View pool(View in, PoolKind kind);
+  View projected(View row);
   View classify();
 };
 

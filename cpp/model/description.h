@@ -29,7 +29,9 @@ struct Description {
   Weights weights;
   Parameters globals;               // embeddings, final norm, head, classifier and what stands before it
   std::vector<Parameters> layers;
-  VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
+  VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
+  VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
+  std::int32_t position_reach = 0;
   std::int32_t vocab_size = 0;      // rows of the token embedding
   std::int32_t labels = 0;          // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
@@ -37,6 +39,10 @@ struct Description {
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
+  std::int64_t vector_size() const {  // of a pooled row
+    const MatrixId projection = global(Role::projection).matrix;
+    return projection == MatrixId::none ? config.hidden_size : matrix(projection).rows;
+  }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
 };
 

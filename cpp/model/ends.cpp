@@ -1,13 +1,15 @@
-// Where a program begins and ends: the embedding of ids, what is made of hidden rows for those who look at them, a classifier's head, logits.
+// Where a program begins and ends: the embedding of ids, what is made of hidden rows for those who look at them, classifiers, logits.
 #include "model/builder.h"
 
 namespace pumice::model {
 
 void Builder::embed() {
-  program_.ops.push_back(Embed{.out = x_, .tokens = d_.global(Role::token_embedding).matrix,
+  const View rows = c_.embedding_size > 0 ? slot(Rows::tokens, c_.embedding_size) : x_;
+  program_.ops.push_back(Embed{.out = rows, .tokens = d_.global(Role::token_embedding).matrix,
                                .positions = d_.global(Role::position_embedding).matrix,
                                .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
-  if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), x_, x_);
+  if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), rows, rows);
+  if (c_.embedding_size > 0) linear(rows, x_, {d_.global(Role::embedding_map)});
 }
 
 void Builder::finish_body(Output output, PoolKind pooling) {
@@ -20,7 +22,7 @@ void Builder::finish_body(Output output, PoolKind pooling) {
       program_.ops.push_back(Select{.in = x_, .out = out});
       return give(out);
     }
-    case Output::pooled: return give(pool(x_, pooling));
+    case Output::pooled: return give(projected(pool(x_, pooling)));
     case Output::classes: return give(classify());
   }
 }
@@ -28,6 +30,14 @@ void Builder::finish_body(Output output, PoolKind pooling) {
 View Builder::pool(View in, PoolKind kind) {
   const View out = slot(Rows::segments, in.width);
   program_.ops.push_back(Pool{.in = in, .out = out, .kind = kind});
+  return out;
+}
+
+View Builder::projected(View row) {
+  const Parameter& projection = d_.global(Role::projection);
+  if (!projection.present()) return row;
+  const View out = slot(Rows::segments, static_cast<std::int32_t>(d_.matrix(projection.matrix).rows));
+  linear(row, out, {projection});
   return out;
 }
 

@@ -13,7 +13,8 @@ namespace pumice::model {
 
 // What a tensor is for.
 enum class Role : std::uint8_t {
-  token_embedding, position_embedding, type_embedding, embedding_norm,
+  token_embedding, position_embedding, type_embedding, embedding_norm, embedding_map,
+  position_bias,  // by buckets of distances
   // once a layer: attention
   attn_norm, q, k, v, q_norm, k_norm, attn_out,
   attn_branch_norm,    // on the branch, before it is added
@@ -22,6 +23,7 @@ enum class Role : std::uint8_t {
   ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
   // after the layers
   final_norm, head,
+  projection,  // of a pooled row
   classifier, head_dense, head_norm,  // of a sequence classifier: in the order in which they are looked for, computed the other way round
 };
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::head_norm) + 1;

@@ -94,6 +94,10 @@ class Body : public Builder {
     Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
               .softcap = a.softcap};
     if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
+    if (a.position_bias == PositionBias::buckets) {
+      op.bias = d_.position_bias;
+      op.reach = d_.position_reach;
+    }
     if (cached_) {
       op.cache = static_cast<CacheId>(program_.caches.size());
       program_.caches.push_back({a.kv_heads, a.head_dim});
