@@ -129,8 +129,9 @@ class Resolver {
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
       case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm: return c.norm_bias;
       case Role::head: return c.head_bias;
-      case Role::classifier: return c.classifier.bias && !c.gguf;
-      case Role::head_dense: return c.classifier.dense_bias && !c.gguf;
+      case Role::embedding_map: return true;
+      case Role::classifier: return c.classifier.bias;
+      case Role::head_dense: return c.classifier.dense_bias;
       default: return false;
     }
   }
