@@ -20,7 +20,7 @@ std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
   return a;
 }
 
-// What each device must hold: its layers, the embedding on the first, the head and the classifier on the last.
+// What each device must hold: its layers, the embedding on the first, the head, the projection and the classifier on the last.
 std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
   const std::size_t count = d.weights.matrices.size();
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
@@ -30,10 +30,12 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   }
   std::vector<bool>& last = used[placement.stages.back().device];
   if (d.config.has_head) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
-  if (d.labels > 0) {
-    const Program classes = model::body_program(d, placement.stages.back().first, d.config.layers.size(), Output::classes);
-    last = merge(last, model::used_matrices(classes, d.weights));
-  }
+  const auto also = [&](Output output) {
+    const Program program = model::body_program(d, placement.stages.back().first, d.config.layers.size(), output);
+    last = merge(last, model::used_matrices(program, d.weights));
+  };
+  if (!d.config.has_head) also(Output::pooled);
+  if (d.labels > 0) also(Output::classes);
   return used;
 }
 
@@ -123,6 +125,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
   } else {
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
+    pooled_->runtime.text_end = d.config.text_end;
   }
   for (const PlacedDevice& device : placement_.devices) {  // what showed when its programs were prepared
     const std::vector<std::string> notes = device.backend->info().notes;

@@ -121,10 +121,14 @@ class Planner {
   Program embedding_program() const {
     Program program = model::body_program(d_, 0, 0, Output::hidden);
     program.ops.resize(1);  // Embed alone
+    program.output = std::get<Embed>(program.ops.front()).out.slot;
     return program;
   }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
-  Program classes_program() const { return model::body_program(d_, layers_ - 1, layers_, Output::classes); }
+  bool has_classifier() const { return d_.labels > 0 || d_.global(Role::projection).present(); }
+  Program classes_program() const {
+    return model::body_program(d_, layers_ - 1, layers_, d_.labels > 0 ? Output::classes : Output::pooled);
+  }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
@@ -134,7 +138,7 @@ class Planner {
     };
     parts.embedding = cost(embedding_program(), rows_);
     for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
-    if (d_.labels > 0) {
+    if (has_classifier()) {
       parts.classifier = cost(classes_program(), rows_);
       parts.classifier.weights = less(parts.classifier.weights, parts.layers.back().weights);
       parts.classifier.page = 0;
@@ -162,11 +166,18 @@ class Planner {
     return head;
   }
 
+  // Of a device whose first layer is `first`: layers that share their weights (ALBERT) have them once.
+  Cost layer_cost(const Parts& parts, std::size_t layer, std::size_t first) const {
+    Cost one = parts.layers[layer];
+    if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) one.weights = 0;
+    return one;
+  }
+
   Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
     Cost sum;
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
-    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, parts.layers[layer]);
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, layer, first));
     if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
     return sum;
   }
@@ -261,10 +272,10 @@ class Planner {
                          .why = {}});
     };
     if (first == 0) row("embedding", parts.embedding, embedding_program());
-    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
+    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), layer_cost(parts, layer, first), layer_program(layer));
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
-    if (d_.labels > 0) row("classifier", parts.classifier, classes_program());
+    if (has_classifier()) row(d_.labels > 0 ? "classifier" : "projection", parts.classifier, classes_program());
   }
   static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
 

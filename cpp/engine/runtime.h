@@ -13,6 +13,7 @@
 #include "engine/at_fork.h"
 #include "engine/page_pool.h"
 #include "engine/pipeline.h"
+#include "model/config.h"
 
 namespace pumice::engine {
 
@@ -91,6 +92,7 @@ struct Runtime {
   const std::int32_t vocab;  // valid ids are below
   const std::int32_t types;  // valid type ids are below (encoders)
   const std::span<const RopeTable> ropes;
+  model::TextEnd text_end;   // of pooled texts
   LanePool lanes;
   Pace pace;
 

@@ -27,9 +27,11 @@ using Parameters = std::array<Parameter, kRoles>;
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;               // embeddings, final norm, head, pooler, classifier
+  Parameters globals;               // embeddings, final norm, head, classifier and what stands before it
   std::vector<Parameters> layers;
-  VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
+  VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
+  VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
+  std::int32_t position_reach = 0;
   std::int32_t vocab_size = 0;      // rows of the token embedding
   std::int32_t labels = 0;          // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
@@ -37,11 +39,15 @@ struct Description {
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
+  std::int64_t vector_size() const {  // of a pooled row
+    const MatrixId projection = global(Role::projection).matrix;
+    return projection == MatrixId::none ? config.hidden_size : matrix(projection).rows;
+  }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
-// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for pooler and classifier.
+// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
 // Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
 // known.
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,

@@ -180,7 +180,7 @@ py::dict model_info(const Handle& handle) {
     }
   }
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(), "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
                   "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
                   "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
                   "pooling"_a = std::string(model::name(m->pooling())), "threads"_a = threads, "isa"_a = engine::isa(),

@@ -207,7 +207,7 @@ class Encoder:
     ) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
         self.typed = typed  # whether the model tells token types apart: tokenizers of DistilBERT and ModernBERT name some all the same
-        self.hidden_size = int(engine.info["hidden_size"])
+        self.vector_size = int(engine.info["vector_size"])  # of a pooled row; not hidden_size where the model projects it (CLIP)
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
         self.activation = activation  # of predict(), as the model's file names it
@@ -244,7 +244,7 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def width(self, truncate_dim: int | None) -> int:
-        return self.hidden_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.hidden_size)
+        return self.vector_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.vector_size)
 
     @staticmethod
     def check_out(out: Any, shape: tuple[int | None, int]) -> Float32:

@@ -59,6 +59,7 @@ def read_variants() -> dict[str, Variant]:
     return variants
 
 
+ENCODERS = ("encoder", "classifier", "projection")  # kinds
 VARIANTS = read_variants()
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (v.config, v.settings) for name, v in VARIANTS.items()}
 
