@@ -452,7 +452,7 @@ def positioned() -> list[Case]:
 
 def stretched() -> list[Case]:
     """Frequencies by the length of the text: at the original length and beyond, said by the segment or reached by the row itself."""
-    texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [4000, 1], [0, 64, 64]]]
+    texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [400, 1], [0, 64, 64]]]
     cases: list[Case] = []
     for head_dim, kind in ((32, 0), (64, 1), (96, 2), (80, 4)):
         long = {"original": 40, "long_base": 400.0}

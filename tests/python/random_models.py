@@ -140,7 +140,8 @@ def beginning(name: str) -> int:
     """How many of a decoder's ids have the golden's logits without those that follow: all where the rope follows the length of the text."""
     settings = VARIANTS[name].settings
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
-    return VARIANTS[name].ids if "long_factor" in rope or rope.get("rope_type") == "dynamic" else 40
+    dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
+    return VARIANTS[name].ids if dynamic or "long_factor" in rope else 40
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
