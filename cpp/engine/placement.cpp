@@ -118,11 +118,7 @@ class Planner {
     return rows;
   }
 
-  Program embedding_program() const {
-    Program program = model::body_program(d_, 0, 0, Output::hidden);
-    program.ops.resize(1);  // Embed alone
-    return program;
-  }
+  Program embedding_program() const { return model::body_program(d_, 0, 0, Output::hidden); }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
   Program classes_program() const { return model::body_program(d_, layers_ - 1, layers_, Output::classes); }
 
@@ -162,11 +158,23 @@ class Planner {
     return head;
   }
 
+  // In a stage that begins with `first`. A layer that reads keys and values of another one has a cache of them where no layer of the stage
+  // before it has; alone, as it was measured, it always has.
+  Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
+    Cost cost = parts.layers[layer];
+    const std::int32_t from = d_.config.layers[layer].attention.kv_from;
+    if (from < 0) return cost;
+    for (std::size_t l = layer; l > first && cost.page > 0; --l) {
+      if (static_cast<std::int32_t>(l - 1) == from || d_.config.layers[l - 1].attention.kv_from == from) cost.page = 0;
+    }
+    return cost;
+  }
+
   Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
     Cost sum;
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
-    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, parts.layers[layer]);
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer));
     if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
     return sum;
   }
@@ -261,7 +269,9 @@ class Planner {
                          .why = {}});
     };
     if (first == 0) row("embedding", parts.embedding, embedding_program());
-    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
+    for (std::size_t layer = first; layer < last; ++layer) {
+      row(str("layer ", layer), layer_cost(parts, first, layer), layer_program(layer));
+    }
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
     if (d_.labels > 0) row("classifier", parts.classifier, classes_program());

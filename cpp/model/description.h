@@ -38,6 +38,8 @@ struct Description {
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
+  // The one value of a vector of one.
+  float number(const Parameter& parameter) const { return weights.vectors[static_cast<std::size_t>(parameter.vector)].values.front(); }
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).

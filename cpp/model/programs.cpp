@@ -1,6 +1,7 @@
 #include "model/programs.h"
 
 #include <algorithm>
+#include <map>
 
 #include "core/error.h"
 #include "core/program_check.h"
@@ -15,8 +16,10 @@ class Builder {
   // `from_ids`: begins with the embedding, where the first layer is the model's first.
   Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
-    make_slots();
-    if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
+    last_ = last;
+    const bool embeds = first == 0 && from_ids;
+    make_slots(embeds ? c_.hidden_size : row_width(first));
+    if (embeds) embed(); else take_row(first);
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
     finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
     return std::move(program_);
@@ -55,14 +58,14 @@ class Builder {
   }
 
   // Slots are as wide as the widest layer needs; layers use their first columns.
-  void make_slots() {
+  void make_slots(std::int32_t row) {
     std::int32_t q = 0, qkv = 0, ffn = 0;
     for (const Layer& layer : c_.layers) {
       q = std::max(q, layer.attention.q_width());
       qkv = std::max(qkv, layer.attention.q_width() + 2 * layer.attention.kv_width());
       ffn = std::max(ffn, layer.feed_forward.width);
     }
-    x_ = slot(Rows::tokens, c_.hidden_size);
+    x_ = part(slot(Rows::tokens, row), 0, c_.hidden_size);
     h_ = slot(Rows::tokens, c_.hidden_size);
     qkv_ = slot(Rows::tokens, qkv);
     attended_ = slot(Rows::tokens, q);
@@ -86,11 +89,85 @@ class Builder {
     program_.ops.push_back(std::move(op));
   }
 
+  void scale(View in, View out, float by) { program_.ops.push_back(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
+
   void embed() {
     program_.ops.push_back(Embed{.out = x_, .tokens = d_.global(Role::token_embedding).matrix,
                                  .positions = d_.global(Role::position_embedding).matrix,
                                  .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
     if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), x_, x_);
+    if (c_.layer_inputs.width > 0) embed_inputs();
+  }
+
+  void embed_inputs() {
+    const LayerInputs& inputs = c_.layer_inputs;
+    inputs_ = slot(Rows::tokens, inputs_width(0));
+    const View projected = slot(Rows::tokens, inputs_.width);
+    program_.ops.push_back(
+        Embed{.out = inputs_, .tokens = d_.global(Role::inputs_embedding).matrix, .scale = inputs.embedding_scale});
+    Linear op = make_linear(x_, projected, {d_.global(Role::inputs_projection)});
+    op.scale = inputs.projection_scale;
+    program_.ops.push_back(std::move(op));
+    norm(d_.global(Role::inputs_norm), projected, inputs_, inputs_, inputs.width);
+  }
+
+  // ---------------------------------------------------------------- borders
+  // The row before a layer: hidden columns; keys, then values, of each layer before whose are read from there on; inputs of the layers from
+  // there on.
+  std::int32_t row_width(std::size_t border) const {
+    std::int32_t width = c_.hidden_size + inputs_width(border);
+    for (const std::size_t layer : read_beyond(border)) width += 2 * c_.layers[layer].attention.kv_width();
+    return width;
+  }
+  std::int32_t inputs_width(std::size_t border) const {
+    return c_.layer_inputs.width * static_cast<std::int32_t>(c_.layers.size() - border);
+  }
+  // Layers before the border whose keys and values layers from it on read.
+  std::vector<std::size_t> read_beyond(std::size_t border) const {
+    std::vector<std::size_t> layers;
+    for (std::size_t layer = border; layer < c_.layers.size(); ++layer) {
+      const std::int32_t from = c_.layers[layer].attention.kv_from;
+      if (from < 0 || static_cast<std::size_t>(from) >= border) continue;
+      if (std::find(layers.begin(), layers.end(), static_cast<std::size_t>(from)) == layers.end())
+        layers.push_back(static_cast<std::size_t>(from));
+    }
+    return layers;
+  }
+  // Do layers [first, last) read keys and values of this one?
+  bool read_in(std::size_t layer, std::size_t first, std::size_t last) const {
+    for (std::size_t other = first; other < last; ++other) {
+      if (c_.layers[other].attention.kv_from == static_cast<std::int32_t>(layer)) return true;
+    }
+    return false;
+  }
+
+  // What the stage before gave. Keys and values that layers of this stage read go to caches of its own.
+  void take_row(std::size_t border) {
+    program_.input = x_.slot;
+    std::int32_t col = c_.hidden_size;
+    for (const std::size_t layer : read_beyond(border)) {
+      const std::int32_t width = c_.layers[layer].attention.kv_width();
+      kept_[layer] = {x_.slot, col, 2 * width};
+      if (cached_ && read_in(layer, border, last_)) store(layer, {x_.slot, col, width}, {x_.slot, col + width, width});
+      col += 2 * width;
+    }
+    first_input_ = border;
+    if (c_.layer_inputs.width > 0) inputs_ = {x_.slot, col, inputs_width(border)};
+  }
+
+  View give_row(std::size_t border) {
+    const std::int32_t width = row_width(border);
+    if (width == c_.hidden_size && program_.slots[static_cast<std::size_t>(x_.slot)].width == width) return x_;
+    const View out = slot(Rows::tokens, width);
+    std::int32_t col = 0;
+    const auto copy = [&](const View& from) {
+      scale(from, {out.slot, col, from.width}, 1);
+      col += from.width;
+    };
+    copy(x_);
+    for (const std::size_t layer : read_beyond(border)) copy(kept_.at(layer));
+    if (const std::int32_t left = inputs_width(border); left > 0) copy({inputs_.slot, inputs_.col + inputs_.width - left, left});
+    return out;
   }
 
   // ---------------------------------------------------------------- a layer
@@ -101,6 +178,8 @@ class Builder {
     attention(layer);
     if (!l.parallel && l.feed_forward.norms.before) norm(d_.at(layer, Role::ffn_norm), x_, ffn_in = normed(l.feed_forward.norms));
     feed_forward(layer, ffn_in);
+    if (c_.layer_inputs.width > 0) add_input(layer);
+    if (l.scaled) scale(x_, x_, d_.number(d_.at(layer, Role::layer_scale)));
   }
 
   View normed(const Norms& norms) const { return norms.replace ? x_ : h_; }
@@ -119,12 +198,27 @@ class Builder {
     const View out = part(attended_, 0, a.q_width());
     View in = x_;
     if (a.norms.before) norm(d_.at(layer, Role::attn_norm), x_, in = normed(a.norms));
-    linear(in, part(qkv_, 0, v.col + v.width), {d_.at(layer, Role::q), d_.at(layer, Role::k), d_.at(layer, Role::v)});
+    project(layer, in, q, k, v);
+    if (a.value_norm && a.kv_from < 0) norm({}, a.value_is_key ? k : v, v, {}, a.head_dim);
     if (!a.norm_after_rope) norm_heads(layer, q, k);
     turn(a, q, k);
     if (a.norm_after_rope) norm_heads(layer, q, k);
-    attend(a, q, k, v, out);
+    attend(layer, q, k, v, out);
+    keep(layer, k);
     close_branch(out, layer, Role::attn_out, a.norms, Role::attn_branch_norm, Role::attn_residual_norm);
+  }
+
+  // Queries, keys and values as far as the layer has them, side by side: one product.
+  void project(std::size_t layer, const View& in, const View& q, const View& k, const View& v) {
+    const Attention& a = c_.layers[layer].attention;
+    const Parameter &of_q = d_.at(layer, Role::q), &of_k = d_.at(layer, Role::k);
+    if (a.kv_from >= 0) {
+      linear(in, q, {of_q});
+    } else if (a.value_is_key) {
+      linear(in, part(q, 0, k.col + k.width), {of_q, of_k});
+    } else {
+      linear(in, part(q, 0, v.col + v.width), {of_q, of_k, d_.at(layer, Role::v)});
+    }
   }
 
   void norm_heads(std::size_t layer, const View& q, const View& k) {
@@ -132,7 +226,7 @@ class Builder {
     if (a.qk_norm == QkNorm::none) return;
     const std::int32_t group = a.qk_norm == QkNorm::head ? a.head_dim : 0;
     norm(d_.at(layer, Role::q_norm), q, q, {}, group);
-    norm(d_.at(layer, Role::k_norm), k, k, {}, group);
+    if (a.kv_from < 0) norm(d_.at(layer, Role::k_norm), k, k, {}, group);
   }
 
   void turn(const Attention& a, const View& q, const View& k) {
@@ -141,22 +235,52 @@ class Builder {
       program_.ops.push_back(Rope{.x = q, .head_dim = a.head_dim, .table = table, .temperature = a.temperature,
                                   .temperature_length = a.temperature_length});
     }
-    if (a.rope >= 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
+    if (a.rope >= 0 && a.kv_from < 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
   }
 
-  void attend(const Attention& a, const View& q, const View& k, const View& v, const View& out) {
+  void attend(std::size_t layer, const View& q, const View& k, const View& v, const View& out) {
+    const Attention& a = c_.layers[layer].attention;
     Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
               .softcap = a.softcap};
     if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
     if (cached_) {
-      op.cache = static_cast<CacheId>(program_.caches.size());
-      program_.caches.push_back({a.kv_heads, a.head_dim});
-      program_.ops.push_back(Store{.k = k, .v = v, .cache = op.cache});
-    } else {
+      if (a.kv_from < 0) store(layer, k, v);
+      op.cache = caches_.at(a.kv_from < 0 ? layer : static_cast<std::size_t>(a.kv_from));
+    } else if (a.kv_from < 0) {
       op.k = k;
       op.v = v;
+    } else {
+      const View kept = kept_.at(static_cast<std::size_t>(a.kv_from));
+      op.k = part(kept, kept.col, a.kv_width());
+      op.v = part(kept, kept.col + a.kv_width(), a.kv_width());
     }
     program_.ops.push_back(op);
+  }
+
+  // Keys and values of a layer go to a cache of this program.
+  void store(std::size_t layer, const View& k, const View& v) {
+    const Attention& a = c_.layers[layer].attention;
+    caches_[layer] = static_cast<CacheId>(program_.caches.size());
+    program_.caches.push_back({a.kv_heads, a.head_dim});
+    program_.ops.push_back(Store{.k = k, .v = v, .cache = caches_[layer]});
+  }
+
+  // Keys and values that no cache keeps for those who read them: layers of another stage, and without caches all layers.
+  void keep(std::size_t layer, const View& k) {
+    if (!read_in(layer, cached_ ? last_ : layer + 1, c_.layers.size())) return;
+    kept_[layer] = slot(Rows::tokens, 2 * k.width);
+    scale(part(k, k.col, 2 * k.width), kept_[layer], 1);  // v lies beside k
+  }
+
+  void add_input(std::size_t layer) {
+    const std::int32_t width = c_.layer_inputs.width;
+    if (!gate_) gate_ = slot(Rows::tokens, width);
+    const View input = part(inputs_, inputs_.col + static_cast<std::int32_t>(layer - first_input_) * width, width);
+    linear(x_, gate_, {d_.at(layer, Role::input_gate)});
+    program_.ops.push_back(Multiply{.a = input, .b = gate_, .out = input, .activation = c_.layers[layer].feed_forward.activation,
+                                    .scale = c_.layer_inputs.scale});
+    linear(input, h_, {d_.at(layer, Role::input_out)});
+    norm(d_.at(layer, Role::input_norm), h_, x_, x_);
   }
 
   void feed_forward(std::size_t layer, const View& in) {
@@ -195,7 +319,7 @@ class Builder {
     const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
     if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
     switch (output) {
-      case Output::hidden: case Output::tokens: return give(x_);
+      case Output::hidden: case Output::tokens: return give(give_row(last_));
       case Output::selected: {
         const View out = slot(Rows::selected, c_.hidden_size);
         program_.ops.push_back(Select{.in = x_, .out = out});
@@ -228,7 +352,12 @@ class Builder {
   const Config& c_;
   Program program_;
   bool cached_ = false;
+  std::size_t last_ = 0;                       // layer after this program's
   View x_, h_, qkv_, attended_, ffn_, beside_;
+  std::map<std::size_t, CacheId> caches_;      // of this program, by layer
+  std::map<std::size_t, View> kept_;           // keys, then values, of layers, where no cache keeps them
+  View inputs_, gate_;                         // of layers from first_input_ on
+  std::size_t first_input_ = 0;
 };
 
 }  // namespace
