@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// out = a * activation(b), where each column of b serves `span` neighbouring columns of a; MultiplyParams in params.h.
+// out = scale * a * activation(b), where each column of b serves `span` neighbouring columns of a; without b (span 0), scale * a.
+// MultiplyParams in params.h.
 #define PUSH MultiplyParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -15,7 +16,7 @@ void main() {
   [[unroll]] for (uint i = 0; i < kMultiplyPerLane; ++i) {
     const uint c = first + i * LANES + LANE;
     if (c >= p.width) continue;
-    const float factor = activate(p.activation, b[p.b_at + row * p.b_stride + c / p.span], vec2(0));
+    const float factor = p.span == 0 ? p.scale : p.scale * activate(p.activation, b[p.b_at + row * p.b_stride + c / p.span], vec2(0));
     y[p.out_at + row * p.out_stride + c] = a[p.a_at + row * p.a_stride + c] * factor;
   }
 }

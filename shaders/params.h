@@ -146,13 +146,15 @@ PUMICE_CONSTANT(kNormRms, 0);    // NormKind (number() in vulkan/numbers.h)
 PUMICE_CONSTANT(kNormLayer, 1);
 
 // ---------------------------------------------------------------- Multiply: multiply.comp
-// out[r][c] = a[r][c] * activation(b[r][c / span]), span = a's columns for each of b's. a and out may be the same range.
+// out[r][c] = scale * a[r][c] * activation(b[r][c / span]), span = a's columns for each of b's; 0: no b, scale * a[r][c]. a and out may be
+// the same range.
 // groups = rows * blocks, blocks = ceil(width / (LANES * kMultiplyPerLane)). Bindings: 0 a, 1 b, 2 out.
 struct MultiplyParams {
   uint first_group, groups;
   uint blocks, width, span;
   uint a_at, a_stride, b_at, b_stride, out_at, out_stride;
   uint activation;  // pumice::Activation, not xielu
+  float scale;
 };
 PUMICE_CONSTANT(kMultiplyPerLane, 4);
 

@@ -29,7 +29,8 @@ and each [offset, factor] of 'halves' becomes the half float of float32(factor *
 So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
 Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, its bias and a product's 0.5 * normal, in float32; a gate's before up's.
 linear: scale 1, softcap 0 (none) where not given; alphas: alpha_p and alpha_n of xielu.
-multiply: in is a; b, of width / repeat columns, follows it; with in_place, out is a.
+multiply: in is a; b, of width / repeat columns, follows it, where repeat is not 0; with in_place, out is a. scale 1 where not given.
+norm: without a weight where that is false.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
@@ -391,6 +392,46 @@ def multiplies() -> list[Case]:
     ]
 
 
+def scaled() -> list[Case]:
+    """Products with a number of their own, and rows times that number alone."""
+    scales, tokens = cycle([0.25, -1.5, 3.0, 1.0, 0.7071]), cycle(TOKENS)
+    return [
+        {
+            "op": "multiply",
+            "width": width,
+            "repeat": repeat,
+            "tokens": next(tokens),
+            "activation": activation,
+            "scale": next(scales),
+            "in_place": n % 2 == 0,
+            "spread": 1.0,
+            "pad": PADS[n % 3],
+            "nmse": EXACT,
+            "floor": 0.1,
+        }
+        for n, (width, repeat, activation) in enumerate(
+            [(width, 0, "none") for width in (1, 15, 33, 64, 384, 1025, 4096)]
+            + [(256, 1, "gelu_tanh"), (33, 1, "silu"), (96, 32, "sigmoid"), (15, 5, "none"), (1025, 1025, "gelu_tanh")]
+        )
+    ]
+
+
+def plain_norms() -> list[Case]:
+    """Norms without weights: whole rows, and heads (Gemma 4's values)."""
+    cases = []
+    for kind in ("rms", "layer"):
+        for n, (width, group) in enumerate([(1, 0), (33, 0), (768, 0), (4096, 0), (256, 64), (96, 32), (240, 80), (15, 5), (1024, 512)]):
+            case = {"op": "norm", "kind": kind, "width": width, "group": group, "tokens": TOKENS[n], "weight": False, "bias": False}
+            case |= {
+                "add": ["none", "other", "out"][n % 3],
+                "in_place": n % 3 == 0,
+                "eps": [1e-6, 1e-5][n % 2],
+                "spread": [1.0, 100.0][n % 2],
+            }
+            cases.append(case | {"offset": 0.0, "pad": PADS[n % 3], "nmse": 1e-8 if kind == "layer" else EXACT, "floor": 0.1})
+    return cases
+
+
 def temperatures() -> list[Case]:
     """q times 1 + temperature ln(1 + floor(position / length)), with and without turning."""
     kinds = cycle([(0.1, 16), (0.25, 256), (-0.05, 3), (0.1, 8192)])
@@ -486,6 +527,8 @@ def main() -> None:
         + stores()
         + positioned()
         + stretched()
+        + scaled()
+        + plain_norms()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -92,12 +92,13 @@ struct GatedLinear {
   Activation activation = Activation::silu;
 };
 
-// out = a * activation(b), elementwise. Each column of `b` serves a.width / b.width neighbouring columns of `a`: b may be as wide as a, one
-// column per head, or one column. `out` may be the same view as `a`.
+// out = scale * a * activation(b), elementwise; without `b`, scale * a. Each column of `b` serves a.width / b.width neighbouring columns of
+// `a`: b may be as wide as a, one column per head, or one column. `out` may be the same view as `a`.
 struct Multiply {
   static constexpr std::string_view kName = "Multiply";
   View a, b, out;
-  Activation activation = Activation::none;
+  Activation activation = Activation::none;  // of b
+  float scale = 1.0f;                        // a number that each layer has learned (Gemma 4's layer_scalar)
 };
 
 // Pair j of a head turns by position * inv_freq[j] (Su et al. 2021). Pairs are (j, j + dims/2), or (2j, 2j+1) when interleaved. cos and sin

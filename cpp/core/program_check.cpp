@@ -89,12 +89,14 @@ class ProgramCheck {
 
   void operator()(const Multiply& op) {
     read(op.a, "a");
-    read(op.b, "b", rows_of(op.a));
+    if (op.b) read(op.b, "b", rows_of(op.a));
     apart_or_same(op.a, op.out, "a", "out");
     apart(op.b, op.out, "b", "out");
     check(op.a.width == op.out.width, "`a` is ", op.a.width, " wide, `out` ", op.out.width);
-    check(op.a.width % op.b.width == 0, "`b` of ", op.b.width, " columns does not divide `a` of ", op.a.width);
+    check(!op.b || op.a.width % op.b.width == 0, "`b` of ", op.b.width, " columns does not divide `a` of ", op.a.width);
+    check(op.b || op.activation == Activation::none, "an activation without a `b`");
     check(op.activation != Activation::xielu, "xielu belongs to Linear");
+    check(std::isfinite(op.scale), "scale ", op.scale);
     write(op.out, "out", rows_of(op.a));
   }
 

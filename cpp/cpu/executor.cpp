@@ -541,9 +541,13 @@ class BatchRun final : public Job {
   std::int64_t tasks(const MultiplyStep& s) { return row_tasks(slot(s.op.a).rows, s.op.a.width); }
   void run(const MultiplyStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index);
-    const std::int64_t n = s.op.b.width, repeat = s.op.a.width / n;
+    const Multiply& op = s.op;
     for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-      kernels_.rows.multiply(row(s.op.a, r), row(s.op.b, r), s.op.activation, n, repeat, row(s.op.out, r));
+      if (op.b) {
+        kernels_.rows.multiply(row(op.a, r), row(op.b, r), op.activation, op.scale, op.b.width, op.a.width / op.b.width, row(op.out, r));
+      } else {
+        kernels_.rows.scale_add(row(op.a, r), op.scale, nullptr, nullptr, op.a.width, row(op.out, r));
+      }
     }
   }
 

@@ -142,8 +142,8 @@ struct RowKernels {
   void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Finish& finish);
   // gate = activation(gate + gate_bias) * (up + up_bias), n values; biases may be null.
   void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
-  // out = a * activation(b), n values of b, each of which serves `repeat` neighbours in a and out; out may be a.
-  void (*multiply)(const float* a, const float* b, Activation activation, std::int64_t n, std::int64_t repeat, float* out);
+  // out = a * activation(b) * scale, n values of b, each of which serves `repeat` neighbours in a and out; out may be a.
+  void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
   // out = scale * x (+ a) (+ b); a and b may be null.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
   // Turns one head in place; cos and sin hold dims / 2 values.

@@ -168,7 +168,7 @@ class SelfTest {
       k.rows.gate(out, other.data(), other.data(), x.data(), Activation::silu, kCols);
     });
     check("multiply", kCols,
-          [&](const Kernels& k, float* out) { k.rows.multiply(x.data(), other.data(), Activation::sigmoid, kCols / 8, 8, out); });
+          [&](const Kernels& k, float* out) { k.rows.multiply(x.data(), other.data(), Activation::sigmoid, 0.8f, kCols / 8, 8, out); });
   }
 
   void attention() {

@@ -205,9 +205,12 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
   const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
   std::vector<float> end(rows);
   const auto lease = runtime.lanes.take(Crew::team, cancel);
-  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> hidden) {
+  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> given) {
+    const std::size_t stride = given.size() / ids.size();  // rows between layers may have more columns, behind these
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (static_cast<std::size_t>(layers[i]) == stage) std::copy_n(hidden.begin(), rows, out.begin() + static_cast<std::ptrdiff_t>(i * rows));
+      if (static_cast<std::size_t>(layers[i]) != stage) continue;
+      for (std::size_t r = 0; r < ids.size(); ++r)
+        std::ranges::copy(given.subspan(r * stride, width), out.subspan(i * rows + r * width).begin());
     }
   });
 }

@@ -118,12 +118,7 @@ class Planner {
     return rows;
   }
 
-  Program embedding_program() const {
-    Program program = model::body_program(d_, 0, 0, Output::hidden);
-    program.ops.resize(1);  // Embed alone
-    program.output = std::get<Embed>(program.ops.front()).out.slot;
-    return program;
-  }
+  Program embedding_program() const { return model::body_program(d_, 0, 0, Output::hidden); }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
   bool has_classifier() const { return d_.labels > 0 || d_.global(Role::projection).present(); }
   Program classes_program() const {
@@ -166,18 +161,24 @@ class Planner {
     return head;
   }
 
-  // Of a device whose first layer is `first`: layers that share their weights (ALBERT) have them once.
-  Cost layer_cost(const Parts& parts, std::size_t layer, std::size_t first) const {
-    Cost one = parts.layers[layer];
-    if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) one.weights = 0;
-    return one;
+  // In a stage that begins with `first`. Layers that share their weights (ALBERT) have them once. A layer that reads keys and values of another
+  // one has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
+  Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
+    Cost cost = parts.layers[layer];
+    if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) cost.weights = 0;
+    const std::int32_t from = d_.config.layers[layer].attention.kv_from;
+    if (from < 0) return cost;
+    for (std::size_t l = layer; l > first && cost.page > 0; --l) {
+      if (static_cast<std::int32_t>(l - 1) == from || d_.config.layers[l - 1].attention.kv_from == from) cost.page = 0;
+    }
+    return cost;
   }
 
   Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
     Cost sum;
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
-    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, layer, first));
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer));
     if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
     return sum;
   }
@@ -272,7 +273,9 @@ class Planner {
                          .why = {}});
     };
     if (first == 0) row("embedding", parts.embedding, embedding_program());
-    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), layer_cost(parts, layer, first), layer_program(layer));
+    for (std::size_t layer = first; layer < last; ++layer) {
+      row(str("layer ", layer), layer_cost(parts, first, layer), layer_program(layer));
+    }
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
     if (has_classifier()) row(d_.labels > 0 ? "classifier" : "projection", parts.classifier, classes_program());

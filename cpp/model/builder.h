@@ -1,10 +1,12 @@
-// A program while it is written: its slots, what every part of it adds, and its ends (embedding, pooling, classifier, head), which are in
-// ends.cpp. The layers between them: programs.cpp.
+// A program while it is written: its slots, what every part of it adds, its ends (embedding, pooling, classifier, head), which are in ends.cpp,
+// and what layers get from others than the one before them: borders.cpp. The layers themselves: programs.cpp.
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "model/programs.h"
 
@@ -40,19 +42,43 @@ class Builder {
     program_.ops.push_back(std::move(op));
   }
 
+  void scale(View in, View out, float by) { program_.ops.push_back(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
+
   void embed();                                        // ids to x_
   void finish_body(Output output, PoolKind pooling);   // x_ to what the body gives
+
+  // The row before a layer: hidden columns; keys, then values, of each layer before whose are read from there on; LayerInputs of the layers
+  // from there on.
+  std::int32_t row_width(std::size_t border) const;
+  void take_row(std::size_t border);  // of the stage before. Keys and values that layers of this stage read go to caches of its own
+  View give_row(std::size_t border);
+
+  void store(std::size_t layer, const View& k, const View& v);  // to a cache of this program
+  // Keys and values that no cache keeps for those who read them: layers of another stage, and without caches all layers. v lies beside k.
+  void keep(std::size_t layer, const View& k);
+  View input_of(std::size_t layer) const;  // its columns of LayerInputs
 
   const Description& d_;
   const Config& c_;
   Program program_;
-  View x_, h_;  // hidden rows, and normalised ones
+  bool cached_ = false;
+  std::size_t last_ = 0;                   // the layer after this program's
+  View x_, h_;                             // hidden rows, and normalised ones
+  std::map<std::size_t, CacheId> caches_;  // of this program, by layer
+  std::map<std::size_t, View> kept_;       // keys, then values, of layers, where no cache keeps them
 
  private:
+  void embed_inputs();
+  std::int32_t inputs_width(std::size_t border) const;
+  std::vector<std::size_t> read_beyond(std::size_t border) const;
+  bool read_in(std::size_t layer, std::size_t first, std::size_t last) const;
   void give(const View& out) { program_.output = out.slot; }
   View pool(View in, PoolKind kind);
   View projected(View row);
   View classify();
+
+  View inputs_;  // LayerInputs of the layers from first_input_ on
+  std::size_t first_input_ = 0;
 };
 
 }  // namespace pumice::model

@@ -39,6 +39,14 @@ struct TextEnd {
   std::int32_t id = 0;  // of `token`
 };
 
+// What each layer gets of a token besides the row (Gemma 4 E2B, E4B): `width` columns for each layer of
+//   scale * (norm(projection_scale * row * W^T) + embedding_scale * table[id])
+// of the embedded row. The layer gates them by its row and adds what it makes of them.
+struct LayerInputs {
+  std::int32_t width = 0;  // 0: nothing
+  float embedding_scale = 1, projection_scale = 1, scale = 1;
+};
+
 struct Config {
   const Family* family = nullptr;
   bool gguf = false;
@@ -46,6 +54,7 @@ struct Config {
   std::int64_t n_ctx = 0;  // positions the model was trained for
   std::vector<Layer> layers;
   std::vector<RopeTable> ropes;  // distinct; Attention::rope names one
+  bool rope_factors = false;     // a GGUF file must have the tensor that divides the first one's frequencies
   std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
   PositionBuckets position_buckets;  // of layers with PositionBias::buckets, one table for all
   // norms
@@ -57,6 +66,7 @@ struct Config {
   // ends
   float embedding_scale = 1;
   std::int32_t embedding_size = 0;    // width of the tables where their rows are mapped to hidden_size (ALBERT, ELECTRA); 0: hidden_size
+  LayerInputs layer_inputs;
   bool embedding_norm = false;        // on the embedded rows
   bool learned_positions = false;     // a table of positions is added
   std::int32_t position_offset = 0;   // row of that table for position 0 (RoBERTa, OPT: 2)

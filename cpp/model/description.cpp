@@ -94,8 +94,11 @@ class Resolver {
     const auto norm_if = [&](bool asked) { return yes_if(asked && c.norm_weight); };
     const Norms &attention = l.attention.norms, &feed_forward = l.feed_forward.norms;
     switch (role) {
-      case Role::token_embedding: case Role::q: case Role::k: case Role::v: case Role::attn_out: case Role::up: case Role::down:
-        return Need::yes;
+      case Role::token_embedding: case Role::q: case Role::attn_out: case Role::up: case Role::down: return Need::yes;
+      case Role::v: return yes_if(!l.attention.value_is_key && l.attention.kv_from < 0);
+      case Role::k: return yes_if(l.attention.kv_from < 0);
+      case Role::inputs_embedding: case Role::inputs_projection: case Role::inputs_norm: case Role::input_gate: case Role::input_out:
+      case Role::input_norm: return yes_if(c.layer_inputs.width > 0);
       case Role::position_embedding: return yes_if(c.learned_positions);
       case Role::type_embedding: return !c.token_types ? Need::no : c.gguf ? Need::maybe : Need::yes;
       case Role::embedding_norm: return norm_if(c.embedding_norm);
@@ -104,11 +107,13 @@ class Resolver {
       case Role::attn_norm: return norm_if(attention.before);
       case Role::attn_branch_norm: return norm_if(attention.branch);
       case Role::attn_residual_norm: return norm_if(attention.sum);
-      case Role::q_norm: case Role::k_norm: return yes_if(l.attention.qk_norm != QkNorm::none);
+      case Role::q_norm: return yes_if(l.attention.qk_norm != QkNorm::none);
+      case Role::k_norm: return yes_if(l.attention.qk_norm != QkNorm::none && l.attention.kv_from < 0);
       case Role::ffn_norm: return norm_if(feed_forward.before);
       case Role::ffn_branch_norm: return norm_if(feed_forward.branch);
       case Role::ffn_residual_norm: return norm_if(feed_forward.sum);
       case Role::gate: return yes_if(l.feed_forward.gated);
+      case Role::layer_scale: return yes_if(l.scaled);
       case Role::final_norm: return norm_if(c.final_norm);
       case Role::head: return c.has_head ? Need::maybe : Need::no;
       case Role::projection: return c.projection ? Need::maybe : Need::no;
@@ -143,6 +148,7 @@ class Resolver {
     const Layer& l = of_layer(role) ? c.layers[layer] : role == Role::position_bias ? c.layers.front() : none;
     const Attention& a = l.attention;
     const std::int64_t hidden = c.hidden_size, embedding = c.embedding_size > 0 ? c.embedding_size : hidden;
+    const std::int64_t inputs = c.layer_inputs.width * static_cast<std::int64_t>(c.layers.size());
     const auto qk_norm = [&](std::int64_t width) {
       return std::pair<std::int64_t, std::int64_t>(a.qk_norm == QkNorm::whole ? width : a.head_dim, 0);
     };
@@ -161,8 +167,15 @@ class Resolver {
       case Role::head_dense: return {hidden, hidden};
       case Role::q_norm: return qk_norm(a.q_width());
       case Role::k_norm: return qk_norm(a.kv_width());
+      case Role::inputs_embedding: return {d_.vocab_size, inputs};
+      case Role::inputs_projection: return {inputs, hidden};
+      case Role::inputs_norm: return {c.layer_inputs.width, 0};
+      case Role::input_gate: return {c.layer_inputs.width, hidden};
+      case Role::input_out: return {hidden, c.layer_inputs.width};
+      case Role::layer_scale: return {1, 0};
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
-      case Role::ffn_residual_norm: case Role::final_norm: case Role::head_norm: return {hidden, 0};
+      case Role::ffn_residual_norm: case Role::input_norm: case Role::final_norm:
+      case Role::head_norm: return {hidden, 0};
     }
     fail(ErrorKind::unsupported_model, "a role without a shape");
   }
@@ -215,11 +228,17 @@ class Resolver {
     return names;
   }
 
+  bool bare(const TensorName& name) const { return name.bare && !config().gguf; }
+
   // BERT checkpoints of 2018 call a LayerNorm's weight and bias gamma and beta.
-  const files::TensorInfo* find(const std::vector<std::string>& names, std::string_view suffix, std::string_view old_suffix) const {
-    for (const std::string& name : names) {
-      if (const auto* found = file_->find(str(name, ".", suffix))) return found;
-      if (const auto* found = file_->find(str(name, ".", old_suffix))) return found;
+  const files::TensorInfo* find(const TensorName& name, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
+    for (const std::string& begin : in_file(name, layer)) {
+      if (bare(name)) {
+        if (const auto* found = suffix == "weight" ? file_->find(begin) : nullptr) return found;
+        continue;
+      }
+      if (const auto* found = file_->find(str(begin, ".", suffix))) return found;
+      if (const auto* found = file_->find(str(begin, ".", old_suffix))) return found;
     }
     return nullptr;
   }
@@ -231,7 +250,7 @@ class Resolver {
   };
   Found find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
     for (const TensorName& name : names_of(role)) {
-      if (const auto* tensor = find(in_file(name, layer), suffix, old_suffix)) return {name, tensor};
+      if (const auto* tensor = find(name, layer, suffix, old_suffix)) return {name, tensor};
     }
     return {};
   }
@@ -278,7 +297,8 @@ class Resolver {
       fail(ErrorKind::unsupported_model, file_->path(), ": files of this kind have no place for a tensor that \"", config().family->name,
            "\" needs (role ", index(role), ")");
     }
-    return str(in_file(names.front(), layer).front(), ".", suffix);
+    const std::string begin = in_file(names.front(), layer).front();
+    return bare(names.front()) ? begin : str(begin, ".", suffix);
   }
 
   // Of the rows that `role` has in the tensor; a run of 0 means all of them.
@@ -352,7 +372,8 @@ class Resolver {
     d_.weights.matrices.push_back(std::move(matrix));
     const auto id = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
     matrices_[key] = id;
-    const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding;
+    const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding ||
+                           role == Role::inputs_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
@@ -436,6 +457,7 @@ class Resolver {
   // llama.cpp writes Llama 3.1's rope scaling as one factor for each frequency, and longrope's as two sets of them.
   void read_rope_factors() {
     if (!config().gguf || config().ropes.empty()) return;
+    if (config().rope_factors && !file_->find("rope_freqs.weight")) missing("rope_freqs.weight");
     RopeTable& rope = d_.config.ropes.front();
     for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name, rope.inv_freq);
     if (rope.long_inv_freq.empty()) return;

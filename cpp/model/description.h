@@ -44,6 +44,8 @@ struct Description {
     return projection == MatrixId::none ? config.hidden_size : matrix(projection).rows;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
+  // The one value of a vector of one.
+  float number(const Parameter& parameter) const { return weights.vectors[static_cast<std::size_t>(parameter.vector)].values.front(); }
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).

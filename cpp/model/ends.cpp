@@ -10,13 +10,14 @@ void Builder::embed() {
                                .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
   if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), rows, rows);
   if (c_.embedding_size > 0) linear(rows, x_, {d_.global(Role::embedding_map)});
+  if (c_.layer_inputs.width > 0) embed_inputs();
 }
 
 void Builder::finish_body(Output output, PoolKind pooling) {
   const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
   if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
   switch (output) {
-    case Output::hidden: case Output::tokens: return give(x_);
+    case Output::hidden: case Output::tokens: return give(give_row(last_));
     case Output::selected: {
       const View out = slot(Rows::selected, c_.hidden_size);
       program_.ops.push_back(Select{.in = x_, .out = out});

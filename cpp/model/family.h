@@ -15,19 +15,22 @@ namespace pumice::model {
 enum class Role : std::uint8_t {
   token_embedding, position_embedding, type_embedding, embedding_norm, embedding_map,
   position_bias,  // by buckets of distances
+  inputs_embedding, inputs_projection, inputs_norm,  // of LayerInputs
   // once a layer: attention
   attn_norm, q, k, v, q_norm, k_norm, attn_out,
   attn_branch_norm,    // on the branch, before it is added
   attn_residual_norm,  // on the sum
   // once a layer: feed-forward
   ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
+  input_gate, input_out, input_norm,  // of LayerInputs
+  layer_scale,  // one number
   // after the layers
   final_norm, head,
   projection,  // of a pooled row
   classifier, head_dense, head_norm,  // of a sequence classifier: in the order in which they are looked for, computed the other way round
 };
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::head_norm) + 1;
-constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::ffn_residual_norm; }
+constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::layer_scale; }
 
 // Where a role lies inside a tensor that several share. All are rows of the tensor.
 enum class Fused : std::uint8_t {
@@ -44,6 +47,7 @@ struct TensorName {
   std::string_view safetensors;  // after the prefix
   Fused fused = Fused::no;
   bool transposed = false;       // in safetensors: a row per input (GPT-2's Conv1D)
+  bool bare = false;             // in safetensors: without ".weight", and without a bias
 };
 
 // Another name for a key of config.json.

@@ -27,6 +27,9 @@ struct Attention {
   float scale = 0, softcap = 0;
   QkNorm qk_norm = QkNorm::none;
   bool norm_after_rope = false;  // of queries and keys (Hunyuan)
+  bool value_norm = false;       // of each head of values, without weights (Gemma 4)
+  bool value_is_key = false;     // no matrix for values: they are what that of keys gives, before norm and rope
+  std::int32_t kv_from = -1;     // the layer before whose keys and values it reads, having none of its own (Gemma 4); -1: its own
   float temperature = 0;         // of queries, as in Rope
   std::int32_t temperature_length = 0;
   PositionBias position_bias = PositionBias::none;
@@ -53,6 +56,7 @@ struct Layer {
   bool parallel = false;
   bool windowed = false;  // of the kind that has a window in this family, which may be wider than the context
   float branch_scale = 1;  // of what each branch adds (Granite, MiniCPM)
+  bool scaled = false;     // in the end all of the row is multiplied by a number that the layer has learned (Gemma 4)
 };
 
 }  // namespace pumice::model

@@ -16,8 +16,10 @@ class Body : public Builder {
   // `from_ids`: begins with the embedding, where the first layer is the model's first.
   Program build(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
-    make_slots();
-    if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
+    last_ = last;
+    const bool embeds = first == 0 && from_ids;
+    make_slots(embeds ? c_.hidden_size : row_width(first));
+    if (embeds) embed(); else take_row(first);
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
     finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
     return std::move(program_);
@@ -25,14 +27,14 @@ class Body : public Builder {
 
  private:
   // Slots are as wide as the widest layer needs; layers use their first columns.
-  void make_slots() {
+  void make_slots(std::int32_t row) {
     std::int32_t q = 0, qkv = 0, ffn = 0;
     for (const Layer& layer : c_.layers) {
       q = std::max(q, layer.attention.q_width());
       qkv = std::max(qkv, layer.attention.q_width() + 2 * layer.attention.kv_width());
       ffn = std::max(ffn, layer.feed_forward.width);
     }
-    x_ = slot(Rows::tokens, c_.hidden_size);
+    x_ = part(slot(Rows::tokens, row), 0, c_.hidden_size);
     h_ = slot(Rows::tokens, c_.hidden_size);
     qkv_ = slot(Rows::tokens, qkv);
     attended_ = slot(Rows::tokens, q);
@@ -47,6 +49,8 @@ class Body : public Builder {
     attention(layer);
     if (!l.parallel && l.feed_forward.norms.before) norm(d_.at(layer, Role::ffn_norm), x_, ffn_in = normed(l.feed_forward.norms));
     feed_forward(layer, ffn_in);
+    if (c_.layer_inputs.width > 0) add_input(layer);
+    if (l.scaled) scale(x_, x_, d_.number(d_.at(layer, Role::layer_scale)));
   }
 
   View normed(const Norms& norms) const { return norms.replace ? x_ : h_; }
@@ -65,12 +69,27 @@ class Body : public Builder {
     const View out = part(attended_, 0, a.q_width());
     View in = x_;
     if (a.norms.before) norm(d_.at(layer, Role::attn_norm), x_, in = normed(a.norms));
-    linear(in, part(qkv_, 0, v.col + v.width), {d_.at(layer, Role::q), d_.at(layer, Role::k), d_.at(layer, Role::v)});
+    project(layer, in, q, k, v);
+    if (a.value_norm && a.kv_from < 0) norm({}, a.value_is_key ? k : v, v, {}, a.head_dim);
     if (!a.norm_after_rope) norm_heads(layer, q, k);
     turn(a, q, k);
     if (a.norm_after_rope) norm_heads(layer, q, k);
-    attend(a, q, k, v, out);
+    attend(layer, q, k, v, out);
+    keep(layer, k);
     close_branch(out, layer, Role::attn_out, a.norms, Role::attn_branch_norm, Role::attn_residual_norm);
+  }
+
+  // Queries, keys and values as far as the layer has them, side by side: one product.
+  void project(std::size_t layer, const View& in, const View& q, const View& k, const View& v) {
+    const Attention& a = c_.layers[layer].attention;
+    const Parameter &of_q = d_.at(layer, Role::q), &of_k = d_.at(layer, Role::k);
+    if (a.kv_from >= 0) {
+      linear(in, q, {of_q});
+    } else if (a.value_is_key) {
+      linear(in, part(q, 0, k.col + k.width), {of_q, of_k});
+    } else {
+      linear(in, part(q, 0, v.col + v.width), {of_q, of_k, d_.at(layer, Role::v)});
+    }
   }
 
   void norm_heads(std::size_t layer, const View& q, const View& k) {
@@ -78,7 +97,7 @@ class Body : public Builder {
     if (a.qk_norm == QkNorm::none) return;
     const std::int32_t group = a.qk_norm == QkNorm::head ? a.head_dim : 0;
     norm(d_.at(layer, Role::q_norm), q, q, {}, group);
-    norm(d_.at(layer, Role::k_norm), k, k, {}, group);
+    if (a.kv_from < 0) norm(d_.at(layer, Role::k_norm), k, k, {}, group);
   }
 
   void turn(const Attention& a, const View& q, const View& k) {
@@ -87,10 +106,11 @@ class Body : public Builder {
       program_.ops.push_back(Rope{.x = q, .head_dim = a.head_dim, .table = table, .temperature = a.temperature,
                                   .temperature_length = a.temperature_length});
     }
-    if (a.rope >= 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
+    if (a.rope >= 0 && a.kv_from < 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
   }
 
-  void attend(const Attention& a, const View& q, const View& k, const View& v, const View& out) {
+  void attend(std::size_t layer, const View& q, const View& k, const View& v, const View& out) {
+    const Attention& a = c_.layers[layer].attention;
     Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
               .softcap = a.softcap};
     if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
@@ -99,14 +119,28 @@ class Body : public Builder {
       op.reach = d_.position_reach;
     }
     if (cached_) {
-      op.cache = static_cast<CacheId>(program_.caches.size());
-      program_.caches.push_back({a.kv_heads, a.head_dim});
-      program_.ops.push_back(Store{.k = k, .v = v, .cache = op.cache});
-    } else {
+      if (a.kv_from < 0) store(layer, k, v);
+      op.cache = caches_.at(a.kv_from < 0 ? layer : static_cast<std::size_t>(a.kv_from));
+    } else if (a.kv_from < 0) {
       op.k = k;
       op.v = v;
+    } else {
+      const View kept = kept_.at(static_cast<std::size_t>(a.kv_from));
+      op.k = part(kept, kept.col, a.kv_width());
+      op.v = part(kept, kept.col + a.kv_width(), a.kv_width());
     }
     program_.ops.push_back(op);
+  }
+
+  void add_input(std::size_t layer) {
+    const std::int32_t width = c_.layer_inputs.width;
+    if (!gate_) gate_ = slot(Rows::tokens, width);
+    const View input = input_of(layer);
+    linear(x_, gate_, {d_.at(layer, Role::input_gate)});
+    program_.ops.push_back(Multiply{.a = input, .b = gate_, .out = input, .activation = c_.layers[layer].feed_forward.activation,
+                                    .scale = c_.layer_inputs.scale});
+    linear(input, h_, {d_.at(layer, Role::input_out)});
+    norm(d_.at(layer, Role::input_norm), h_, x_, x_);
   }
 
   void feed_forward(std::size_t layer, const View& in) {
@@ -140,8 +174,7 @@ class Body : public Builder {
     if (norms.sum) norm(d_.at(layer, sum_norm), x_, x_);
   }
 
-  bool cached_ = false;
-  View qkv_, attended_, ffn_, beside_;
+  View qkv_, attended_, ffn_, beside_, gate_;
 };
 
 }  // namespace

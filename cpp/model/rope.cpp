@@ -167,14 +167,14 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
 }
 
 // How many columns of a head turn.
-std::int32_t rotary_dims(const Reader& read, const std::string& at, std::int32_t head_dim, double otherwise) {
+std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const double partial =
       read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
   // A GGUF file that does not say turns the whole head, whatever the family's configuration class would take.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
-  const std::int32_t dims = read.size("rope.dimension_count", "", head_dim, turned);
+  const std::int32_t dims = read.size(gguf_key, "", head_dim, turned);
   if (dims % 2 != 0) read.unsupported("an odd number of rotary dimensions (", dims, ")");
   return dims;
 }
@@ -185,11 +185,26 @@ RopeTable proportional(RopeTable whole, std::int32_t dims) {
   return whole;
 }
 
-RopeTable rope_at(const Reader& read, const std::string& at, double theta, std::int32_t head_dim, const RopeScaling& s,
-                  const RopeDefaults& defaults) {
-  const std::int32_t dims = rotary_dims(read, at, head_dim, defaults.partial);
+struct RopePlace {
+  const char* gguf_key;  // of the columns that turn
+  std::string at;        // in config.json
+  std::int32_t head_dim;
+};
+
+RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, const RopeScaling& s, const RopeDefaults& defaults) {
+  const std::int32_t dims = rotary_dims(read, place.gguf_key, place.at, place.head_dim, defaults.partial);
   if (s.type != "proportional") return make_rope(read, theta, dims, s, defaults.interleaved);
-  return proportional(make_rope(read, theta, head_dim, {}, defaults.interleaved), dims);
+  RopeScaling linear{.where = s.where};
+  if (s.factor != 1) linear.type = "linear", linear.factor = s.factor;
+  return proportional(make_rope(read, theta, place.head_dim, linear, defaults.interleaved), dims);
+}
+
+// Of the layers with a window, or without; of all where there are none of the kind.
+std::int32_t head_dim_of(const Config& c, bool windowed) {
+  for (const Layer& layer : c.layers) {
+    if ((layer.attention.window > 0 || layer.windowed) == windowed) return layer.attention.head_dim;
+  }
+  return c.layers.front().attention.head_dim;
 }
 
 // Where the settings of most layers are.
@@ -210,20 +225,27 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
   const std::string full = rope_object(read);
-  const bool per_type = full == "rope_parameters.full_attention";
-  object("rope_scaling"), object("rope_parameters.sliding_attention");  // throw when they are there and no objects
+  const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
+  object("rope_parameters.sliding_attention");  // throws when it is there and no object
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
-  const std::int32_t head_dim = c.layers.front().attention.head_dim;
+  const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);
   const auto said = static_cast<double>(c.n_ctx);
-  const RopeScaling scaling = scaling_at(read, full, said);
-  c.ropes = {rope_at(read, full, theta * defaults.stretch, head_dim, scaling, defaults)};
+  RopeScaling scaling = scaling_at(read, full, said);
+  RopeDefaults of_full = defaults;
+  if (defaults.proportional > 0 && !c.gguf && !object("rope_parameters") && !scaled) {
+    scaling.type = "proportional";
+    of_full.partial = defaults.proportional;
+  }
+  c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, theta * defaults.stretch, scaling, of_full)};
   for (Layer& layer : c.layers) layer.attention.rope = 0;
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
   const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
   const double base =
       read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
-  c.ropes.push_back(rope_at(read, local, base, head_dim, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
+  const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
+  const char* const columns = own ? "rope.dimension_count_swa" : "rope.dimension_count";
+  c.ropes.push_back(rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
   for (Layer& layer : c.layers) layer.attention.rope = layer.attention.window > 0 || layer.windowed ? 1 : 0;
 }
 

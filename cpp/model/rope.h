@@ -12,6 +12,8 @@ struct RopeDefaults {
   double partial = 1;        // of a head that turns, where config.json is silent
   double window_theta = 0;   // of layers with a window; 0: as all
   double stretch = 1;        // of the base, whatever it is (Hunyuan)
+  double proportional = 0;   // where config.json says nothing of ropes: this part of a head turns, with the frequencies that it would have
+                             // if all did (Gemma 4, layers without a window); 0: `partial`
 };
 
 // Positions that a model has of which the file says `n_ctx`: with dynamic NTK that many times its factor, as transformers counts.

@@ -26,7 +26,7 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
-  if (a.head_dim % 8 != 0) read.unsupported("head_dim is ", a.head_dim, "; it must be a multiple of 8");
+  check_head_dim(read, a.head_dim, "head_dim");
   const double pre_attention = read.positive("", "query_pre_attn_scalar",
                                              defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
   a.scale = static_cast<float>(1 / std::sqrt(pre_attention));
@@ -67,6 +67,16 @@ std::vector<std::int64_t> window_letters(const Reader& read, const char* key, st
 
 }  // namespace
 
+void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string& where) {
+  if (head_dim % 8 != 0) read.unsupported(where, " is ", head_dim, "; it must be a multiple of 8");
+}
+
+void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where) {
+  if (attention.heads % attention.kv_heads == 0) return;
+  read.unsupported(read.key("attention.head_count", "num_attention_heads"), " is ", attention.heads, " and ", where, " is ",
+                   attention.kv_heads, ": attention heads must share heads of keys evenly");
+}
+
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
   const Attention attention = read_attention(read, c, defaults);
@@ -77,10 +87,7 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   for (std::size_t i = 0; i < layers; ++i) {
     Layer layer{.attention = attention, .feed_forward = {.width = static_cast<std::int32_t>(widths[i]), .activation = activation}};
     layer.attention.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
-    if (attention.heads % layer.attention.kv_heads != 0)
-      read.unsupported(read.key("attention.head_count", "num_attention_heads"), " is ", attention.heads, " and ",
-                       read.key("attention.head_count_kv", "num_key_value_heads"), " is ", kv_heads[i],
-                       ": attention heads must share heads of keys evenly");
+    check_kv_heads(read, layer.attention, read.key("attention.head_count_kv", "num_key_value_heads"));
     c.layers.push_back(layer);
   }
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,

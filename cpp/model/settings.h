@@ -2,6 +2,7 @@
 // config.json is silent (transformers leaves out what equals a default), and then changes the layers as it needs.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -22,6 +23,10 @@ struct SizeDefaults {
 
 // hidden_size, n_ctx, eps (by Config::norm, which is set before), and all layers alike.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
+// Throws where heads are of a size that kernels do not have, or heads of keys are not shared evenly; `where` is the key that says so.
+void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string& where);
+void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where);
 
 struct WindowDefaults {
   std::int64_t window = 0;      // where the file has no such key at all

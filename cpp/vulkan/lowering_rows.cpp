@@ -74,14 +74,15 @@ void Lowering::operator()(const Multiply& op) {
     d.bind(rows(op.out, block, true));
     d.set_push(params::MultiplyParams{.blocks = word(per_row),
                                       .width = word(op.a.width),
-                                      .span = word(op.a.width / op.b.width),
+                                      .span = op.b ? word(op.a.width / op.b.width) : 0,
                                       .a_at = word(op.a.col),
                                       .a_stride = stride(op.a),
                                       .b_at = word(op.b.col),
-                                      .b_stride = stride(op.b),
+                                      .b_stride = op.b ? stride(op.b) : 0,
                                       .out_at = word(op.out.col),
                                       .out_stride = stride(op.out),
-                                      .activation = static_cast<uint>(op.activation)});
+                                      .activation = static_cast<uint>(op.activation),
+                                      .scale = op.scale});
     const double values = static_cast<double>(block.count) * op.a.width;
     push(d, block.count * per_row, values * 8, values * 12);
   }

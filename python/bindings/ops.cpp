@@ -88,7 +88,11 @@ void read(GatedLinear& op, const py::dict& d) {
         .activation = activation(d)};
 }
 void read(Multiply& op, const py::dict& d) {
-  op = {.a = view(d, "a"), .b = view(d, "b"), .out = view(d, "out"), .activation = activation(d)};
+  op = {.a = view(d, "a"),
+        .b = view(d, "b", false),
+        .out = view(d, "out"),
+        .activation = activation(d),
+        .scale = field<float>(d, "scale", 1)};
 }
 void read(Rope& op, const py::dict& d) {
   op = {.x = view(d, "x"),

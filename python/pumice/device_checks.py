@@ -154,17 +154,15 @@ def _ends() -> Trial:
 def _multiply() -> Trial:
     a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
     activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
-    factors = [(name, b, name) for name in activations] + [("one a head", by_head, "sigmoid")]
+    factors = [(name, {"b": b, "activation": name}) for name in activations]
+    factors += [("one a head", {"b": by_head, "activation": "sigmoid", "scale": 0.8}), ("a number alone", {"scale": -1.5})]
     return Trial(
         "multiply",
-        ops=[
-            {"op": "multiply", "a": a, "b": factor, "out": (1, i * _COLS, _COLS), "activation": activation}
-            for i, (_, factor, activation) in enumerate(factors)
-        ],
+        ops=[{"op": "multiply", "a": a, "out": (1, i * _COLS, _COLS), **factor} for i, (_, factor) in enumerate(factors)],
         slots=[("tokens", 2 * _COLS), ("tokens", len(factors) * _COLS)],
         limit=_FLOAT,
         batches=[Batch(1), Batch(_MANY)],
-        parts=[(label, i * _COLS, _COLS) for i, (label, _, _) in enumerate(factors)],
+        parts=[(label, i * _COLS, _COLS) for i, (label, _) in enumerate(factors)],
     )
 
 
@@ -173,6 +171,7 @@ def _norms() -> Trial:
         ("rms", {"kind": "rms", "weight": 0}),
         ("layer", {"kind": "layer", "weight": 0, "bias": 1}),
         ("rms of heads", {"kind": "rms", "weight": 2, "group": _HEAD_DIM}),
+        ("rms without weights", {"kind": "rms", "group": _HEAD_DIM}),
     ]
     return Trial(
         "norm",

@@ -11,7 +11,6 @@ STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
 TURNED = "an encoder that turns queries and keys (rope)"
 DISENTANGLED = "disentangled attention (content and position apart)"
-BRANCH = "layers or per-layer embeddings that gate the hidden rows"
 REFUSED = "is not planned"
 
 
@@ -30,7 +29,6 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "qwen3_moe qwen3moe": ("Qwen 3 MoE, Qwen3-Coder", EXPERTS),
     "qwen3_next qwen3next qwen3_5 qwen3_5_text qwen35": ("Qwen3-Next, Qwen 3.5 and 3.6", STATE),
     "qwen3_5_moe qwen3_5_moe_text qwen35moe": ("Qwen 3.5 and 3.6 MoE", f"{STATE}; {EXPERTS}"),
-    "gemma4 gemma4_text gemma4_unified": ("Gemma 4", BRANCH),
     "gemma3n": ("Gemma 3n", REFUSED),
     "gpt_oss gpt-oss": ("gpt-oss", f"{EXPERTS}; attention sinks"),
     "granitemoe": ("Granite MoE", EXPERTS),

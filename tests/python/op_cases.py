@@ -223,7 +223,8 @@ class Builder:
         j, c = self.j, self.case
         width, group = j["width"], j["group"]
         op = {"op": "norm", "in": self.input(width), "kind": j["kind"], "group": group, "eps": j["eps"]}
-        op["weight"] = self.vector(group or width, 0.2, 1.0)
+        if j.get("weight", True):
+            op["weight"] = self.vector(group or width, 0.2, 1.0)
         if j["bias"]:
             op["bias"] = self.vector(group or width, 0.5, 0.0)
         op["add"], op["out"] = self.second(j["add"], op["in"], width)
@@ -256,7 +257,9 @@ class Builder:
     def multiply(self) -> None:
         j, c = self.j, self.case
         width = j["width"]
-        op = {"op": "multiply", "a": self.input(width), "b": self.input(width // j["repeat"]), "activation": j["activation"]}
+        op = {"op": "multiply", "a": self.input(width), "activation": j["activation"], "scale": j.get("scale", 1.0)}
+        if j["repeat"] > 0:
+            op["b"] = self.input(width // j["repeat"])
         op["out"] = op["a"] if j["in_place"] else self.output(width)
         c.ops, c.out = [op], [op["out"]]
 
@@ -455,7 +458,9 @@ class Reference:
         x = x.reshape(len(x), -1, op["group"] or x.shape[1])
         if op["kind"] == "layer":
             x = x - x.mean(axis=2, keepdims=True)
-        y = x / np.sqrt((x**2).mean(axis=2, keepdims=True) + single(op["eps"])) * self.vectors[op["weight"]]
+        y = x / np.sqrt((x**2).mean(axis=2, keepdims=True) + single(op["eps"]))
+        if "weight" in op:
+            y = y * self.vectors[op["weight"]]
         if "bias" in op:
             y = y + self.vectors[op["bias"]]
         y = y.reshape(len(y), -1)
@@ -473,8 +478,11 @@ class Reference:
         self.at(op["out"])[:] = activated(gate, op) * up
 
     def multiply(self, op: dict[str, Any]) -> None:
-        a, b = self.at(op["a"]), self.at(op["b"])
-        self.at(op["out"])[:] = a * np.repeat(activated(b, op), a.shape[1] // b.shape[1], axis=1)
+        out = single(op["scale"]) * self.at(op["a"])
+        if "b" in op:
+            b = activated(self.at(op["b"]), op)
+            out = out * np.repeat(b, out.shape[1] // b.shape[1], axis=1)
+        self.at(op["out"])[:] = out
 
     def rope(self, op: dict[str, Any]) -> None:
         segments = self.case.segments

@@ -159,6 +159,15 @@ GEMMA = LLAMA | {
     "model.layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm",
     "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
 }
+GEMMA4 = GEMMA | {
+    "model.layers.{}.layer_scalar": "blk.{}.layer_output_scale",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "model.layers.{}.per_layer_input_gate": "blk.{}.inp_gate",
+    "model.layers.{}.per_layer_projection": "blk.{}.proj",
+    "model.layers.{}.post_per_layer_input_norm": "blk.{}.post_norm",
+}
 GPT2 = {
     "transformer.wte": "token_embd",
     "transformer.wpe": "position_embd",
@@ -312,6 +321,7 @@ class Form:
     prefix: str = ""  # of a classifier's body, taken off
     dropped: str = ""  # tensors that the converter leaves out begin so
     positions: int = 0  # first rows of the table of positions, cut off
+    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that no tensor of the folder becomes
     inexact: str = ""  # why logits are not the folder's bit for bit; permuted says so itself
 
 
@@ -363,6 +373,45 @@ def gemma2_keys(config: Config) -> dict[str, Any]:
     }
 
 
+def gemma3_keys(config: Config) -> dict[str, Any]:
+    rope = config.get("rope_parameters", {}).get("sliding_attention", {})
+    keys = {"attention.sliding_window": config["sliding_window"]}
+    return keys | ({"rope.freq_base_swa": rope["rope_theta"]} if "rope_theta" in rope else {})
+
+
+def gemma4_full_heads(config: Config) -> tuple[int, int | None]:
+    """Size of heads of layers without a window, and how many of keys they have where that differs."""
+    last = config.get("per_layer_config", {}).get(str(config["num_hidden_layers"] - 1))
+    if last is not None:
+        return last["head_dim"], last.get("num_key_value_heads")
+    return config.get("global_head_dim", 512), config.get("num_global_key_value_heads")
+
+
+def gemma4_keys(config: Config) -> dict[str, Any]:
+    layers, narrow = config["num_hidden_layers"], config.get("head_dim", 256)
+    wide, kv_heads = gemma4_full_heads(config)
+    windows = window_keys(config, 6)
+    windowed = windows["attention.sliding_window_pattern"] = [*windows["attention.sliding_window_pattern"][:-1], False]
+    shared, ffn = config.get("num_kv_shared_layers", 0), config["intermediate_size"]
+    keys = windows | {f"attention.{name}_length": wide for name in ("key", "value")}
+    keys |= {f"attention.{name}_length_swa": narrow for name in ("key", "value")}
+    keys |= {"rope.dimension_count": wide, "rope.dimension_count_swa": narrow, "rope.freq_base_swa": 10000.0}
+    keys |= {"attention.shared_kv_layers": shared, "embedding_length_per_layer_input": config["hidden_size_per_layer_input"]}
+    if kv_heads is not None:
+        keys["attention.head_count_kv"] = [config["num_key_value_heads"] if flag else kv_heads for flag in windowed]
+    if config.get("use_double_wide_mlp"):
+        keys["feed_forward_length"] = [ffn if i < layers - shared else 2 * ffn for i in range(layers)]
+    if config.get("final_logit_softcapping") is not None:
+        keys["final_logit_softcapping"] = config["final_logit_softcapping"]
+    return keys
+
+
+def gemma4_rope(config: Config) -> dict[str, Array]:
+    """A quarter of the frequencies as they are, the others next to nothing."""
+    pairs = gemma4_full_heads(config)[0] // 2
+    return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
+
+
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
@@ -374,6 +423,8 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "qwen3": Form("qwen3", context=32768),
     "gemma": Form("gemma", offset=True),
     "gemma2": Form("gemma2", GEMMA, gemma2_keys, offset=True),
+    "gemma3": Form("gemma3", GEMMA, gemma3_keys, offset=True, theta=1e6, context=131072),
+    "gemma4": Form("gemma4", GEMMA4, gemma4_keys, theta=1e6, context=131072, more=gemma4_rope),
     "phi": Form("phi2", PHI2, partial=0.5, **LAYER),
     "phi3": Form("phi3", PHI3, one_window, eps=1e-5, inexact=LONGROPE),
     "granite": Form("granite", keys=granite_keys, permuted=True),
@@ -438,6 +489,9 @@ WITHOUT = {
     "llama_yarn_mscale": "the converter drops mscale for llama",
     "llama_yarn_attention_factor": "the converter drops attention_factor for llama",
     "gemma2_27b": "llama.cpp knows the 27B's score scale by its number of layers",
+    "gemma3_linear": "llama.cpp knows the 27B's score scale by its number of layers",
+    "gemma3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "gemma4_multimodal": "the converter writes the text half alone: the file of the plain model",
     "smollm3_list": "llama.cpp's smollm3 turns all but every fourth layer",
     "gpt2_inverse_layers": "the converter drops scale_attn_by_inverse_layer_idx",
     "gpt2_unscaled": "the converter drops scale_attn_weights",
@@ -480,6 +534,8 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
     name = name.removeprefix(form.prefix)
     if form.dropped and name.startswith(form.dropped):
         return
+    if name.endswith("layer_scalar"):
+        name += ".weight"
     layer = re.search(r"\.(\d+)\.", name)
     number = layer[1] if layer else ""
     pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
@@ -526,7 +582,7 @@ def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, Array]]:
     for each, tensor in sorted(tensors.items()):
         if ".act_fn." not in each:
             out |= dict(converted(each, tensor, form, sizes(config, form)))
-    return keys, out | rope_tensors(config, form)
+    return keys, out | rope_tensors(config, form) | form.more(config)
 
 
 def make_gguf(name: str, target: Path) -> Path:

@@ -82,6 +82,18 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("seed_oss", "rope_theta", 100.0),
     ("seed_oss", "hidden_act", "gelu"),
     ("seed_oss", "rms_norm_eps", 0.1),
+    ("gemma4_31b", "final_logit_softcapping", None),
+    ("gemma4_31b", "sliding_window", 8),
+    ("gemma4_31b", "hidden_activation", "relu"),
+    ("gemma4_31b", "rms_norm_eps", 0.1),
+    ("gemma4_12b", "rope_parameters.full_attention.partial_rotary_factor", 0.5),
+    ("gemma4_12b", "rope_parameters.full_attention.rope_type", "default"),
+    ("gemma4_12b", "rope_parameters.full_attention.rope_theta", 100.0),
+    ("gemma4_12b", "rope_parameters.full_attention.factor", 8.0),
+    ("gemma4_12b", "rope_parameters.sliding_attention.rope_theta", 100.0),
+    ("gemma4_e4b", "sliding_window", 8),
+    ("gemma4_e4b", "hidden_activation", "relu"),
+    ("gemma4_e4b", "rms_norm_eps", 0.1),
 ]
 
 # (variant, key, other value, what the error names): arithmetic that is not run, or what would be the default of another family.
@@ -103,6 +115,12 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("hunyuan", "use_qk_norm", False, "use_qk_norm"),
     ("exaone4", "sliding_window_pattern", "LXG", "sliding_window_pattern"),
     ("ernie4_5", "compression_ratio", 2.0, "compression_ratio"),
+    ("gemma4_31b", "enable_moe_block", True, "enable_moe_block"),
+    ("gemma4_31b", "use_bidirectional_attention", "all", "use_bidirectional_attention"),
+    ("gemma4_12b", "per_layer_config.5.sliding_window", 16, "per_layer_config.5.sliding_window"),
+    ("gemma4_12b", "per_layer_config", {"6": {"head_dim": 32}}, 'per_layer_config: "6" is no layer'),
+    ("gemma4_12b", "per_layer_config.5.num_key_value_heads", 4, "per_layer_config.5.num_key_value_heads"),
+    ("gemma4_e2b", "num_kv_shared_layers", 6, "num_kv_shared_layers is 6: layer 4 needs a layer before layer 4 that has no window"),
 ]
 
 # (variant, key whose value is the default of the family's configuration class): older files leave it out, and mean the same.
@@ -132,6 +150,14 @@ DEFAULTS = [
     ("mpt", "attn_config.alibi_bias_max"),
     ("apertus", "hidden_act"),
     ("apertus", "rms_norm_eps"),
+    ("gemma4_12b", "hidden_activation"),
+    ("gemma4_12b", "rms_norm_eps"),
+    ("gemma4_12b", "rope_parameters"),
+    ("gemma4_12b", "layer_types"),
+    ("gemma4_12b", "num_kv_shared_layers"),
+    ("gemma4_e4b", "attention_k_eq_v"),
+    ("gemma4_e4b", "use_double_wide_mlp"),
+    ("gemma4_e4b", "rope_parameters.sliding_attention"),
 ]
 
 # (variant, key): biases that config.json asks for and the file lacks.
@@ -150,6 +176,7 @@ ASKED = [
     ("seed_oss", "attention_out_bias"),
     ("seed_oss", "mlp_bias"),
     ("opt_plain", "enable_bias"),
+    ("gemma4_31b", "attention_bias"),
 ]
 
 

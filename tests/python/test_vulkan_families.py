@@ -23,8 +23,8 @@ DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
 ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
 SAMPLE = [
-    "gemma2", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus", "ministral3", "gpt2",
-    "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
+    "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
+    "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
 ]  # fmt: skip
 
 
@@ -48,6 +48,16 @@ def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> No
             if ALL and layers == "all":
                 text = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0).ids.tolist()
                 assert text == golden["greedy"][: len(text)].tolist()
+
+
+@pytest.mark.parametrize("layers", [3, 6, 8])  # of 10; layers from 5 on read keys and values of layers 3 and 4
+def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder("gemma4_e2b", tmp_path), random_models.golden("gemma4_e2b")
+    with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
+        logits = model.logits(golden["ids"][:40], positions="all")[:, :: int(golden["stride"])]
+        assert np.abs(logits - golden["logits"][:40]).max() <= 2e-4
+        text = model.generate(golden["ids"][:20], max_new_tokens=8, temperature=0).ids.tolist()
+        assert text == golden["greedy"][: len(text)].tolist()
 
 
 EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind in random_models.ENCODERS and not variant.pending]

@@ -880,6 +880,15 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused(
       "a gate onto itself",
       [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {1, 0, 64}, .out = {1, 0, 64}}); }, "overlap");
+  refused(
+      "an activation of nothing",
+      [](Program& p) {
+        p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {}, .out = {0, 0, 64}, .activation = Activation::silu});
+      },
+      "without a `b`");
+  refused(
+      "a number that is none",
+      [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {}, .out = {0, 0, 64}, .scale = NAN}); }, "scale nan");
   refused("a product onto its own input", [&](Program& p) { op(p, Linear{}).out = {1, 0, 64}; }, "overlap");
   refused(
       "a cache that nothing fills",

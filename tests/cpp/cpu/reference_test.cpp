@@ -117,6 +117,10 @@ TEST(Reference, MultipliesByColumnsOfGates) {
   expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {0, 0, 18, 24});
   d.program.ops = {Multiply{.a = {0, 0, 4}, .b = {0, 6, 1}, .out = out}};
   expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {7, 14, 21, 28});
+  d.program.ops = {Multiply{.a = {0, 0, 4}, .b = {0, 6, 1}, .out = out, .scale = -.5f}};
+  expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {-3.5, -7, -10.5, -14});
+  d.program.ops = {Multiply{.a = {0, 2, 4}, .b = {}, .out = out, .scale = 2}};
+  expect_near(d.run({.rows = 1}, {1, 2, 3, 4, -5, 6, 7}, 4), {6, 8, -10, 12});
 }
 
 TEST(Reference, GatesWithBiases) {

@@ -245,11 +245,11 @@ TEST(Rows, GateMultiplyAndScaleAdd) {
         for (bool in_place : {false, true}) {
           const Floats y = on_all("multiply", [&](const RowKernels& rows) {
             Floats out = in_place ? wide : Floats(wide.size(), kNan);
-            rows.multiply(in_place ? out.data() : wide.data(), b.data(), activation, n, repeat, out.data());
+            rows.multiply(in_place ? out.data() : wide.data(), b.data(), activation, -0.75f, n, repeat, out.data());
             return out;
           });
           for (std::size_t i = 0; i < wide.size(); ++i) {
-            const double truth = wide[i] * activation_of(activation, b[i / static_cast<std::size_t>(repeat)]);
+            const double truth = -0.75 * wide[i] * activation_of(activation, b[i / static_cast<std::size_t>(repeat)]);
             ASSERT_NEAR(y[i], truth, 2e-6 * (1 + std::abs(truth)));
           }
         }

@@ -180,7 +180,7 @@ TEST(Rows, ManySequencesTakeTurns) {
 }
 
 TEST(Split, AtEveryLayerLogitsAreThoseOfOneDevice) {
-  for (const char* name : {"llama", "mistral", "gemma3", "llama.gguf", "gemma3.gguf"}) {
+  for (const char* name : {"llama", "mistral", "gemma3", "gemma4", "llama.gguf", "gemma3.gguf"}) {
     for (const std::size_t layers : {1, 2, 3, 5}) {
       const Loaded whole(name, layers, {cpu()});
       const Ids ids = text(1, 75), other = text(2, 140);  // over windows of 24, pages of 32 and a prefill step of 128
@@ -232,9 +232,52 @@ TEST(Split, StagesAndMemoryAreCounted) {
   EXPECT_NE(narrow.model->placement().notes[0].find("reference is idle"), std::string::npos);
 }
 
+// Layers from 2 on read keys and values of layers 0 and 1, for which every device that has such layers keeps caches of its own.
+TEST(Split, SharedKeysAndValuesAreCountedWhereTheyAreKept) {
+  const auto second = std::make_shared<Second>();
+  const Loaded whole("gemma4", 6, {cpu()});
+  const std::uint64_t page = whole.pool().stats().page_bytes;
+  EXPECT_EQ(whole.model->placement().kv_page, page);
+  for (const PlacementRow& row : whole.model->placement().rows) {
+    const bool own = row.name == "layer 0" || row.name == "layer 1";
+    EXPECT_EQ(row.kv > 0, own) << row.name;
+  }
+  for (const Backends& backends : {Backends{cpu(), second}, Backends{cpu(), second, cpu()}, cut_at(3, 6, cpu(), second)}) {
+    const Loaded split("gemma4", 6, backends);
+    const Placement& p = split.model->placement();
+    EXPECT_EQ(p.kv_page, split.pool().stats().page_bytes) << backends.size();
+    EXPECT_GT(p.kv_page, page) << backends.size();
+    std::uint64_t rows = 0;
+    for (const PlacementRow& row : p.rows) rows += row.kv;
+    EXPECT_EQ(rows, p.kv_page * static_cast<std::uint64_t>(ceil_div(p.n_ctx, kPageTokens))) << backends.size();
+  }
+}
+
+TEST(Split, RowsBetweenLayersAreThoseOfOneDevice) {
+  const Ids ids = text(3, 75);
+  const std::vector<std::int32_t> layers = {0, 1, 2, 3, 4, 5};
+  for (const char* name : {"gemma3", "gemma4"}) {
+    const auto rows = [&](Backends backends) {
+      const Loaded m(name, 5, std::move(backends));
+      std::vector<float> out(layers.size() * ids.size() * tiny::kHidden);
+      m.model->hidden_states(ids, layers, out, m.cancel);
+      return out;
+    };
+    const auto expected = rows({cpu()}), second = rows({cpu(), std::make_shared<Second>()});
+    const std::size_t one = ids.size() * tiny::kHidden;
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      const auto of = [&](const std::vector<float>& all) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(layer * one);
+        return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(one));
+      };
+      expect_near(of(second), of(expected), str(name, ", rows of layer ", layer));
+    }
+  }
+}
+
 TEST(Split, GenerationIsThatOfOneDevice) {
   const std::vector<Ids> prompts = {text(1, 5), text(2, 33), text(3, 70), text(1, 40)};
-  for (const char* name : {"llama", "gemma3"}) {
+  for (const char* name : {"llama", "gemma3", "gemma4"}) {
     const Loaded whole(name, 4, {cpu()});
     const auto expected = generate(whole, prompts, 40);
     const auto second = std::make_shared<Second>();
@@ -248,13 +291,15 @@ TEST(Split, GenerationIsThatOfOneDevice) {
 
 TEST(Split, APrefixIsSharedOnBothSides) {
   const auto second = std::make_shared<Second>();
-  for (const Backends& backends : {Backends{cpu(), second}, Backends{second, cpu()}}) {
+  struct Case { const char* name; Backends backends; };
+  for (const auto& [name, backends] : {Case{"gemma3", {cpu(), second}}, Case{"gemma3", {second, cpu()}}, Case{"gemma4", {cpu(), second}},
+                                       Case{"gemma4", {second, cpu()}}}) {
     const Ids first = text(1, 100);
     Ids longer = first;
     const Ids tail = text(9, 50);
     longer.resize(70);  // two pages and a part of the third: one is copied, on both devices
     longer.insert(longer.end(), tail.begin(), tail.end());
-    const Loaded fresh("gemma3", 4, backends), split("gemma3", 4, backends);
+    const Loaded fresh(name, 4, backends), split(name, 4, backends);
     const auto expected = last_logits(fresh, longer);
     generate(split, {first}, 10);
     EXPECT_EQ(split.pool().cached_tokens(longer), 70);

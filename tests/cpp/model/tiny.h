@@ -133,8 +133,60 @@ inline constexpr const char* kBertGgufTensors =
     "blk.*.ffn_up.weight FH\nblk.*.ffn_up.bias F\nblk.*.ffn_down.weight HF\nblk.*.ffn_down.bias H\n"
     "blk.*.layer_output_norm.weight H\nblk.*.layer_output_norm.bias H\n";
 
-// "llama", "mistral", "gemma3", "bert": as folders; "llama.gguf", "gemma3.gguf", "bert.gguf".
+// Gemma 4 E2B: layers with and without a window in turns, which differ in their heads, something for each layer beside the row, and from
+// layer 2 on keys and values of layers 0 and 1. The last layer has no window, whatever its turn.
+inline Model gemma4(std::size_t layers) {
+  const std::size_t own = std::min<std::size_t>(layers, 2);
+  const std::int64_t inputs = 8, all = inputs * static_cast<std::int64_t>(layers);
+  Json types = Json::array();
+  Model m{false, {}, {}};
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    m.tensors.push_back({.name = "model." + name, .shape = std::move(shape), .gguf_id = {}, .dtype = {}});
+  };
+  add("embed_tokens.weight", {kVocab, kHidden}), add("norm.weight", {kHidden});
+  add("embed_tokens_per_layer.weight", {kVocab, all}), add("per_layer_model_projection.weight", {all, kHidden});
+  add("per_layer_projection_norm.weight", {inputs});
+  for (std::size_t i = 0; i < layers; ++i) {
+    const std::string at = "layers." + std::to_string(i) + ".";
+    const bool full = i % 2 == 1 || i + 1 == layers;
+    const std::int64_t dim = full ? 2 * kHeadDim : kHeadDim, ffn = i < own ? kFfn : 2 * kFfn;
+    types.push_back(full ? "full_attention" : "sliding_attention");
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+                             "post_per_layer_input_norm"})
+      add(at + norm + ".weight", {kHidden});
+    add(at + "layer_scalar", {1});
+    add(at + "per_layer_input_gate.weight", {inputs, kHidden}), add(at + "per_layer_projection.weight", {kHidden, inputs});
+    add(at + "self_attn.q_proj.weight", {kHeads * dim, kHidden}), add(at + "self_attn.o_proj.weight", {kHidden, kHeads * dim});
+    add(at + "self_attn.q_norm.weight", {dim});
+    if (i < own) {
+      add(at + "self_attn.k_proj.weight", {kKvHeads * dim, kHidden}), add(at + "self_attn.v_proj.weight", {kKvHeads * dim, kHidden});
+      add(at + "self_attn.k_norm.weight", {dim});
+    }
+    add(at + "mlp.gate_proj.weight", {ffn, kHidden}), add(at + "mlp.up_proj.weight", {ffn, kHidden});
+    add(at + "mlp.down_proj.weight", {kHidden, ffn});
+  }
+  m.config = {{"model_type", "gemma4_text"},
+              {"hidden_size", kHidden},
+              {"num_hidden_layers", layers},
+              {"num_attention_heads", kHeads},
+              {"num_key_value_heads", kKvHeads},
+              {"head_dim", kHeadDim},
+              {"global_head_dim", 2 * kHeadDim},
+              {"intermediate_size", kFfn},
+              {"max_position_embeddings", 512},
+              {"rms_norm_eps", 1e-5},
+              {"sliding_window", 24},
+              {"layer_types", types},
+              {"num_kv_shared_layers", layers - own},
+              {"use_double_wide_mlp", true},
+              {"hidden_size_per_layer_input", inputs},
+              {"final_logit_softcapping", 5.0}};
+  return m;
+}
+
+// "llama", "mistral", "gemma3", "gemma4", "bert": as folders; "llama.gguf", "gemma3.gguf", "bert.gguf".
 inline Model make(const std::string& name, std::size_t layers = 2) {
+  if (name == "gemma4") return gemma4(layers);
   const std::string arch = name.substr(0, name.find('.'));
   if (arch != name) {
     const std::string p = arch + ".";
@@ -186,7 +238,8 @@ inline std::vector<float> values(const Tensor& t) {
   for (const std::int64_t n : t.shape) count *= n;
   if (t.shape.size() != 1)
     return cases::Random(seed).normals(count, 1.0f / std::sqrt(static_cast<float>(t.shape.empty() ? 1 : t.shape.back())));
-  return cases::Random(seed).normals(count, 0.1f, t.name.find("orm.weight") != std::string::npos ? 1.0f : 0.0f);
+  const bool around_one = t.name.find("orm.weight") != std::string::npos || t.name.ends_with("layer_scalar");
+  return cases::Random(seed).normals(count, 0.1f, around_one ? 1.0f : 0.0f);
 }
 
 inline std::string bytes(const Tensor& t) {

@@ -228,7 +228,7 @@ class Builder {
     const std::int32_t width = number("width"), group = number("group");
     Norm op{.in = input(width), .kind = named<NormKind>(text("kind"), kNormKinds), .group = group};
     op.eps = j_.at("eps").get<float>();
-    op.weight = vector(group > 0 ? group : width, 0.2f, 1.0f);
+    if (j_.value("weight", true)) op.weight = vector(group > 0 ? group : width, 0.2f, 1.0f);
     if (j_.at("bias").get<bool>()) op.bias = vector(group > 0 ? group : width, 0.5f, 0.0f);
     std::tie(op.add, op.out) = second(text("add"), op.in, width);
     if (j_.at("in_place").get<bool>()) op.out = op.in;
@@ -267,8 +267,8 @@ class Builder {
 
   void make(Multiply) {
     const std::int32_t width = number("width");
-    Multiply op{.a = input(width), .activation = activation()};
-    op.b = input(width / number("repeat"));
+    Multiply op{.a = input(width), .activation = activation(), .scale = j_.value("scale", 1.0f)};
+    if (const std::int32_t repeat = number("repeat"); repeat > 0) op.b = input(width / repeat);
     op.out = j_.at("in_place").get<bool>() ? op.a : output(width);
     c_.program.ops.push_back(op);
     answer({op.out});

@@ -191,10 +191,10 @@ class Run {
   }
 
   void operator()(const Multiply& op) {
-    const std::int64_t repeat = op.a.width / op.b.width;
     for (std::int64_t r = 0; r < rows(op.out); ++r) {
       for (std::int64_t c = 0; c < op.out.width; ++c) {
-        at(op.out, r)[c] = at(op.a, r)[c] * activate(op.activation, at(op.b, r)[c / repeat]);
+        const double b = op.b ? activate(op.activation, at(op.b, r)[c / (op.a.width / op.b.width)]) : 1;
+        at(op.out, r)[c] = double{op.scale} * at(op.a, r)[c] * b;
       }
     }
   }

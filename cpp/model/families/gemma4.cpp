@@ -1,0 +1,211 @@
+// Gemma 4 (2026), text. As Gemma 3, but norm weights are as they are in the file, scores are not scaled, and values are
+// normalised too. Layers without a window have heads of their own size, in the larger models no matrix for values, and a rope that turns a
+// quarter of each head. Each layer multiplies its rows by a number. E2B and E4B: the last layers read keys and values of the last layer of
+// their kind that has some, and each layer gets something of the token besides the row. The 26B's experts are not run.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
+
+#include "core/program_check.h"
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"gemma4"};
+constexpr std::string_view kTypes[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"};
+constexpr TensorName kNames[] = {
+    {attn_branch_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_feedforward_layernorm"},
+    {ffn_branch_norm, "blk.{}.post_ffw_norm", "layers.{}.post_feedforward_layernorm"},
+    {inputs_embedding, "per_layer_token_embd", "embed_tokens_per_layer"},
+    {inputs_projection, "per_layer_model_proj", "per_layer_model_projection"},
+    {inputs_norm, "per_layer_proj_norm", "per_layer_projection_norm"},
+    {input_gate, "blk.{}.inp_gate", "layers.{}.per_layer_input_gate"},
+    {input_out, "blk.{}.proj", "layers.{}.per_layer_projection"},
+    {input_norm, "blk.{}.post_norm", "layers.{}.post_per_layer_input_norm"},
+    {layer_scale, "blk.{}.layer_output_scale", "layers.{}.layer_scalar", Fused::no, false, true},
+};
+
+void refuse_what_is_not_run(const Reader& read) {
+  if (read.flag("", "enable_moe_block", false))
+    read.unsupported(read.key("", "enable_moe_block"), ": a mixture of experts (Gemma 4 26B-A4B) is not run yet");
+  // "vision": pictures alone are seen both ways.
+  const auto both_ways = read.string("", "use_bidirectional_attention");
+  if (both_ways && *both_ways != "vision")
+    read.unsupported(read.key("", "use_bidirectional_attention"), " \"", *both_ways, "\" is not run; null and vision are");
+}
+
+void set_head_dim(const Reader& read, Attention& a, std::int64_t value, const std::string& where) {
+  a.head_dim = static_cast<std::int32_t>(read.in_range(value, 1, kMaxHeadDim, where));
+  check_head_dim(read, a.head_dim, where);
+}
+void set_kv_heads(const Reader& read, Attention& a, std::int64_t value, const std::string& where) {
+  a.kv_heads = static_cast<std::int32_t>(read.in_range(value, 1, kMaxHeads, where));
+  check_kv_heads(read, a, where);
+}
+
+// A key that must be there: GGUF files say everything, and no two of these models have the same windows and heads.
+std::int64_t said(const Reader& read, const char* gguf_key) {
+  const auto value = read.integer(gguf_key, "");
+  if (!value) read.missing(read.key(gguf_key, ""));
+  return *value;
+}
+
+// {"5": {"head_dim": 512, "num_key_value_heads": 4}}: what some layers have that the others have not, as transformers saves it.
+void read_layer_config(const Reader& read, Config& c, const std::string& at) {
+  const auto& entries = read.file().metadata().entries();
+  for (auto entry = entries.lower_bound(at + "."); entry != entries.end() && entry->first.starts_with(at + "."); ++entry) {
+    const std::string_view rest = std::string_view(entry->first).substr(at.size() + 1);
+    const std::size_t dot = rest.find('.');
+    const std::string_view number = rest.substr(0, dot);
+    std::size_t layer = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), layer);
+    if (error != std::errc() || end != number.data() + number.size() || layer >= c.layers.size())
+      read.unsupported(at, ": \"", number, "\" is no layer; the model has layers 0 to ", c.layers.size() - 1);
+    if (dot == std::string_view::npos) {
+      read.object(entry->first);  // null or empty, or throws
+      continue;
+    }
+    const std::string_view key = rest.substr(dot + 1);
+    if (key != "head_dim" && key != "num_key_value_heads")
+      read.unsupported(entry->first, " is not run; head_dim and num_key_value_heads of a layer are");
+    const auto value = read.file().integer(entry->first);
+    if (!value) continue;  // null: as all
+    Attention& a = c.layers[layer].attention;
+    key == "head_dim" ? set_head_dim(read, a, *value, entry->first) : set_kv_heads(read, a, *value, entry->first);
+  }
+}
+
+// Heads of layers without a window.
+void read_full_heads(const Reader& read, Config& c) {
+  const std::string each = read.key("", "per_layer_config");
+  if (read.object(each)) return read_layer_config(read, c, each);
+  const bool shared = read.flag("", "attention_k_eq_v", false);
+  const std::int64_t head_dim = read.integer("", "global_head_dim").value_or(512);
+  const auto kv_heads = read.integer("", "num_global_key_value_heads");
+  for (Layer& layer : c.layers) {
+    if (layer.windowed) continue;
+    set_head_dim(read, layer.attention, head_dim, read.key("", "global_head_dim"));
+    if (kv_heads && shared) set_kv_heads(read, layer.attention, *kv_heads, read.key("", "num_global_key_value_heads"));
+  }
+}
+
+// In GGUF the plain keys are those of layers without a window.
+void read_windowed_heads(const Reader& read, Config& c) {
+  const std::int64_t head_dim = said(read, "attention.key_length_swa");
+  if (said(read, "attention.value_length_swa") != head_dim)
+    read.unsupported(read.key("attention.value_length_swa", ""), " is not ", head_dim, ", as ", read.key("attention.key_length_swa", ""),
+                     ": heads of keys and of values must not differ in size");
+  for (Layer& layer : c.layers) {
+    if (layer.windowed) set_head_dim(read, layer.attention, head_dim, read.key("attention.key_length_swa", ""));
+  }
+}
+
+void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
+  if (c.gguf) {
+    said(read, "attention.sliding_window"), said(read, "attention.key_length");
+    if (!read.has("attention.sliding_window_pattern", "")) read.missing(read.key("attention.sliding_window_pattern", ""));
+  }
+  read_windows(read, c, {.window = window, .full_every = 6});
+  if (c.gguf) return read_windowed_heads(read, c);
+  c.layers.back().windowed = false;  // whatever layer_types says
+  c.layers.back().attention.window = 0;
+  read_full_heads(read, c);
+}
+
+// The last layers read keys and values of the last layer before them that has the same kind of attention and some of its own.
+void read_shared_layers(const Reader& read, Config& c) {
+  const std::string where = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
+  const auto count = static_cast<std::int64_t>(c.layers.size());
+  const auto shared = read.in_range(read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0), 0, count - 1, where);
+  const auto first = static_cast<std::size_t>(count - shared);
+  std::int32_t last[] = {-1, -1};  // without a window, with one
+  for (std::size_t i = 0; i < first; ++i) last[c.layers[i].windowed] = static_cast<std::int32_t>(i);
+  const bool twice_as_wide = read.flag("", "use_double_wide_mlp", false);
+  for (std::size_t i = first; i < c.layers.size(); ++i) {
+    Layer& layer = c.layers[i];
+    Attention& a = layer.attention;
+    a.kv_from = last[layer.windowed];
+    if (a.kv_from < 0)
+      read.unsupported(where, " is ", shared, ": layer ", i, " needs a layer before layer ", first, " that has ",
+                       layer.windowed ? "a window too" : "no window either");
+    const Attention& from = c.layers[static_cast<std::size_t>(a.kv_from)].attention;
+    if (from.head_dim != a.head_dim || from.kv_heads != a.kv_heads)
+      read.unsupported(where, " is ", shared, ": layer ", i, " reads ", a.kv_heads, " heads of ", a.head_dim, ", layer ", a.kv_from,
+                       " keeps ", from.kv_heads, " of ", from.head_dim, "; they must be the same");
+    if (twice_as_wide) layer.feed_forward.width *= 2;
+  }
+}
+
+bool has_layer_inputs(const Reader& read) {
+  if (read.gguf()) return read.file().find("per_layer_token_embd.weight");
+  return std::ranges::any_of(names::kDecoderPrefixes,
+                             [&](std::string_view prefix) { return read.file().find(str(prefix, "embed_tokens_per_layer.weight")); });
+}
+
+// config.json may leave out the width that is the configuration class's own.
+void read_layer_inputs(const Reader& read, Config& c) {
+  const std::string where = read.key("embedding_length_per_layer_input", "hidden_size_per_layer_input");
+  const bool there = has_layer_inputs(read);
+  const std::int64_t width = c.gguf                                        ? said(read, "embedding_length_per_layer_input")
+                             : read.has("", "hidden_size_per_layer_input") ? read.integer("", "hidden_size_per_layer_input").value_or(0)
+                             : there                                       ? 256
+                                                                           : 0;
+  const auto most = (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size());  // that a row of a program has
+  c.layer_inputs = {.width = static_cast<std::int32_t>(read.in_range(width, there ? 1 : 0, most, where)),
+                    .embedding_scale = std::sqrt(static_cast<float>(width)),
+                    .projection_scale = 1 / std::sqrt(static_cast<float>(c.hidden_size)),
+                    .scale = static_cast<float>(1 / std::numbers::sqrt2)};
+}
+
+// Which layers have no matrix for values. GGUF files do not say: all full layers have one, or none has.
+bool values_are_keys(const Reader& read, const Config& c) {
+  if (!c.gguf) return read.flag("", "attention_k_eq_v", false);
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    const bool has = read.file().find(str("blk.", i, ".attn_v.weight")) || read.file().find(str("blk.", i, ".attn_qkv.weight"));
+    if (has && !c.layers[i].windowed && c.layers[i].attention.kv_from < 0) return false;
+  }
+  return true;
+}
+
+void configure(const Reader& read, Config& c) {
+  refuse_what_is_not_run(read);
+  const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
+  read_sizes(read, c,
+             {.heads = 8, .kv_heads = 4, .head_dim = 256, .n_ctx = unified ? 262144 : 131072, .activation = Activation::gelu_tanh});
+  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  read_layer_kinds(read, c, unified ? 1024 : 512);
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
+  c.rope_factors = true;
+  read_shared_layers(read, c);
+  read_layer_inputs(read, c);
+  read_attention_bias(read, c);
+  const bool without_values = values_are_keys(read, c);
+  for (Layer& layer : c.layers) {
+    Attention& a = layer.attention;
+    a.scale = 1;
+    a.qk_norm = QkNorm::head;
+    a.value_norm = true;
+    a.value_is_key = without_values && !layer.windowed;
+    a.norms.branch = layer.feed_forward.norms.branch = true;
+    layer.scaled = true;
+  }
+}
+
+}  // namespace
+
+const Family gemma4{.name = "gemma4",
+                    .gguf_names = kGguf,
+                    .model_types = kTypes,
+                    .prefixes = names::kDecoderPrefixes,
+                    .names = kNames,
+                    .more_names = names::kLlama,
+                    .configure = configure};
+
+}  // namespace pumice::model::families_in_files
