@@ -30,6 +30,8 @@ GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
 NOT_A_FLAG: list[Any] = [1, "x", [], {}]
 BATCHES = 6
 
+COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
+
 # Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change.
 IGNORED = re.compile(
     r"^(architectures|\w+_token_id|dtype|torch_dtype|transformers_version|use_cache|initializer_range|\w*dropout\w*|\w+_pdrop"
@@ -112,7 +114,8 @@ def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         value = keys[place] if gguf else (lambda inner, last: inner[last])(*at(keys, place))
         if IGNORED.match(place) or place.startswith(("id2label", "label2id")) or value is None:
             continue
-        for hostile in hostile_values(value, gguf):
+        fewer = [value - 1] if COUNTS_LAYERS.search(place) else []
+        for hostile in hostile_values(value, gguf) + fewer:
             if hostile != value or type(hostile) is not type(value):
                 yield f"{place} = {shown(hostile)}", place, hostile, replaced(keys, place, hostile, gguf), tensors
     if not gguf:
@@ -182,7 +185,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         text = str(error)
         if str(source) not in text:
             return f"names no file: {text}"
-        if last not in text and not (value != "shape" and " has shape " in text):  # a size that the tensors do not have
+        # A size that the tensors do not have, or a number of layers that a list does not.
+        if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):
             return f"does not name {last}: {text}"
         return None if SAYS_NEEDED.search(text) else f"does not say what is needed: {text}"
     except BaseException as error:
