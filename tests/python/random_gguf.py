@@ -285,6 +285,16 @@ def hunyuan_keys(config: Config) -> dict[str, Any]:
     return {"rope.freq_base": theta * stretch, "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
 
 
+def ministral3_keys(config: Config) -> dict[str, Any]:
+    rope = scaling(config)
+    return {
+        "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+        "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
 def minicpm_keys(config: Config) -> dict[str, Any]:
     return {
         "embedding_scale": float(config["scale_emb"]),
@@ -323,6 +333,7 @@ LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # LayerNorm
 FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "llama": Form("llama", permuted=True),
     "mistral": Form("llama", permuted=True),
+    "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
     "qwen2": Form("qwen2", context=32768),
     "qwen3": Form("qwen3", context=32768),
     "gemma": Form("gemma", offset=True),
@@ -389,6 +400,7 @@ WITHOUT = {
     "bloom_six_heads": "the converter drops apply_residual_connection_post_layernorm",
     "mpt_six_heads": "the converter drops softmax_scale",
     "internlm2_bias": "the converter cannot split the biases of wqkv",
+    "ministral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
 }
