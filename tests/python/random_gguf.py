@@ -10,7 +10,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,28 @@ def value_bytes(value: Any) -> bytes:
     return struct.pack("<I", STRING) + text(value)
 
 
-def write(path: Path, keys: dict[str, Any], tensors: dict[str, Array]) -> Path:
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A tensor in a format of GGUF other than F32."""
+
+    format: int  # its id
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def write(path: Path, keys: dict[str, Any], tensors: Mapping[str, Array | Packed]) -> Path:
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     head += b"".join(text(key) + value_bytes(value) for key, value in keys.items())
-    offset = 0
+    offset, blobs = 0, []
     for name, tensor in tensors.items():
-        head += text(name) + struct.pack(f"<I{tensor.ndim}QIQ", tensor.ndim, *reversed(tensor.shape), 0, offset)
-        offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        packed = tensor if isinstance(tensor, Packed) else Packed(0, tensor.shape, np.ascontiguousarray(tensor, np.float32).tobytes())
+        dims = packed.shape
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *reversed(dims), packed.format, offset)
+        blobs.append(packed.data.ljust(-(-len(packed.data) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        offset += len(blobs[-1])
     with path.open("wb") as file:
         file.write(head.ljust(-(-len(head) // ALIGNMENT) * ALIGNMENT, b"\0"))
-        for tensor in tensors.values():
-            data = np.ascontiguousarray(tensor, np.float32).tobytes()
-            file.write(data.ljust(-(-len(data) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        file.writelines(blobs)
     return path
 
 
