@@ -1,14 +1,17 @@
 #include "model/description.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "core/checked.h"
 #include "files/model_file.h"
+#include "model/reader.h"
 #include "model/settings.h"
 
 namespace pumice::model {
@@ -37,6 +40,15 @@ std::string with_layer(std::string_view pattern, std::size_t layer) {
   return str(pattern.substr(0, hole), layer, pattern.substr(hole + 2));
 }
 
+// The number between `prefix` and the next dot of a tensor's name.
+std::optional<std::int64_t> number_after(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t number = 0;
+  const char* const last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), last, number);
+  return error == std::errc{} && end != last && *end == '.' ? std::optional(number) : std::nullopt;
+}
+
 std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
@@ -59,6 +71,7 @@ class Resolver {
 
   Description run() {
     if (!config().gguf) choose_prefix();
+    require_no_more_layers();
     d_.layers.resize(config().layers.size());
     for (std::size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
@@ -289,6 +302,41 @@ class Resolver {
     for (std::size_t layer = 0; with < d_.layers.size() && layer < d_.layers.size(); ++layer) {
       if (used(layer) && !has(layer)) missing(first_name(role, layer, "bias"));
     }
+  }
+
+  // A number of layers that is too small would leave the others out and say nothing.
+  void require_no_more_layers() const {
+    const Reader read(Reader(*file_), config().family->keys);
+    const std::string key = read.key("block_count", "num_hidden_layers");
+    std::int64_t count = read.size("block_count", "num_hidden_layers", kMaxLayers);
+    // Layers that guess further tokens follow the others (DeepSeek V3, GLM-4.5); a GGUF file counts them in block_count.
+    if (!config().gguf) {
+      const std::string more = read.key("", "num_nextn_predict_layers");
+      count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);
+    }
+    const std::set<std::string> before = before_layers();
+    for (const files::TensorInfo& tensor : file_->tensors()) {
+      for (const std::string& prefix : before) {
+        const auto layer = number_after(tensor.name, prefix);
+        if (!layer || *layer < count) continue;
+        throw Error(ErrorKind::model_format, str(file_->path(), ": ", key, " is ", config().layers.size(), ", and there is a tensor ",
+                                                 tensor.name, "; layers up to ", *layer, " need a ", key, " of ", *layer + 1))
+            .in_file(file_->path())
+            .at_field(key);
+      }
+    }
+  }
+  // What stands before the number of a layer in the names of this kind of file: "blk.", "model.layers.".
+  std::set<std::string> before_layers() const {
+    std::set<std::string> found;
+    for (const auto& names : {config().family->names, config().family->more_names}) {
+      for (const TensorName& name : names) {
+        const std::string_view pattern = config().gguf ? name.gguf : name.safetensors;
+        if (const std::size_t hole = pattern.find("{}"); hole != std::string_view::npos)
+          found.insert((config().gguf ? "" : prefix_) + std::string(pattern.substr(0, hole)));
+      }
+    }
+    return found;
   }
 
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const {

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,28 @@ def value_bytes(value: Any) -> bytes:
     return struct.pack("<I", STRING) + text(value)
 
 
-def write(path: Path, keys: dict[str, Any], tensors: dict[str, Array]) -> Path:
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A tensor in a format of GGUF other than F32."""
+
+    format: int  # its id
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def write(path: Path, keys: dict[str, Any], tensors: Mapping[str, Array | Packed]) -> Path:
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     head += b"".join(text(key) + value_bytes(value) for key, value in keys.items())
-    offset = 0
+    offset, blobs = 0, []
     for name, tensor in tensors.items():
-        head += text(name) + struct.pack(f"<I{tensor.ndim}QIQ", tensor.ndim, *reversed(tensor.shape), 0, offset)
-        offset += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        packed = tensor if isinstance(tensor, Packed) else Packed(0, tensor.shape, np.ascontiguousarray(tensor, np.float32).tobytes())
+        dims = packed.shape
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *reversed(dims), packed.format, offset)
+        blobs.append(packed.data.ljust(-(-len(packed.data) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        offset += len(blobs[-1])
     with path.open("wb") as file:
         file.write(head.ljust(-(-len(head) // ALIGNMENT) * ALIGNMENT, b"\0"))
-        for tensor in tensors.values():
-            data = np.ascontiguousarray(tensor, np.float32).tobytes()
-            file.write(data.ljust(-(-len(data) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        file.writelines(blobs)
     return path
 
 
@@ -342,6 +352,16 @@ def hunyuan_keys(config: Config) -> dict[str, Any]:
     return {"rope.freq_base": theta * stretch, "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
 
 
+def ministral3_keys(config: Config) -> dict[str, Any]:
+    rope = scaling(config)
+    return {
+        "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+        "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
 def minicpm_keys(config: Config) -> dict[str, Any]:
     return {
         "embedding_scale": float(config["scale_emb"]),
@@ -419,6 +439,7 @@ LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # LayerNorm
 FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "llama": Form("llama", permuted=True),
     "mistral": Form("llama", permuted=True),
+    "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
     "qwen2": Form("qwen2", context=32768),
     "qwen3": Form("qwen3", context=32768),
     "gemma": Form("gemma", offset=True),
@@ -500,6 +521,7 @@ WITHOUT = {
     "bloom_six_heads": "the converter drops apply_residual_connection_post_layernorm",
     "mpt_six_heads": "the converter drops softmax_scale",
     "internlm2_bias": "the converter cannot split the biases of wqkv",
+    "ministral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
     "bert_classifier": "the converter drops the pooler",

@@ -26,7 +26,9 @@ class Variant:
     family: str  # the file in TABLES
     config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of that class; without one: config.json itself
-    kind: str = "decoder"  # decoder, encoder, classifier, projection, or refused: a folder that must not load
+    # decoder, encoder, classifier, projection; refused: a folder that must not load; mix: a decoder whose matrices have whole blocks of
+    # 256 columns, so that every format applies: what its quantised files give is in docs/mixes.md, and it has no golden of its own
+    kind: str = "decoder"
     auto: str = ""  # class of transformers where it is not the one that `kind` implies
     reason: str = ""  # refused: what the error must name
     pending: bool = False  # the engine does not run it yet, and a test says so as long as this holds

@@ -30,6 +30,8 @@ GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
 NOT_A_FLAG: list[Any] = [1, "x", [], {}]
 BATCHES = 6
 
+COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
+
 # Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change. (RoBERTa counts
 # positions from the padding token's id, CLIP's texts end at the end token.)
 IGNORED = re.compile(
@@ -37,23 +39,43 @@ IGNORED = re.compile(
     r"|summary_\w+|vocab_size|pretraining_tp|type_vocab_size|reorder_and_upcast_attn|expansion_ratio)$"
 )
 
-# Keys whose other values are as sound as the file's: a positive number is a positive number.
-ANY_POSITIVE = re.compile(
-    r"eps|epsilon|theta|base|scale|scaling|multiplier|scalar|scale_emb|scale_depth|softcapping|alpha|factor|beta|mscale|alibi|max_position"
-    r"|original_context|context_length|max_window_layers|partial|pattern|pad_token_id|eos_token_id|relative_attention_max_distance"
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Keys (their last part) whose other positive values are as sound as the file's.
+ANY_POSITIVE = words(
+    """
+    rms_norm_eps layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon norm_eps norm_epsilon
+    rope_theta freq_base freq_base_swa rope_local_base_freq factor high_freq_factor low_freq_factor beta_fast beta_slow mscale
+    mscale_all_dim yarn_beta_fast yarn_beta_slow yarn_log_multiplier attn_factor attention_factor original_max_position_embeddings alpha
+    attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar scale_depth scale_emb dim_model_base
+    alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
+    llama_4_scaling_beta temperature_scale sliding_window_pattern
+    """
 )
 # Keys where 0 means none.
-ZERO_IS_NONE = re.compile(
-    r"softcapping|mscale|llama_4_scaling_beta|sliding_window|temperature|max_window_layers|attn_factor|pad_token_id|eos_token_id"
+ZERO_IS_NONE = words(
+    """
+    attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
+    pad_token_id eos_token_id
+    """
 )
 # What may be absent (null and an empty object are the same), though the file at hand says something else: keys that stand for what the
 # family's configuration class takes (test_family_switches.py holds these defaults), or in GGUF what llama.cpp takes; a head, which is then
-# the embedding; in GGUF the dense layer before a classifier, of which the model's card speaks, and token types, which DistilBERT has not;
-# Llama 3's factors for frequencies.
-MAY_BE_ABSENT = re.compile(
-    ANY_POSITIVE.pattern + r"|sliding_window|layer_types|no_rope|rope_parameters|rope_scaling|rope_type|\btype$|full_attention|hidden_act"
-    r"|activation|attn_config|dimension_count|residual|multi_query|parallel_attn|new_decoder|flag|\balibi$|scale_attn"
-    r"|^cls\.weight|^token_types|^lm_head|^output\.weight|^embed_out|^rope_freqs|^rope_factors"
+# the embedding; in GGUF the dense layer before a classifier, of which the model's card
+# speaks, and token types, which DistilBERT has not; Llama 3's factors for frequencies.
+MAY_BE_ABSENT = words(
+    """
+    rms_norm_eps norm_epsilon layer_norm_epsilon layer_norm_rms_epsilon sliding_window
+    rope_parameters rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
+    yarn_log_multiplier mscale mscale_all_dim original_max_position_embeddings llama_4_scaling_beta temperature_scale
+    attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar
+    lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
+    """
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|token_embedding|classifier"
@@ -122,7 +144,8 @@ def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         value = keys[place] if gguf else (lambda inner, last: inner[last])(*at(keys, place))
         if IGNORED.match(place) or place.startswith(("id2label", "label2id")) or value is None:
             continue
-        for hostile in hostile_values(value, gguf):
+        fewer = [value - 1] if COUNTS_LAYERS.search(place) else []
+        for hostile in hostile_values(value, gguf) + fewer:
             if hostile != value or type(hostile) is not type(value):
                 yield f"{place} = {shown(hostile)}", place, hostile, replaced(keys, place, hostile, gguf), tensors
     if not gguf:
@@ -185,7 +208,7 @@ SAYS_NEEDED = re.compile(r"need|must|is not run|are not run|not known|has no |is
 def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | None:
     """What is wrong with what a load and a call give, or nothing."""
     _, place, value, _, _ = case
-    last = place.split(".")[-1]
+    key = last = place.split(".")[-1]
     if last in ("weight", "bias"):
         last = ".".join(place.split(".")[-3:-1] if place.count(".") > 2 else place.split(".")[-2:-1])  # a prefix of the model is no part
     absent = value is MISSING or value is None or value in ([], {})
@@ -197,7 +220,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         text = str(error)
         if str(source) not in text:
             return f"names no file: {text}"
-        if last not in text and not (value != "shape" and " has shape " in text):  # a size that the tensors do not have
+        # A size that the tensors do not have, or a number of layers that a list does not.
+        if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):
             return f"does not name {last}: {text}"
         return None if SAYS_NEEDED.search(text) else f"does not say what is needed: {text}"
     except BaseException as error:
@@ -206,9 +230,9 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         return None
     if absent and CLASSIFIER.search(place):
         return None  # the model says that it is none
-    if absent and MAY_BE_ABSENT.search(place):
+    if absent and (key in MAY_BE_ABSENT or place in MAY_BE_ABSENT):
         return None
-    if type(value) in (int, float) and (value > 0 and ANY_POSITIVE.search(last) or value == 0 and ZERO_IS_NONE.search(last)):
+    if type(value) in (int, float) and (value > 0 and key in ANY_POSITIVE or value == 0 and key in ZERO_IS_NONE):
         return None
     return "gives other logits and says nothing"
 

@@ -107,6 +107,31 @@ TEST(Description, AMissingTensorIsNamedWithItsNeighbour) {
                "model.layers.0.mlp.up_proj.weight is missing; the nearest name is model.layers.0.mlp.upp_proj.weight", [&] { read(m); });
 }
 
+TEST(Description, LayersThatTheConfigurationDoesNotCountAreNamed) {
+  struct Case {
+    const char *model, *key, *tensor;
+  };
+  for (const Case& c : {Case{"llama", "num_hidden_layers", "model.layers.2."}, Case{"bert", "num_hidden_layers", "bert.encoder.layer.2."},
+                        Case{"llama.gguf", "llama.block_count", "blk.2."}, Case{"bert.gguf", "bert.block_count", "blk.2."}}) {
+    SCOPED_TRACE(c.model);
+    tiny::Model m = tiny::make(c.model, 3);
+    m.config[c.key] = 2;
+    const Error error = expect_error(ErrorKind::model_format, str(c.key, " is 2, and there is a tensor ", c.tensor), [&] { read(m); });
+    EXPECT_EQ(error.field(), c.key);
+    EXPECT_NE(std::string(error.what()).find(str("need a ", c.key, " of 3")), std::string::npos) << error.what();
+  }
+  tiny::Model guessing = tiny::make("llama", 3);  // its last layer guesses a second token
+  guessing.config["num_hidden_layers"] = 2;
+  guessing.config["num_nextn_predict_layers"] = 1;
+  EXPECT_EQ(read(guessing).layers.size(), 2u);
+  guessing.config["num_nextn_predict_layers"] = -1;
+  expect_error(ErrorKind::model_format, "num_nextn_predict_layers", [&] { read(guessing); });
+  tiny::Model seeing = tiny::make("llama", 2);  // a tower of more layers under another name
+  seeing.tensors.push_back({"model.vision_tower.layers.7.norm.weight", {4}});
+  seeing.tensors.push_back({"model.layers.seven.weight", {4}});
+  EXPECT_EQ(read(seeing).layers.size(), 2u);
+}
+
 TEST(Description, AWrongShapeIsNamedWithTheRightOne) {
   for (const std::string& name : tiny::every()) {
     const tiny::Model whole = tiny::make(name);

@@ -1,0 +1,499 @@
+// What a layer is, changed one field at a time in every small decoder: logits that a golden compares (tests/python/test_random_models.py)
+// must move by three times what it forgives, or the program is refused. A mutant that none notices would be a switch that nothing tests.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "cpu/cpu_backend.h"
+#include "files/model_file.h"
+#include "model/programs.h"
+#include "model/random_models.h"
+#include "model/settings.h"
+
+namespace pumice::model {
+namespace {
+
+constexpr std::int32_t kRows = 64;  // more than two windows of the small models
+constexpr float kForgiven = 2e-4f;  // of a golden's logit; GELU for its tanh form moves them by 8e-4 and more
+constexpr float kNoticed = 3 * kForgiven;
+constexpr std::int64_t kKept = 6400;  // logits in a golden: every 2^n-th column of each row
+
+// ---------------------------------------------------------------- a run
+Backend& cpu_backend() {
+  static const std::shared_ptr<Backend> backend = cpu::make_backend(1);
+  return *backend;
+}
+
+std::vector<float> run(const Program& program, const std::shared_ptr<const DeviceWeights>& weights, const Batch& batch,
+                       std::span<const float> in) {
+  std::vector<float> out(static_cast<std::size_t>(batch.rows) *
+                         static_cast<std::size_t>(program.slots[static_cast<std::size_t>(program.output)].width));
+  const auto workspace = cpu_backend().workspace(Crew::team);
+  cpu_backend().prepare(program, weights, Compute::float32)->run(*workspace, nullptr, batch, {in, out}, Cancel());
+  return out;
+}
+
+// Of kRows ids without a cache, so that causal is a field like the others.
+std::vector<float> logits(const Description& d) {
+  cases::Random random(7);
+  std::vector<std::int32_t> ids(kRows);
+  for (std::int32_t& id : ids) id = static_cast<std::int32_t>(3 + random.below(497));
+  const std::vector<Segment> segments = {{.rows = kRows}};
+  const Batch batch{.rows = kRows, .ids = ids, .segments = segments};
+  Description body = d;
+  body.config.final_norm = false;  // the head's
+  const auto weights = cpu_backend().weights(d.weights, {}, {}, Cancel());
+  const auto hidden = run(body_program(body, 0, d.layers.size(), Output::tokens), weights, batch, {});
+  return run(head_program(d), weights, {.rows = kRows, .segments = segments}, hidden);
+}
+
+// Nothing where the program is none: check_program() notices.
+std::vector<float> logits_or_nothing(const Description& d) {
+  try {
+    return logits(d);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// The largest difference among the columns that a golden of `ids` rows keeps. NaN counts as noticed.
+float moved(const std::vector<float>& a, const std::vector<float>& b, std::int64_t vocab, std::int64_t ids) {
+  if (b.empty()) return INFINITY;
+  std::int64_t stride = 1;
+  while (stride * kKept < ids * vocab) stride *= 2;
+  float most = 0;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t col = 0; col < vocab; col += stride) {
+      const float off = std::fabs(a[static_cast<std::size_t>(row * vocab + col)] - b[static_cast<std::size_t>(row * vocab + col)]);
+      if (!(off <= most)) most = std::isnan(off) ? INFINITY : off;
+    }
+  }
+  return most;
+}
+
+// ---------------------------------------------------------------- mutants
+struct Mutant {
+  std::string field, name;
+  std::function<bool(Description&)> change;  // false: it changes nothing here
+};
+
+Parameter& global(Description& d, Role role) { return d.globals[static_cast<std::size_t>(role)]; }
+Parameter& of(Description& d, std::size_t layer, Role role) { return d.layers[layer][static_cast<std::size_t>(role)]; }
+
+// In each layer where it changes something.
+Mutant in_layers(std::string field, std::string name, std::function<bool(Layer&)> change) {
+  return {std::move(field), std::move(name), [change = std::move(change)](Description& d) {
+            bool any = false;
+            for (Layer& layer : d.config.layers) any = change(layer) || any;
+            return any;
+          }};
+}
+Mutant in_parameters(std::string field, std::string name, std::function<bool(Description&, std::size_t)> change) {
+  return {std::move(field), std::move(name), [change = std::move(change)](Description& d) {
+            bool any = false;
+            for (std::size_t layer = 0; layer < d.layers.size(); ++layer) any = change(d, layer) || any;
+            return any;
+          }};
+}
+template <class T>
+bool set(T& field, const T& value) {
+  const bool other = !(field == value);
+  field = value;
+  return other;
+}
+template <class T>
+bool times(T& field, double by) {
+  return set(field, static_cast<T>(static_cast<double>(field) * by));
+}
+Mutant toggle(std::string field, std::string name, std::function<bool&(Layer&)> flag) {
+  return in_layers(std::move(field), std::move(name), [flag = std::move(flag)](Layer& l) { return flag(l) = !flag(l), true; });
+}
+
+constexpr Role kNorms[] = {Role::embedding_norm,    Role::attn_norm,          Role::q_norm,   Role::k_norm,
+                           Role::attn_branch_norm,  Role::attn_residual_norm, Role::ffn_norm, Role::ffn_branch_norm,
+                           Role::ffn_residual_norm, Role::final_norm};
+
+// Every norm's weight and bias.
+bool each_norm(Description& d, const std::function<bool(Parameter&)>& change) {
+  bool any = false;
+  for (const Role role : kNorms) {
+    if (!of_layer(role)) any = change(global(d, role)) || any;
+    for (std::size_t layer = 0; of_layer(role) && layer < d.layers.size(); ++layer) any = change(of(d, layer, role)) || any;
+  }
+  return any;
+}
+bool drop_bias(Parameter& p) { return set(p.bias, VectorId::none); }
+
+VectorId added(Description& d, std::vector<float> values) {
+  d.weights.vectors.push_back({.name = "mutant", .values = std::move(values)});
+  return static_cast<VectorId>(d.weights.vectors.size() - 1);
+}
+
+// Rows of a matrix in another order.
+MatrixId reordered(Description& d, MatrixId id, const std::function<std::int64_t(std::int64_t)>& place) {
+  Matrix m = d.matrix(id);
+  m.read = [read = m.read, place, size = row_bytes(m.format, m.cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    for (std::int64_t row = 0; row < count; ++row) read(place(first + row), 1, out + row * size);
+  };
+  d.weights.matrices.push_back(std::move(m));
+  return static_cast<MatrixId>(d.weights.matrices.size() - 1);
+}
+
+bool other_heads(Description& d) {
+  bool any = false;
+  for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+    Attention& a = d.config.layers[layer].attention;
+    if (a.head_dim % 4 != 0 || a.qk_norm == QkNorm::head || a.position_bias == PositionBias::alibi) continue;
+    a.heads *= 2;
+    a.kv_heads *= 2;
+    a.head_dim /= 2;
+    any = true;
+  }
+  for (RopeTable& rope : d.config.ropes) rope.inv_freq.resize(rope.inv_freq.size() / 2);
+  return any;
+}
+
+// Weights of q_norm or k_norm for the other kind of norm: tiled, or the first head's.
+bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
+  return in_parameters("", "",
+                       [&](Description& m, std::size_t layer) {
+                         Attention& a = m.config.layers[layer].attention;
+                         if (a.qk_norm != from) return false;
+                         a.qk_norm = to;
+                         for (const auto& [role, width] : {std::pair(Role::q_norm, a.q_width()), std::pair(Role::k_norm, a.kv_width())}) {
+                           Parameter& p = of(m, layer, role);
+                           if (p.vector == VectorId::none) continue;
+                           const std::vector<float>& old = m.weights.vectors[static_cast<std::size_t>(p.vector)].values;
+                           std::vector<float> values(static_cast<std::size_t>(to == QkNorm::head ? a.head_dim : width));
+                           for (std::size_t i = 0; i < values.size(); ++i) values[i] = old[i % old.size()];
+                           p.vector = added(m, std::move(values));
+                         }
+                         return true;
+                       })
+      .change(d);
+}
+
+std::vector<Mutant> mutants() {
+  std::vector<Mutant> all;
+  const auto add = [&](Mutant m) { all.push_back(std::move(m)); };
+  const auto attention = [&](const char* name, std::string what, std::function<bool(Attention&)> change) {
+    add(in_layers(std::string("Attention::") + name, std::move(what),
+                  [change = std::move(change)](Layer& l) { return change(l.attention); }));
+  };
+  const auto config = [&](const char* name, std::string what, std::function<bool(Config&)> change) {
+    add({std::string("Config::") + name, std::move(what), [change = std::move(change)](Description& d) { return change(d.config); }});
+  };
+
+  for (const char* field : {"Attention::heads", "Attention::kv_heads", "Attention::head_dim"}) add({field, "twice the heads", other_heads});
+  attention("causal", "sees what follows", [](Attention& a) { return set(a.causal, !a.causal); });
+  attention("window", "none", [](Attention& a) { return set(a.window, 0); });
+  attention("window", "one less", [](Attention& a) { return a.window > 1 && a.window < kRows && set(a.window, a.window - 1); });
+  attention("window", "one where there is none", [](Attention& a) { return a.window == 0 && set(a.window, 16); });
+  add({"Attention::window", "in the next layer", [](Description& d) {
+         auto& layers = d.config.layers;
+         bool any = false;
+         const std::int32_t first = layers.front().attention.window;
+         for (std::size_t i = 0; i < layers.size(); ++i)
+           any = set(layers[i].attention.window, i + 1 < layers.size() ? layers[i + 1].attention.window : first) || any;
+         return any;
+       }});
+  attention("rope", "none", [](Attention& a) { return set(a.rope, -1); });
+  add({"Attention::rope", "where there is none", [](Description& d) {
+         bool any = false;
+         for (Layer& layer : d.config.layers)
+           any = (!d.config.ropes.empty() && layer.attention.rope < 0 && set(layer.attention.rope, 0)) || any;
+         return any;
+       }});
+  add({"Attention::rope", "the other layers' one", [](Description& d) {
+         bool any = false;
+         for (Layer& layer : d.config.layers)
+           any = (d.config.ropes.size() > 1 && !(d.config.ropes[0] == d.config.ropes[1]) && layer.attention.rope >= 0 &&
+                  set(layer.attention.rope, 1 - std::min(layer.attention.rope, 1))) ||
+                 any;
+         return any;
+       }});
+  attention("scale", "a tenth more", [](Attention& a) { return times(a.scale, 1.1); });
+  attention("softcap", "none", [](Attention& a) { return set(a.softcap, 0.0f); });
+  attention("softcap", "where there is none", [](Attention& a) { return a.softcap == 0 && set(a.softcap, 1.0f); });
+  attention("qk_norm", "none", [](Attention& a) { return set(a.qk_norm, QkNorm::none); });
+  add({"Attention::qk_norm", "whole for each head", [](Description& d) { return other_qk_norm(d, QkNorm::head, QkNorm::whole); }});
+  add({"Attention::qk_norm", "each head for whole", [](Description& d) { return other_qk_norm(d, QkNorm::whole, QkNorm::head); }});
+  add({"Attention::qk_norm", "where there is none", [](Description& d) { return other_qk_norm(d, QkNorm::none, QkNorm::head); }});
+  attention("norm_after_rope", "the other side of rope",
+            [](Attention& a) { return a.qk_norm != QkNorm::none && a.rope >= 0 && set(a.norm_after_rope, !a.norm_after_rope); });
+  attention("temperature", "none", [](Attention& a) { return set(a.temperature, 0.0f); });
+  attention("temperature", "where there is none",  // a norm after it takes a factor away
+            [](Attention& a) { return a.temperature == 0 && !a.norm_after_rope && (a.temperature_length = 16, set(a.temperature, 0.1f)); });
+  attention("temperature_length", "half",
+            [](Attention& a) { return a.temperature > 0 && set(a.temperature_length, a.temperature_length / 2); });
+  attention("position_bias", "none", [](Attention& a) { return set(a.position_bias, PositionBias::none); });
+  add({"Attention::position_bias", "where there is none", [](Description& d) {
+         if (d.alibi_slopes == VectorId::none) d.alibi_slopes = added(d, alibi_slopes(d.config.layers.front().attention.heads));
+         return in_layers("", "", [](Layer& l) { return set(l.attention.position_bias, PositionBias::alibi); }).change(d);
+       }});
+  struct Branch {
+    const char* name;
+    Norms& (*norms)(Layer&);
+  };
+  for (const Branch& b : {Branch{"Attention::norms", [](Layer& l) -> Norms& { return l.attention.norms; }},
+                          Branch{"FeedForward::norms", [](Layer& l) -> Norms& { return l.feed_forward.norms; }}}) {
+    const auto norms = [&](const char* field, std::function<bool(Layer&)> change) {
+      add(in_layers(field, std::string(field) + " of " + b.name, std::move(change)));
+    };
+    norms("Norms::before", [f = b.norms](Layer& l) { return f(l).before = !f(l).before, true; });
+    norms("Norms::branch", [f = b.norms](Layer& l) { return f(l).branch = !f(l).branch, true; });
+    norms("Norms::sum", [f = b.norms](Layer& l) { return !f(l).branch && set(f(l).sum, !f(l).sum); });
+    norms("Norms::replace", [f = b.norms](Layer& l) {  // beside attention nothing is replaced
+      return f(l).before && !(l.parallel && &f(l) == &l.feed_forward.norms) && set(f(l).replace, !f(l).replace);
+    });
+  }
+  const auto biases = [&](const char* field, std::vector<Role> roles) {
+    add(in_parameters(field, "none", [roles = std::move(roles)](Description& d, std::size_t layer) {
+      bool any = false;
+      for (const Role role : roles) any = drop_bias(of(d, layer, role)) || any;
+      return any;
+    }));
+  };
+  biases("Attention::qkv_bias", {Role::q, Role::k, Role::v});
+  biases("Attention::out_bias", {Role::attn_out});
+  biases("FeedForward::bias", {Role::gate, Role::up, Role::down});
+
+  add(in_layers("FeedForward::gated", "not", [](Layer& l) { return set(l.feed_forward.gated, false); }));
+  add({"FeedForward::gated", "where there is no gate", [](Description& d) {
+         return in_parameters("", "",
+                              [](Description& m, std::size_t layer) {
+                                FeedForward& f = m.config.layers[layer].feed_forward;
+                                if (f.gated || f.activation == Activation::xielu) return false;
+                                of(m, layer, Role::gate) = of(m, layer, Role::up);
+                                return f.gated = true;
+                              })
+             .change(d);
+       }});
+  add(in_parameters("FeedForward::gated", "gate and up swapped", [](Description& d, std::size_t layer) {
+    std::swap(of(d, layer, Role::gate), of(d, layer, Role::up));
+    return d.config.layers[layer].feed_forward.gated;
+  }));
+  for (const auto& [to, name] :
+       {std::pair(Activation::silu, "silu"), std::pair(Activation::gelu, "gelu"), std::pair(Activation::gelu_tanh, "gelu_tanh"),
+        std::pair(Activation::relu, "relu"), std::pair(Activation::relu2, "relu2")}) {
+    add(in_layers("FeedForward::activation", name, [to = to](Layer& l) { return set(l.feed_forward.activation, to); }));
+  }
+  for (const auto& [field, alpha] :
+       {std::pair("FeedForward::alpha_p", &FeedForward::alpha_p), std::pair("FeedForward::alpha_n", &FeedForward::alpha_n)}) {
+    add(in_layers(field, "a tenth more", [alpha = alpha](Layer& l) {
+      return l.feed_forward.activation == Activation::xielu && times(l.feed_forward.*alpha, 1.1);
+    }));
+  }
+  add(toggle("Layer::parallel", "the other way", [](Layer& l) -> bool& { return l.parallel; }));
+  add(in_layers("Layer::branch_scale", "1", [](Layer& l) { return set(l.branch_scale, 1.0f); }));
+  add(in_layers("Layer::branch_scale", "a tenth more", [](Layer& l) {  // a norm on the branch takes it away
+    return !l.attention.norms.branch && times(l.branch_scale, 1.1);
+  }));
+
+  config("norm", "the other kind", [](Config& c) { return set(c.norm, c.norm == NormKind::rms ? NormKind::layer : NormKind::rms); });
+  config("eps", "0.1", [](Config& c) { return set(c.eps, 0.1f); });
+  add({"Config::norm_weight", "none",
+       [](Description& d) { return each_norm(d, [](Parameter& p) { return set(p.vector, VectorId::none); }); }});
+  add({"Config::norm_bias", "none", [](Description& d) { return each_norm(d, drop_bias); }});
+  for (const float by : {1.0f, -1.0f}) {
+    add({"Config::norm_offset", by > 0 ? "1 more" : "1 less", [by](Description& d) {
+           return each_norm(d, [&](Parameter& p) {
+             if (p.vector == VectorId::none) return false;
+             std::vector<float> values = d.weights.vectors[static_cast<std::size_t>(p.vector)].values;
+             for (float& value : values) value += by;
+             p.vector = added(d, std::move(values));
+             return true;
+           });
+         }});
+  }
+  for (const auto& [name, change] :
+       {std::pair<const char*, bool (*)(RopeTable&)>{"pairs of the other kind",
+                                                     [](RopeTable& r) { return set(r.interleaved, !r.interleaved); }},
+        {"larger", [](RopeTable& r) { return times(r.magnitude, 1.1); }},
+        {"not larger", [](RopeTable& r) { return set(r.magnitude, 1.0f); }},
+        {"half of the pairs", [](RopeTable& r) { return r.inv_freq.size() > 1 && (r.inv_freq.resize(r.inv_freq.size() / 2), true); }},
+        {"slower", [](RopeTable& r) {
+           for (float& f : r.inv_freq) f /= 2;
+           return true;
+         }}}) {
+    config("ropes", name, [change = change, factor = std::string(name) == "larger"](Config& c) {
+      bool any = false;
+      if (factor && c.layers.front().attention.norm_after_rope) return false;
+      for (RopeTable& rope : c.ropes) any = change(rope) || any;
+      return any;
+    });
+  }
+  add({"Config::alibi_slopes", "half", [](Description& d) {
+         if (d.alibi_slopes == VectorId::none) return false;
+         std::vector<float> slopes = d.config.alibi_slopes;
+         for (float& slope : slopes) slope /= 2;
+         d.alibi_slopes = added(d, std::move(slopes));
+         return true;
+       }});
+  config("embedding_scale", "1", [](Config& c) { return set(c.embedding_scale, 1.0f); });
+  config("embedding_scale", "a tenth more",  // a norm after it takes a factor away
+         [](Config& c) { return !c.embedding_norm && times(c.embedding_scale, 1.1); });
+  config("embedding_norm", "the other way", [](Config& c) { return set(c.embedding_norm, !c.embedding_norm); });
+  add({"Config::learned_positions", "none",
+       [](Description& d) { return set(global(d, Role::position_embedding).matrix, MatrixId::none); }});
+  add({"Config::position_offset", "one row on", [](Description& d) {
+         MatrixId& table = global(d, Role::position_embedding).matrix;
+         if (table == MatrixId::none) return false;
+         const std::int64_t rows = d.matrix(table).rows;
+         table = reordered(d, table, [rows](std::int64_t row) { return std::min(row + 1, rows - 1); });
+         return true;
+       }});
+  add({"Config::head_bias", "none", [](Description& d) { return drop_bias(global(d, Role::head)); }});
+  config("logit_scale", "1", [](Config& c) { return set(c.logit_scale, 1.0f); });
+  config("logit_scale", "a tenth more", [](Config& c) { return times(c.logit_scale, 1.1); });
+  config("logit_softcap", "none", [](Config& c) { return set(c.logit_softcap, 0.0f); });
+  config("logit_softcap", "where there is none", [](Config& c) { return c.logit_softcap == 0 && set(c.logit_softcap, 1.0f); });
+
+  // Roles.
+  add(in_parameters("roles", "k and v swapped", [](Description& d, std::size_t layer) {
+    std::swap(of(d, layer, Role::k), of(d, layer, Role::v));
+    return true;
+  }));
+  add(in_parameters("roles", "q and k in the order of GGUF", [](Description& d, std::size_t layer) {
+    const Attention& a = d.config.layers[layer].attention;
+    if (a.rope < 0) return false;
+    for (const Role role : {Role::q, Role::k}) {
+      MatrixId& matrix = of(d, layer, role).matrix;
+      matrix = reordered(d, matrix, [dim = std::int64_t{a.head_dim}](std::int64_t row) {
+        const std::int64_t in = row % dim;
+        return row - in + in / 2 + in % 2 * (dim / 2);
+      });
+    }
+    return true;
+  }));
+  add({"roles", "the embedding as head",
+       [](Description& d) { return set(global(d, Role::head).matrix, d.global(Role::token_embedding).matrix); }});
+  return all;
+}
+
+// ---------------------------------------------------------------- the fields there are
+// A field that is added does not compile here until it is in its list; and then it wants a mutant, or a reason to need none.
+#define FIELDS(Type, ...)             \
+  const auto& [__VA_ARGS__] = Type{}; \
+  [](const auto&...) {}(__VA_ARGS__); \
+  add_fields(#Type, #__VA_ARGS__)
+
+std::set<std::string> fields() {
+  std::set<std::string> found;
+  const auto add_fields = [&](const std::string& type, const std::string& list) {
+    std::istringstream names(list);
+    for (std::string name; std::getline(names >> std::ws, name, ',');) found.insert(type + "::" + name);
+  };
+  {
+    FIELDS(Norms, before, branch, sum, replace);
+  }
+  {
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, temperature,
+           temperature_length, position_bias, norms, qkv_bias, out_bias);
+  }
+  {
+    FIELDS(FeedForward, width, gated, activation, alpha_p, alpha_n, norms, bias);
+  }
+  {
+    FIELDS(Layer, attention, feed_forward, parallel, windowed, branch_scale);
+  }
+  {
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, norm, eps, norm_weight, norm_bias, norm_offset,
+           embedding_scale, embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, pooler,
+           logit_scale, logit_softcap, pooling, notes);
+  }
+  return found;
+}
+
+const std::map<std::string, std::string> kNoMutant = {
+    {"Attention::norms", "their fields have theirs"},
+    {"FeedForward::norms", "their fields have theirs"},
+    {"Layer::attention", "its fields have theirs"},
+    {"Layer::feed_forward", "its fields have theirs"},
+    {"Layer::windowed", "says which rope a layer takes while a file is read; Attention::rope has mutants"},
+    {"FeedForward::width", "the tensors' shapes hold it"},
+    {"Config::family", "names of tensors; a wrong one finds none"},
+    {"Config::gguf", "the kind of file"},
+    {"Config::hidden_size", "the tensors' shapes hold it"},
+    {"Config::n_ctx", "a limit, no arithmetic"},
+    {"Config::layers", "their fields have theirs"},
+    {"Config::token_types", "encoders alone: tests/python/test_random_models.py, with types"},
+    {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
+    {"Config::has_head", "what a model can do, no arithmetic"},
+    {"Config::pooler", "classifiers alone"},
+    {"Config::pooling", "what the file says of vectors"},
+    {"Config::notes", "texts"},
+};
+
+TEST(MutantsTable, EveryFieldHasOneOrAReason) {
+  std::set<std::string> covered;
+  for (const Mutant& mutant : mutants()) covered.insert(mutant.field);
+  for (const std::string& field : fields()) EXPECT_NE(covered.contains(field), kNoMutant.contains(field)) << field;
+  for (const auto& [field, reason] : kNoMutant) EXPECT_TRUE(fields().contains(field)) << field;
+  covered.erase("roles");
+  for (const std::string& field : covered) EXPECT_TRUE(fields().contains(field)) << field;
+}
+
+// ---------------------------------------------------------------- every decoder
+// "variant: field: mutant" that changes nothing that a golden could see, and why.
+const std::map<std::string, std::string> kUnnoticed = {
+    {"bloom_six_heads: Norms::sum: Norms::sum of Attention::norms", "a norm follows there, and one without weights before it is nothing"},
+    {"bloom_six_heads: Norms::sum: Norms::sum of FeedForward::norms", "likewise"},
+};
+
+class Mutants : public testing::TestWithParam<random_models::Variant> {};
+
+std::vector<random_models::Variant> decoders() {
+  auto all = random_models::variants();
+  std::erase_if(all, [](const auto& v) { return v.kind != "decoder" || v.pending; });
+  return all;
+}
+
+Description read(const random_models::Variant& v, const files::testing::TempFolder& folder) {
+  random_models::write(v, folder);
+  return describe(files::ModelFile::open(folder.path()), {});
+}
+
+TEST(MutantsTable, EachChangesSomeModel) {
+  std::vector<Mutant> left = mutants();
+  for (const random_models::Variant& v : decoders()) {
+    const files::testing::TempFolder folder;
+    const Description whole = read(v, folder);
+    std::erase_if(left, [&](const Mutant& mutant) {
+      Description changed = whole;
+      return mutant.change(changed);
+    });
+  }
+  for (const Mutant& mutant : left) ADD_FAILURE() << mutant.field << ": " << mutant.name << " changes none";
+}
+
+TEST_P(Mutants, AreNoticed) {
+  const random_models::Variant& v = GetParam();
+  const files::testing::TempFolder folder;
+  const Description whole = read(v, folder);
+  const std::vector<float> expected = logits(whole);
+  for (const Mutant& mutant : mutants()) {
+    Description changed = whole;
+    if (!mutant.change(changed)) continue;
+    const std::string name = v.name + ": " + mutant.field + ": " + mutant.name;
+    const float off = moved(expected, logits_or_nothing(changed), whole.vocab_size, v.ids);
+    EXPECT_EQ(off <= kNoticed, kUnnoticed.contains(name)) << name << " moves logits by " << off;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Mutants, testing::ValuesIn(decoders()), [](const auto& info) { return info.param.name; });
+
+TEST(RandomModels, WeightsAreThoseOfPython) {
+  const auto hex = [](const std::vector<float>& values) {
+    std::ostringstream text;
+    for (const char c : files::testing::floats(values)) text << std::hex << (c >> 4 & 15) << (c & 15);
+    return text.str();
+  };
+  EXPECT_EQ(hex(random_models::weights("model.norm.weight", {2})), "3b4f8e3fea904e3f");
+  EXPECT_EQ(hex(random_models::weights("model.embed_tokens.weight", {1, 2})), "7e625cbfd5dcd4bc");
+}
+
+}  // namespace
+}  // namespace pumice::model

@@ -1,0 +1,78 @@
+"""Quantised GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
+so that nothing but this package is needed: the same numbers in F32 say what must come out."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import op_cases
+import pytest
+import random_gguf
+import random_models
+from mixes import COLUMNS, MIXES, RATIO, SAME, WIDE
+from random_gguf import FORMS, Packed
+from random_models import VARIANTS
+
+import pumice
+from pumice import _core
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "mixes.md"
+# Of the matrices of a file in turn: what the mixes above have, and what older files have.
+FORMATS = ["Q4_K", "Q6_K", "F16", "Q3_K", "Q8_0", "IQ4_XS", "Q5_K", "Q2_K", "Q4_0", "BF16"]
+IDS = {name: number for number, name in enumerate(["F32", "F16", "Q4_0"])} | {
+    "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
+}  # fmt: skip
+
+
+def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
+    """A file whose matrices are random blocks of FORMATS, the same numbers in F32, and the formats that are in the first."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    packed: dict[str, random_gguf.Array | Packed] = dict(tensors)
+    used = set()
+    for number, (tensor, values) in enumerate((t, v) for t, v in tensors.items() if v.ndim == 2):
+        rows, cols = values.shape
+        assert cols % COLUMNS == 0, f"{name}: {tensor} has {cols} columns"
+        form = FORMATS[number % len(FORMATS)]
+        data = op_cases.packed_weights(form, rows, cols, cols, zlib.crc32(tensor.encode()))
+        packed[tensor] = Packed(IDS[form], values.shape, data)
+        tensors[tensor] = _core.ops.unpack(form, data).reshape(values.shape)
+        used.add(form)
+    return random_gguf.write(folder / "packed.gguf", keys, packed), random_gguf.write(folder / "f32.gguf", keys, tensors), used
+
+
+def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
+    with pumice.load(path, device="cpu", compute=compute, tokenizer=tokenizer, progress=False) as model:
+        return model.logits(np.arange(3, 43), positions="all")
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_quantised_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
+    """Split, permuted, transposed and shared tensors too, of each family's own names."""
+    folder = random_models.make_folder(name, tmp_path)
+    packed, plain, used = write_pair(name, tmp_path)
+    assert used == set(FORMATS)
+    expected = logits(plain, folder, "float32")
+    assert np.array_equal(logits(packed, folder, "float32"), expected)
+    rounded = logits(packed, folder, "auto")  # activations in 8 bits
+    assert not np.array_equal(rounded, expected)
+    assert ((rounded - expected) ** 2).sum() <= 2e-3 * (expected**2).sum()
+
+
+def page_rows() -> list[list[str]]:
+    table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
+
+
+def test_every_family_with_a_gguf_form_has_its_row() -> None:
+    assert {VARIANTS[name].family for name in WIDE} == set(FORMS), "a wide model (kind mix) in tests/random_models for each"
+    assert [row[1] for row in page_rows()] == WIDE, "python tests/make_mix_table.py writes the page anew"
+
+
+def test_no_mix_is_further_from_float32_than_llama_cpp() -> None:
+    for _, name, apart, *cells in page_rows():
+        assert len(cells) == len(MIXES) and float(apart) <= SAME
+        for mix, cell in zip(MIXES, cells, strict=True):
+            ours, theirs = map(float, cell.split(" / "))
+            assert 0 < ours <= RATIO * theirs, (name, mix, cell)
