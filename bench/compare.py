@@ -370,6 +370,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "smollm2": lambda b: generate(b, "SmolLM2-135M Q4_1", b.smollm2),
     "gemma3": lambda b: generate(b, "Gemma 3 270M Q4_K_M", b.gemma3),
     "1b": lambda b: generate(b, b.shape("Llama 3.2 1B shape Q4_K_M"), b.random_model("1b"), 256, 64),
+    "qwen3": lambda b: generate(b, b.shape("Qwen3 0.6B shape Q4_K_M"), b.random_model("qwen3"), 512, 64),
+    "gemma2": lambda b: generate(b, b.shape("Gemma 2 2B shape Q4_K_M"), b.random_model("gemma2"), 128, 24, batch=False),
+    "phi4-mini": lambda b: generate(b, b.shape("Phi-4-mini shape Q4_K_M"), b.random_model("phi4-mini"), 128, 24, batch=False),
     "7b": lambda b: generate(b, b.shape("Mistral 7B shape Q4_K_M"), b.random_model("7b"), 64, 24),
     "floats": floats,
     "long": lambda b: long(b, *KINDS),
@@ -428,7 +431,7 @@ def main() -> None:
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     (WORK / "sentence.txt").write_text(SENTENCE)
     b = Bench(
-        arguments.python, peer_environment(arguments.peers), arguments.threads, arguments.rounds, arguments.quick, *map(Path, found[:3]), {}
+        os.path.abspath(arguments.python), peer_environment(arguments.peers), arguments.threads, arguments.rounds, arguments.quick, *map(Path, found[:3]), {}
     )
     title = first_line(b)
     print(title, flush=True)
