@@ -431,7 +431,13 @@ def main() -> None:
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     (WORK / "sentence.txt").write_text(SENTENCE)
     b = Bench(
-        os.path.abspath(arguments.python), peer_environment(arguments.peers), arguments.threads, arguments.rounds, arguments.quick, *map(Path, found[:3]), {}
+        os.path.abspath(arguments.python),
+        peer_environment(arguments.peers),
+        arguments.threads,
+        arguments.rounds,
+        arguments.quick,
+        *map(Path, found[:3]),
+        {},
     )
     title = first_line(b)
     print(title, flush=True)
