@@ -2,10 +2,10 @@
 
     make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT ...])
 
-Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b and 7b (Llama 3.2 1B's and
-Mistral 7B's shapes with random weights, Q4_K_M), floats (the 1B shape in F16 and BF16), long and long-prefill (the 1B shape after 8,192
-and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load, load-7b, start, threads. --plot FOLDER draws batches
-(encode speed by texts a call) and contexts (decode speed by context).
+Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b, 7b, qwen3, gemma2 and phi4-mini
+(shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B and Phi-4-mini with random weights, Q4_K_M), floats (the 1B shape in F16 and
+BF16), long and long-prefill (the 1B shape after 8,192 and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load,
+load-7b, start, threads. --plot FOLDER draws batches (encode speed by texts a call) and contexts (decode speed by context).
 
 `--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
 sentence-transformers, llama-cpp-python, matplotlib: about 2 GB and some minutes, for llama.cpp is built from source).
