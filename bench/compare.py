@@ -2,10 +2,10 @@
 
     make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT ...])
 
-Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b and 7b (Llama 3.2 1B's and
-Mistral 7B's shapes with random weights, Q4_K_M), floats (the 1B shape in F16 and BF16), long and long-prefill (the 1B shape after 8,192
-and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load, load-7b, start, threads. --plot FOLDER draws batches
-(encode speed by texts a call) and contexts (decode speed by context).
+Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b, 7b, qwen3, gemma2 and phi4-mini
+(shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B and Phi-4-mini with random weights, Q4_K_M), floats (the 1B shape in F16 and
+BF16), long and long-prefill (the 1B shape after 8,192 and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load,
+load-7b, start, threads. --plot FOLDER draws batches (encode speed by texts a call) and contexts (decode speed by context).
 
 `--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
 sentence-transformers, llama-cpp-python, matplotlib: about 2 GB and some minutes, for llama.cpp is built from source).
@@ -370,6 +370,9 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "smollm2": lambda b: generate(b, "SmolLM2-135M Q4_1", b.smollm2),
     "gemma3": lambda b: generate(b, "Gemma 3 270M Q4_K_M", b.gemma3),
     "1b": lambda b: generate(b, b.shape("Llama 3.2 1B shape Q4_K_M"), b.random_model("1b"), 256, 64),
+    "qwen3": lambda b: generate(b, b.shape("Qwen3 0.6B shape Q4_K_M"), b.random_model("qwen3"), 512, 64),
+    "gemma2": lambda b: generate(b, b.shape("Gemma 2 2B shape Q4_K_M"), b.random_model("gemma2"), 128, 24, batch=False),
+    "phi4-mini": lambda b: generate(b, b.shape("Phi-4-mini shape Q4_K_M"), b.random_model("phi4-mini"), 128, 24, batch=False),
     "7b": lambda b: generate(b, b.shape("Mistral 7B shape Q4_K_M"), b.random_model("7b"), 64, 24),
     "floats": floats,
     "long": lambda b: long(b, *KINDS),
@@ -428,7 +431,13 @@ def main() -> None:
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     (WORK / "sentence.txt").write_text(SENTENCE)
     b = Bench(
-        arguments.python, peer_environment(arguments.peers), arguments.threads, arguments.rounds, arguments.quick, *map(Path, found[:3]), {}
+        os.path.abspath(arguments.python),
+        peer_environment(arguments.peers),
+        arguments.threads,
+        arguments.rounds,
+        arguments.quick,
+        *map(Path, found[:3]),
+        {},
     )
     title = first_line(b)
     print(title, flush=True)

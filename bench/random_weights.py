@@ -6,41 +6,90 @@ from __future__ import annotations
 import json
 import os
 import struct
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a published config: sizes, and what its architecture has besides a Llama's tensors and keys in GGUF."""
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False  # no head of its own
+    head_dim: int = 0  # 0: hidden / heads
+    architecture: str = "llama"
+    keys: dict[str, int | float] = field(default_factory=dict)
+    head_norms: bool = False  # of queries and keys
+    branch_norms: bool = False  # also after attention and after the feed-forward network
+    fused: bool = False  # query, key and value are one tensor, gate and up another
+    rope_factors: int = 0  # of a longrope: so many for short texts, and as many for long ones
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+
 SHAPES = {
-    "7b": dict(layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32_000),  # Mistral 7B
-    "1b": dict(layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=8, vocabulary=128_256, tied=True),  # Llama 3.2 1B
-    "tiny": dict(layers=2, hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=30_600),  # MiniLM's tokenizer has 30,522 ids
-}
+    "7b": Shape(layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32_000),  # Mistral 7B
+    "1b": Shape(layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=8, vocabulary=128_256, tied=True),  # Llama 3.2 1B
+    "qwen3": Shape(  # 0.6B
+        layers=28, hidden=1024, ffn=3072, heads=16, kv_heads=8, vocabulary=151_936, tied=True, head_dim=128, architecture="qwen3",
+        keys={"rope.freq_base": 1e6, "attention.layer_norm_rms_epsilon": 1e-6}, head_norms=True,
+    ),
+    "gemma2": Shape(  # 2B
+        layers=26, hidden=2304, ffn=9216, heads=8, kv_heads=4, vocabulary=256_000, tied=True, head_dim=256, architecture="gemma2",
+        keys={"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, branch_norms=True,
+    ),
+    "phi4-mini": Shape(
+        layers=32, hidden=3072, ffn=8192, heads=24, kv_heads=8, vocabulary=200_064, tied=True, architecture="phi3",
+        keys={"rope.dimension_count": 96, "rope.scaling.original_context_length": 4096, "rope.scaling.attn_factor": 1.190238},
+        fused=True, rope_factors=48,
+    ),
+    "tiny": Shape(layers=2, hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=30_600),  # MiniLM's tokenizer has 30,522 ids
+}  # fmt: skip
 # GGUF id, block, its bytes, its f16 scales
 TYPES = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, ()),
     "BF16": (30, 1, 2, ()),
     "Q4_K": (12, 256, 144, (0, 2)),
+    "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
 }
 CONTEXT = 16384
 Tensor = tuple[str, int, int]  # type, rows (1: a vector), columns
 
 
-def tensors_of(kind: str, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int, tied: bool) -> dict[str, Tensor]:
-    """By GGUF's names. Q4_K_M: Q6_K for the head, and for attn_v and ffn_down of half the layers; Q4_K else. tied: no head of its own."""
+def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
+    """By GGUF's names. Q4_K_M: Q6_K for the head, and for attn_v and ffn_down of half the layers, Q5_K for fused attn_qkv; Q4_K else."""
     mixed = kind == "q4_k_m"
-    usual, better = ("Q4_K", "Q6_K") if mixed else (kind.upper(), kind.upper())
-    kv = hidden // heads * kv_heads
-    tensors = {"token_embd": (better if tied else usual, vocabulary, hidden), "output_norm": ("F32", 1, hidden)}
-    if not tied:
-        tensors["output"] = (better, vocabulary, hidden)
-    for i in range(layers):
+    usual, joined, better = ("Q4_K", "Q5_K", "Q6_K") if mixed else (kind.upper(),) * 3
+    hidden, ffn, head = shape.hidden, shape.ffn, shape.head_size
+    q, kv = head * shape.heads, head * shape.kv_heads
+    tensors = {"token_embd": (better if shape.tied else usual, shape.vocabulary, hidden), "output_norm": ("F32", 1, hidden)}
+    if not shape.tied:
+        tensors["output"] = (better, shape.vocabulary, hidden)
+    tensors |= {f"rope_factors_{text}": ("F32", 1, shape.rope_factors) for text in ("short", "long") if shape.rope_factors}
+    for i in range(shape.layers):
         more = better if i % 2 == 0 else usual
-        rows = {"attn_q": (usual, hidden, hidden), "attn_k": (usual, kv, hidden), "attn_v": (more, kv, hidden)}
-        rows |= {"attn_output": (usual, hidden, hidden), "ffn_gate": (usual, ffn, hidden), "ffn_up": (usual, ffn, hidden)}
-        rows |= {"ffn_down": (more, hidden, ffn), "attn_norm": ("F32", 1, hidden), "ffn_norm": ("F32", 1, hidden)}
+        if shape.fused:
+            rows = {"attn_qkv": (joined, q + 2 * kv, hidden), "ffn_up": (usual, 2 * ffn, hidden)}
+        else:
+            rows = {"attn_q": (usual, q, hidden), "attn_k": (usual, kv, hidden), "attn_v": (more, kv, hidden)}
+            rows |= {"ffn_gate": (usual, ffn, hidden), "ffn_up": (usual, ffn, hidden)}
+        rows |= {"attn_output": (usual, hidden, q), "ffn_down": (more, hidden, ffn)}
+        norms = {"attn_norm": hidden, "ffn_norm": hidden}
+        norms |= {"attn_q_norm": head, "attn_k_norm": head} if shape.head_norms else {}
+        norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden} if shape.branch_norms else {}
+        rows |= {name: ("F32", 1, size) for name, size in norms.items()}
         tensors |= {f"blk.{i}.{name}": tensor for name, tensor in rows.items()}
     return tensors
 
@@ -72,24 +121,33 @@ def text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()
 
 
-def write_gguf(
-    file: BinaryIO, tensors: dict[str, Tensor], layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int
-) -> None:
-    numbers = {
-        "block_count": layers,
-        "embedding_length": hidden,
-        "feed_forward_length": ffn,
+def value_of(value: str | int | float) -> bytes:
+    """As metadata: its type's id, then itself."""
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + text(value)
+    return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+
+
+def metadata_of(shape: Shape) -> dict[str, str | int | float]:
+    numbers: dict[str, int | float] = {
+        "block_count": shape.layers,
+        "embedding_length": shape.hidden,
+        "feed_forward_length": shape.ffn,
         "context_length": CONTEXT,
-        "vocab_size": vocabulary,
+        "vocab_size": shape.vocabulary,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_size,
+        "attention.value_length": shape.head_size,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 1e4,
     }
-    numbers |= {"attention.head_count": heads, "attention.head_count_kv": kv_heads}
-    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4}
-    keys = [
-        text(key) + struct.pack("<I", 8) + text(value)
-        for key, value in (("general.architecture", "llama"), ("tokenizer.ggml.model", "no_vocab"))
-    ]
-    keys += [text(f"llama.{name}") + struct.pack("<II", 4, value) for name, value in numbers.items()]
-    keys += [text(f"llama.{name}") + struct.pack("<If", 6, value) for name, value in floats.items()]
+    outer = {"general.architecture": shape.architecture, "tokenizer.ggml.model": "no_vocab"}
+    return outer | {f"{shape.architecture}.{name}": value for name, value in (numbers | shape.keys).items()}
+
+
+def write_gguf(file: BinaryIO, tensors: dict[str, Tensor], shape: Shape) -> None:
+    keys = [text(key) + value_of(value) for key, value in metadata_of(shape).items()]
     infos, offset = b"", 0
     for name, (kind, rows, cols) in tensors.items():
         dims = (cols,) if rows == 1 else (cols, rows)
@@ -139,19 +197,19 @@ def write_safetensors(file: BinaryIO, tensors: dict[str, Tensor]) -> None:
         file.write(random_tensor(("BF16", rows, cols), random))
 
 
-def hf_config(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocabulary: int, tied: bool) -> dict[str, object]:
+def hf_config(shape: Shape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_act": "silu",
-        "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": ffn, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "vocab_size": vocabulary, "tie_word_embeddings": tied, "max_position_embeddings": CONTEXT,
-        "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "num_hidden_layers": shape.layers, "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "vocab_size": shape.vocabulary,
+        "tie_word_embeddings": shape.tied, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
     }  # fmt: skip
 
 
 def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = False) -> Path:
-    """The file of a shape (the folder with it, for safetensors: BF16 alone), written where it is not there yet."""
-    shape = {"tied": False} | SHAPES[name]
-    tensors = tensors_of(kind, **shape)
+    """The file of a shape (the folder with it, for safetensors: BF16 of a Llama alone), written where it is not there yet."""
+    shape = SHAPES[name]
+    tensors = tensors_of(kind, shape)
     path = folder / f"random-{name}-{kind}" / "model.safetensors" if safetensors else folder / f"random-{name}-{kind}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,8 +217,8 @@ def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = Fals
         with unfinished.open("wb") as file:
             if safetensors:
                 write_safetensors(file, tensors)
-                (path.parent / "config.json").write_text(json.dumps(hf_config(**shape)))
+                (path.parent / "config.json").write_text(json.dumps(hf_config(shape)))
             else:
-                write_gguf(file, tensors, **{key: value for key, value in shape.items() if key != "tied"})
+                write_gguf(file, tensors, shape)
         os.replace(unfinished, path)
     return path.parent if safetensors else path

@@ -409,7 +409,7 @@ class BatchRun final : public Job {
       rows_per_task_ = block_rows(range_.count);
       blocks = ceil_div(range_.count, rows_per_task_);
       const std::int64_t least = std::min(kBlockGroups, ceil_div(4 * kTaskMacs, kGroupRows * cols * rows_per_task_));
-      groups_per_task_ = std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups);
+      groups_per_task_ = round_up(std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups), kTileGroups);
     }
     groups_per_task_ = std::min(groups_per_task_, most_groups);
     while (ceil_div(groups, groups_per_task_) * blocks > kMaxTasks / 2) groups_per_task_ *= 2;

@@ -21,6 +21,8 @@ namespace pumice::cpu {
 inline constexpr std::int64_t kNarrowRows = 8;   // up to here a product is bound by reading weights, and takes all rows together
 inline constexpr std::int64_t kBlockRows = 96;   // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
 inline constexpr std::int64_t kBlockGroups = 4;  // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
+inline constexpr std::int64_t kTileGroups = 2;   // of the kernels' widest tile: an odd number of groups leaves half of the last one unused
+static_assert(kBlockGroups % kTileGroups == 0);
 std::int64_t block_rows(std::int64_t rows);  // of each block but the last, for more rows than kNarrowRows: blocks as even as tiles allow
 
 // How attention of one shape is divided for one batch. A unit is some query rows of one segment and kv head; it takes its keys chunk by

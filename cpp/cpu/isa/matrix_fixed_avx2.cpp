@@ -23,9 +23,14 @@ void block_product(const WordBlock<32>& block, const std::int16_t* codes, const 
   wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 
+constexpr int kTileGroups = 1;
+constexpr int kGroupSums = 96 + 5;  // groups 4 KiB apart would share the sets of L1
+
 // One panel of so many columns times four tokens; zeros fill up the last tile.
 template <class Block>
-void tile_product(const Block* panel, std::int64_t columns, const FixedTile& x, int, float (*sums)[16], Ahead& ahead) {
+void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
+                  Ahead& ahead) {
+  const Block* panel = panels[0];
   for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
     const std::int64_t row = k / kFixedBlock * x.rows;
     ahead.some();
