@@ -12,7 +12,8 @@ Jina BERT 2 (Günther et al. 2023, arXiv 2310.19923, section 2): BERT without a 
 directions, -slope · |i - j| added to the scaled scores; `mlp.gated_layers` holds the rows that GELU acts on, then those that it
 multiplies, without bias; `mlp.wo` with bias; `mlp.layernorm` after the sum. The models of `jina-bert-v2-qk-post-norm` (code) normalise q
 and k over all heads (`attention.self.layer_norm_q`, `layer_norm_k`), add the layer's input a second time (`layer_norm_1`) and name the
-rest `mlp.up_gated_layer`, `mlp.down_layer` and `layer_norm_2`: known from the converter and the graph of llama.cpp (`jina-bert-v2`).
+rest `mlp.up_gated_layer`, `mlp.down_layer` and `layer_norm_2`; in `up_gated_layer` the rows that GELU acts on come second. Known from
+llama.cpp (`jina-bert-v2`, and its converter of 2024) and from text-embeddings-inference (`jina_code.rs`).
 """
 
 from __future__ import annotations
@@ -254,6 +255,7 @@ def jina2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], ty
         y = norm(linear(y, at + "attention.output.dense") + x, at + "attention.output.LayerNorm")
         if code:
             y = norm(y + x, at + "layer_norm_1")
-        both = linear(y, at + names["up"])
-        x = norm(linear(gelu(both[:, :inner]) * both[:, inner:], at + names["down"]) + y, at + names["norm"])
+        first, second = np.split(linear(y, at + names["up"]), [inner], -1)
+        gated = first * gelu(second) if code else gelu(first) * second
+        x = norm(linear(gated, at + names["down"]) + y, at + names["norm"])
     return x

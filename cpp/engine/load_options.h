@@ -22,6 +22,7 @@ struct LoadOptions {
   Compute compute = Compute::automatic;
   int threads = 0;
   std::optional<PoolKind> pooling;
+  std::string task;  // whose adapters are merged; empty: not said
 };
 
 }  // namespace pumice::engine

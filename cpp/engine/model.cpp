@@ -20,6 +20,11 @@ std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
   return a;
 }
 
+// Where nothing is said: a decoder's last row has seen the whole text, and no other has.
+PoolKind usual_pooling(const model::Description& d) {
+  return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean;
+}
+
 // What each device must hold: its layers, the embedding on the first, the head, the projection and the classifier on the last.
 std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
   const std::size_t count = d.weights.matrices.size();
@@ -87,14 +92,14 @@ std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file,
 
 std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                       const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute)));
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute, options.task)));
   m->load(place(m->description_, devices, options), options, progress, cancel);
   return m;
 }
 
 std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                       const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute)));
+  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute, options.task)));
   m->load(place_evenly(m->description_, backends, options), options, progress, cancel);
   return m;
 }
@@ -102,7 +107,7 @@ std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>
 void Model::load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
   if (placement.problem) throw *placement.problem;
   placement_ = std::move(placement);
-  pooling_ = options.pooling.value_or(description_.config.pooling.value_or(PoolKind::mean));
+  pooling_ = options.pooling.value_or(description_.config.pooling.value_or(usual_pooling(description_)));
 
   const auto used = matrices_by_device(description_, placement_);
   const Foresight foresight(description_, placement_, options.compute);
@@ -225,11 +230,9 @@ Runtime& Model::decoder() const {
   return decoder_->runtime;
 }
 Runtime& Model::pooled() const {
-  if (generates()) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
   return prepared(pooled_, [&] { return build_pipeline(Output::pooled, {}); });
 }
 Runtime& Model::tokens() const {
-  if (generates()) wrong_task("encode()", "an encoder", "generate(), logits() or score()");
   return prepared(tokens_, [&] { return build_pipeline(Output::tokens, {}); });
 }
 Runtime& Model::classes() const {
@@ -238,7 +241,7 @@ Runtime& Model::classes() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(model::describe(std::move(file), options.quantize, options.compute), open_devices(options), options);
+  return place(model::describe(std::move(file), options.quantize, options.compute, options.task), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

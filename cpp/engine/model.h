@@ -35,9 +35,10 @@ class Model {
   const files::ModelFile& file() const { return *file_; }
   PoolKind pooling() const { return pooling_; }
   bool generates() const { return decoder_ != nullptr; }
+  bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
 
-  // What runs it: generation, logits and scores; pooled vectors; token vectors; classes. Throw unsupported_task when it cannot. What load() has
-  // not prepared is prepared by the first call.
+  // What runs it: generation, logits and scores (unsupported_task without a head); pooled vectors and token vectors, of every model; classes
+  // (unsupported_task without a classifier). What load() has not prepared is prepared by the first call.
   Runtime& decoder() const;
   Runtime& pooled() const;
   Runtime& tokens() const;

@@ -65,6 +65,7 @@ class Planner {
     require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx,
             " positions");
     generates_ = d.config.has_head;
+    p_.encodes_first = !generates_ || options.pooling || d.config.pooling;
     tied_ = generates_ && d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
   }
 
@@ -109,11 +110,11 @@ class Planner {
 
  private:
   // ---------------------------------------------------------------- costs
-  // Batches of encoders go as large through a split as the device that wants the most.
+  // Batches of whole texts go as large through a split as the device that wants the most.
   std::int64_t batch_rows(const std::vector<std::shared_ptr<Backend>>& backends) const {
     std::int64_t rows = kPlannedRows;
     for (const auto& backend : backends) {
-      if (backend && !generates_) rows = std::max(rows, backend->batch_rows());
+      if (backend && p_.encodes_first) rows = std::max(rows, backend->batch_rows());
     }
     return rows;
   }

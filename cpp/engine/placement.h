@@ -46,6 +46,7 @@ struct Placement {
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
+  bool encodes_first = false;      // an encoder, or a decoder whose files say how its rows are pooled: its batches are planned for encode()
   std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
   std::string fallback;            // a GPU is there, and with device="auto" nothing lies on it: why
   std::optional<Error> problem;    // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it

@@ -9,9 +9,9 @@ namespace {
 
 const Family& family_of(const Reader& read) {
   const std::string name = read.gguf() ? read.text("general.architecture") : read.text("model_type");
-  if (const Family* family = find_family(name, read.gguf())) return *family;
+  if (const Family* family = find_family(name, read)) return *family;
   const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text half of a multimodal model
-  if (const Family* family = half ? find_family(*half, false) : nullptr) return *family;
+  if (const Family* family = half ? find_family(*half, read) : nullptr) return *family;
   const char* key = read.gguf() ? "general.architecture" : "model_type";
   read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
 }
@@ -26,17 +26,20 @@ void refuse_what_no_family_runs(const Reader& read) {
                      read.file().string("quantization_config.quant_method").value_or("a method of another library"),
                      "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
   }
-  if (!read.flag("", "is_causal", true)) read.unsupported("is_causal is false (an embedder that sees what follows): not run yet");
-  if (const auto kind = read.string("", "position_embedding_type"); kind && *kind != "absolute") {
-    read.unsupported("position_embedding_type \"", *kind, "\" is not known; this version has absolute");
-  }
 }
 
-// Decoders that were trained on to see both ways say so in GGUF (LLM2Vec, embedding models), and encoders that see backwards alone.
-void refuse_other_masks(const Reader& read, const Config& c) {
+// Decoders that were trained on to see both ways say so (gte-Qwen2).
+void read_mask(const Reader& read, Config& c) {
+  const std::string where = read.key("attention.causal", "is_causal");
   const bool causal = c.layers.front().attention.causal;
-  if (read.flag("attention.causal", "", causal) != causal)
-    read.unsupported(read.key("attention.causal", ""), causal ? " false" : " true", " is not run for ", c.family->name);
+  if (read.flag("attention.causal", "is_causal", causal) == causal) return;
+  if (!causal) read.unsupported(where, " true is not run for ", c.family->name);
+  for (Layer& layer : c.layers) {
+    if (layer.attention.window > 0)
+      read.unsupported(where, " false beside a window of ", layer.attention.window, ": where such a window of ", c.family->name,
+                       " ends is not known");
+    layer.attention.causal = false;
+  }
 }
 
 // llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank.
@@ -45,6 +48,14 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   const std::int64_t said = read.gguf() ? read.integer("pooling_type", "").value_or(0) : 0;
   if (said < 1 || said > 3) return std::nullopt;
   return kinds[static_cast<std::size_t>(said - 1)];
+}
+
+// Of config.json: what it says of positions must be what the family has.
+void refuse_other_positions(const Reader& read, const Config& c) {
+  const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
+  const bool turned = kind == "rope" || kind == "rotary";
+  if (kind == "absolute" || (turned && !c.ropes.empty()) || (kind == "alibi" && !c.alibi_slopes.empty())) return;
+  read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 
 }  // namespace
@@ -57,7 +68,9 @@ Config read_config(const files::ModelFile& file) {
   const Reader read(plain, c.family->keys);
   refuse_what_no_family_runs(read);
   c.family->configure(read, c);
-  refuse_other_masks(read, c);
+  refuse_other_positions(read, c);
+  read_mask(read, c);
+  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false};  // of decoders
   if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }

@@ -11,6 +11,7 @@
 
 #include "core/checked.h"
 #include "files/model_file.h"
+#include "model/adapters.h"
 #include "model/reader.h"
 #include "model/settings.h"
 
@@ -63,8 +64,8 @@ struct Slice {
 
 class Resolver {
  public:
-  Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute)
-      : file_(std::move(file)), quantize_(quantize), compute_(compute) {
+  Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute, const std::string& task)
+      : file_(std::move(file)), quantize_(quantize), compute_(compute), adapters_(file_, task) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
   }
@@ -83,7 +84,8 @@ class Resolver {
         d_.layers[layer][i] = layer > 0 && shared(role) ? d_.layers[0][i] : resolve(role, layer);
       require_equal_biases(role);
     }
-    tie_head();
+    score_by_difference();
+    find_head();
     quantise_tied_embedding();
     read_rope_factors();
     add_alibi();
@@ -120,6 +122,7 @@ class Resolver {
       case Role::attn_norm: return norm_if(attention.before);
       case Role::attn_branch_norm: return norm_if(attention.branch);
       case Role::attn_residual_norm: return norm_if(attention.sum);
+      case Role::attn_second_norm: return norm_if(attention.twice);
       case Role::q_norm: return yes_if(l.attention.qk_norm != QkNorm::none);
       case Role::k_norm: return yes_if(l.attention.qk_norm != QkNorm::none && l.attention.kv_from < 0);
       case Role::ffn_norm: return norm_if(feed_forward.before);
@@ -128,9 +131,9 @@ class Resolver {
       case Role::gate: return yes_if(l.feed_forward.gated);
       case Role::layer_scale: return yes_if(l.scaled);
       case Role::final_norm: return norm_if(c.final_norm);
-      case Role::head: return c.has_head ? Need::maybe : Need::no;
+      case Role::head: return c.has_head && c.layers.front().attention.causal ? Need::maybe : Need::no;
       case Role::projection: return c.projection ? Need::maybe : Need::no;
-      case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+      case Role::classifier: return Need::maybe;
       // A model without a classifier may have the layer (BERT's pooler), and converters to GGUF drop it: finish() says so.
       case Role::head_dense: return !c.classifier.dense ? Need::no : d_.labels > 0 && !c.gguf ? Need::yes : Need::maybe;
       case Role::head_norm: return norm_if(c.classifier.norm && d_.labels > 0 && d_.global(Role::head_dense).present());
@@ -144,8 +147,10 @@ class Resolver {
       case Role::q: case Role::k: case Role::v: return c.layers[layer].attention.qkv_bias;
       case Role::attn_out: return c.layers[layer].attention.out_bias;
       case Role::gate: case Role::up: case Role::down: return c.layers[layer].feed_forward.bias;
-      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
-      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm: return c.norm_bias;
+      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::attn_second_norm: case Role::ffn_norm:
+      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm:
+        return c.norm_bias;
+      case Role::q_norm: case Role::k_norm: return c.norm_bias && c.layers[layer].attention.qk_norm == QkNorm::whole;
       case Role::head: return c.head_bias;
       case Role::embedding_map: return true;
       case Role::classifier: return c.classifier.bias;
@@ -186,9 +191,8 @@ class Resolver {
       case Role::input_gate: return {c.layer_inputs.width, hidden};
       case Role::input_out: return {hidden, c.layer_inputs.width};
       case Role::layer_scale: return {1, 0};
-      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
-      case Role::ffn_residual_norm: case Role::input_norm: case Role::final_norm:
-      case Role::head_norm: return {hidden, 0};
+      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::attn_second_norm: case Role::ffn_norm:
+      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::input_norm: case Role::final_norm: case Role::head_norm: return {hidden, 0};
     }
     fail(ErrorKind::unsupported_model, "a role without a shape");
   }
@@ -200,6 +204,7 @@ class Resolver {
     static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                   {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
                                                   {Role::v, "blk.{}.attn_qkv", "", Fused::qkv}};
+    static constexpr TensorName kOfDecoders[] = {{Role::classifier, "cls.output", "score"}};
     std::vector<TensorName> names;
     const auto take = [&](std::span<const TensorName> from) {
       for (const TensorName& name : from) {
@@ -209,6 +214,7 @@ class Resolver {
     take(config().family->names);
     if (names.empty()) take(config().family->more_names);
     take(kFusedInGguf);
+    if (config().has_head) take(kOfDecoders);
     return names;
   }
 
@@ -223,7 +229,8 @@ class Resolver {
     const auto embeddings = names_of(Role::token_embedding);
     for (std::string_view prefix : config().family->prefixes) {
       for (const TensorName& embedding : embeddings) {
-        if (!file_->find(str(prefix, embedding.safetensors, ".weight"))) continue;
+        const std::string name = str(prefix, embedding.safetensors);
+        if (!file_->find(name + ".weight") && !file_->find(str(name, Adapters::kOriginal))) continue;
         prefix_ = prefix;
         return;
       }
@@ -252,6 +259,8 @@ class Resolver {
       }
       if (const auto* found = file_->find(str(begin, ".", suffix))) return found;
       if (const auto* found = file_->find(str(begin, ".", old_suffix))) return found;
+      if (suffix != "weight") continue;
+      if (const auto* found = file_->find(str(begin, Adapters::kOriginal))) return found;
     }
     return nullptr;
   }
@@ -262,8 +271,15 @@ class Resolver {
     const files::TensorInfo* tensor = nullptr;
   };
   Found find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
-    for (const TensorName& name : names_of(role)) {
-      if (const auto* tensor = find(name, layer, suffix, old_suffix)) return {name, tensor};
+    for (TensorName name : names_of(role)) {
+      const auto* tensor = find(name, layer, suffix, old_suffix);
+      if (!tensor) continue;
+      // GGUF files of jina v2 have gate and up in one tensor, or, as the converter wrote them at first, each in its own.
+      const bool alone = config().gguf && name.fused != Fused::no && (role == Role::gate || role == Role::up) && !tensor->shape.empty() &&
+                         tensor->shape[0] == config().layers[layer].feed_forward.width;
+      if (alone && role == Role::gate) continue;
+      if (alone) name.fused = Fused::no;
+      return {name, tensor};
     }
     return {};
   }
@@ -417,11 +433,12 @@ class Resolver {
     if (const auto known = matrices_.find(key); known != matrices_.end()) return known->second;  // layers that share weights (ALBERT)
     Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = rows, .cols = cols};
     matrix.read = transposed ? read_transposed(tensor, part, cols) : read_rows(tensor, part, cols);
+    const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding ||
+                           role == Role::inputs_embedding;
+    merge_adapter(matrix, part, adapters_.of(tensor, embedding));
     d_.weights.matrices.push_back(std::move(matrix));
     const auto id = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
     matrices_[key] = id;
-    const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding ||
-                           role == Role::inputs_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
@@ -466,6 +483,23 @@ class Resolver {
     };
   }
 
+  // Reads float rows and adds what the task adds to them. The sums are float32.
+  void merge_adapter(Matrix& matrix, Slice part, Adapters::Add add) const {
+    if (!add) return;
+    matrix.read = [source = std::move(matrix.read), from = matrix.format, cols = matrix.cols, part, add = std::move(add)](
+                      std::int64_t first, std::int64_t count, std::uint8_t* out) {
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
+      std::vector<float> weights(static_cast<std::size_t>(cols));
+      for (std::int64_t row = 0; row < count; ++row) {
+        source(first + row, 1, packed.data());
+        unpack(from, packed.data(), cols, weights.data());
+        add(part.of(first + row), weights.data());
+        pack(Format::F32, weights.data(), cols, out + row * row_bytes(Format::F32, cols));
+      }
+    };
+    matrix.format = Format::F32;
+  }
+
   // Reads float rows, packs them: `matrix` keeps its name and shape and changes its format.
   void quantise(MatrixId id) {
     Matrix& matrix = d_.weights.matrices[static_cast<std::size_t>(id)];
@@ -488,13 +522,50 @@ class Resolver {
     matrix.format = *quantize_;
   }
 
+  // GGUF files of Qwen3-Reranker keep of the head the rows of "yes" and "no": how much likelier yes is than no is the score.
+  void score_by_difference() {
+    constexpr std::int64_t kRank = 4;  // of llama.cpp's enum llama_pooling_type
+    const std::string key = str(file_->string("general.architecture").value_or(""), ".pooling_type");
+    if (!config().gguf || !config().has_head || d_.labels != 2 || file_->integer(key) != kRank) return;
+    const Parameter pair = d_.global(Role::classifier);
+    const Matrix& rows = d_.matrix(pair.matrix);
+    Matrix difference{.name = rows.name, .format = Format::F32, .rows = 1, .cols = rows.cols};
+    difference.read = [source = rows.read, from = rows.format, cols = rows.cols](std::int64_t, std::int64_t count, std::uint8_t* out) {
+      if (count < 1) return;
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(2 * row_bytes(from, cols)));
+      source(0, 2, packed.data());
+      std::vector<float> yes(static_cast<std::size_t>(cols)), no(static_cast<std::size_t>(cols));
+      unpack(from, packed.data(), cols, yes.data());
+      unpack(from, packed.data() + row_bytes(from, cols), cols, no.data());
+      for (std::size_t i = 0; i < yes.size(); ++i) yes[i] -= no[i];
+      std::memcpy(out, yes.data(), yes.size() * sizeof(float));
+    };
+    d_.weights.matrices.push_back(std::move(difference));
+    Parameter& score = d_.globals[index(Role::classifier)];
+    score.matrix = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
+    if (pair.bias != VectorId::none) {
+      const std::vector<float>& bias = d_.weights.vectors[static_cast<std::size_t>(pair.bias)].values;
+      score.bias = keep({.name = "score bias", .values = {bias[0] - bias[1]}});
+    }
+    d_.labels = 1;
+  }
+
   // A head without a matrix of its own is the embedding. The tensor decides: config.json is wrong about it in both directions, but where it
-  // says that there must be one.
-  void tie_head() {
+  // says that there must be one. Whether there is a head at all is the file's: decoders without one are embedders, whose tensors have no
+  // wrapper's prefix, or classifiers.
+  void find_head() {
+    Config& c = d_.config;
+    if (!c.has_head) return;
     Parameter& head = d_.globals[index(Role::head)];
-    if (!config().has_head || head.present()) return;
-    if (!config().gguf && file_->boolean("tie_word_embeddings") == false) missing(first_name(Role::head, 0, "weight"));
-    head.matrix = d_.global(Role::token_embedding).matrix;
+    const bool causal = c.layers.front().attention.causal, tied = c.gguf || file_->boolean("tie_word_embeddings") != false;
+    if (!causal || d_.labels > 0 || (!head.present() && !tied && prefix_.empty())) {
+      c.has_head = false;
+      head = {};
+    } else if (!head.present() && !tied) {
+      missing(first_name(Role::head, 0, "weight"));
+    } else if (!head.present()) {
+      head.matrix = d_.global(Role::token_embedding).matrix;
+    }
   }
 
   void quantise_tied_embedding() {
@@ -589,6 +660,7 @@ class Resolver {
   std::shared_ptr<const files::ModelFile> file_;
   std::optional<Format> quantize_;
   Compute compute_;
+  Adapters adapters_;
   std::string prefix_;
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t>, MatrixId> matrices_;
   Description d_;
@@ -596,10 +668,11 @@ class Resolver {
 
 }  // namespace
 
-Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute) {
+Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute,
+                     const std::string& task) {
   if (quantize && !can_pack(*quantize))
     fail(ErrorKind::invalid_argument, "quantize: ", name(*quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
-  return Resolver(std::move(file), quantize, compute).run();
+  return Resolver(std::move(file), quantize, compute, task).run();
 }
 
 }  // namespace pumice::model

@@ -49,10 +49,11 @@ struct Description {
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
+// `task`: whose adapters are merged into the weights (model/adapters.h).
 // `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
 // Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
 // known.
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,
-                     Compute compute = Compute::automatic);
+                     Compute compute = Compute::automatic, const std::string& task = {});
 
 }  // namespace pumice::model

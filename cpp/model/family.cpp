@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "model/reader.h"
+
 namespace pumice::model {
 
 namespace {
@@ -15,12 +17,15 @@ constexpr const Family* kFamilies[] = {
 
 std::span<const Family* const> families() { return kFamilies; }
 
-const Family* find_family(std::string_view name_in_file, bool gguf) {
+const Family* find_family(std::string_view name_in_file, const Reader& read) {
+  const Family* found = nullptr;
   for (const Family* family : kFamilies) {
-    const auto names = gguf ? family->gguf_names : family->model_types;
-    if (std::ranges::find(names, name_in_file) != names.end()) return family;
+    const auto names = read.gguf() ? family->gguf_names : family->model_types;
+    if (std::ranges::find(names, name_in_file) == names.end()) continue;
+    if (family->claims && family->claims(read)) return family;
+    if (!family->claims && !found) found = family;
   }
-  return nullptr;
+  return found;
 }
 
 std::string known_families() {

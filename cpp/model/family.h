@@ -20,6 +20,7 @@ enum class Role : std::uint8_t {
   attn_norm, q, k, v, q_norm, k_norm, attn_out,
   attn_branch_norm,    // on the branch, before it is added
   attn_residual_norm,  // on the sum
+  attn_second_norm,    // on the sum of that and the row (Norms::twice)
   // once a layer: feed-forward
   ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
   input_gate, input_out, input_norm,  // of LayerInputs
@@ -66,6 +67,9 @@ struct Family {
   std::span<const TensorName> more_names;         // of roles that `names` does not have
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
+  // Of several families with one name in files: whether this one's file it is. One that claims nothing has what no other claims (jina v2
+  // says that it is a BERT).
+  bool (*claims)(const Reader& read) = nullptr;
 };
 
 // Each is defined in its file.
@@ -76,7 +80,7 @@ namespace families_in_files {
 }  // namespace families_in_files
 
 std::span<const Family* const> families();
-const Family* find_family(std::string_view name_in_file, bool gguf);
+const Family* find_family(std::string_view name_in_file, const Reader& read);
 std::string known_families();  // "bert, gemma3, llama, mistral": for messages
 
 }  // namespace pumice::model

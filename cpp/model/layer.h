@@ -11,6 +11,7 @@ namespace pumice::model {
 struct Norms {
   bool before = true, branch = false, sum = false;
   bool replace = false;  // what `before` gives takes the place of the row: the branch is added to that (a switch of BLOOM)
+  bool twice = false;    // with `sum`: the row is added to the normalised sum once more, and that is normalised too (jina v2 for code)
 };
 
 // Of queries and keys: not at all, each head with weights that all heads share (Qwen 3), or all heads as one vector (OLMo 2).

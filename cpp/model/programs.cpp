@@ -161,17 +161,20 @@ class Body : public Builder {
   }
 
   // x += c W in; with a norm on the branch, x += norm(W in); with a norm on the sum, x = norm(x + c W in).
+  // With the sum's norm twice, x = norm'(x + norm(x + c W in)).
   void close_branch(const View& in, std::size_t layer, Role out, const Norms& norms, Role branch_norm, Role sum_norm) {
     if (norms.branch) {
       linear(in, h_, {d_.at(layer, out)});
       norm(d_.at(layer, branch_norm), h_, x_, x_);
       return;
     }
-    Linear op = make_linear(in, x_, {d_.at(layer, out)});
+    const View sum = norms.twice ? h_ : x_;
+    Linear op = make_linear(in, sum, {d_.at(layer, out)});
     op.residual = x_;
     op.scale = c_.layers[layer].branch_scale;
     program_.ops.push_back(std::move(op));
-    if (norms.sum) norm(d_.at(layer, sum_norm), x_, x_);
+    if (norms.sum) norm(d_.at(layer, sum_norm), sum, x_, norms.twice ? x_ : View{});
+    if (norms.twice) norm(d_.at(layer, Role::attn_second_norm), x_, x_);
   }
 
   View qkv_, attended_, ffn_, beside_, gate_;

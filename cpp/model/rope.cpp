@@ -60,6 +60,11 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
+  if (s.type == "ntk") {  // fixed, of texts of every length: kexue.fm/archives/9706, formula 6 (gte "new")
+    const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
+    for (std::int32_t j = 0; j < dims / 2; ++j) rope.inv_freq[static_cast<std::size_t>(j)] = static_cast<float>(first * std::pow(step, j));
+    return rope;
+  }
   if (s.type == "yarn") {  // Peng et al. 2023
     const auto turns_at = [&](double turns) { return dims * std::log(s.original_context / (turns * kTwoPi)) / (2 * std::log(theta)); };
     const double first = turns_at(s.beta_fast), last = turns_at(s.beta_slow);
@@ -86,7 +91,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     return rope;
   }
   read.unsupported(s.where, ": rope scaling \"", s.type,
-                   "\" is not known; this version has linear, dynamic, llama3, yarn, longrope and proportional");
+                   "\" is not known; this version has linear, dynamic, llama3, ntk, yarn, longrope and proportional");
 }
 
 // Numbers that are each in range can still give frequencies that are none.

@@ -104,7 +104,10 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
   if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
-  if (window >= stretched_context(read, c.n_ctx)) window = 0;           // sees everything anyway
+  if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
+    window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
+  }
+  if (window >= stretched_context(read, c.n_ctx)) window = 0;  // sees everything anyway
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
   std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them

@@ -34,6 +34,7 @@ struct WindowDefaults {
   bool used = true;             // use_sliding_window where config.json is silent; a GGUF file of a family without says nothing
   std::int64_t first = 0;       // max_window_layers: the first layer with a window, where the family has that key
   bool full_first = false;      // counted from the first layer: 0, n, 2n, ... see everything (ModernBERT)
+  bool symmetric = false;       // the file's number is the whole width: half of it to each side
 };
 
 // Attention::window and Layer::windowed of each layer.

@@ -84,7 +84,8 @@ Format weight_format(const std::string& name) {
 
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
                          std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
-                         const std::string& compute, std::optional<std::int64_t> threads, const std::optional<std::string>& pooling) {
+                         const std::string& compute, std::optional<std::int64_t> threads, const std::optional<std::string>& pooling,
+                         const std::optional<std::string>& task) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -101,6 +102,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
     options.threads = static_cast<int>(*threads);
   }
   if (pooling) options.pooling = model::pooling_from_name(*pooling);
+  options.task = task.value_or("");
   return options;
 }
 
@@ -157,7 +159,7 @@ py::dict model_info(const Handle& handle) {
   const model::Attention& first = c.layers.front().attention;
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
-  if (!m->generates()) tasks.push_back("encode");
+  tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
   if (d.labels > 0) tasks.push_back("classify");
   std::map<std::string, std::uint64_t> formats;
   for (const Matrix& matrix : d.weights.matrices) {
@@ -439,7 +441,7 @@ void bind_models(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
       .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(),
            "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
-           "pooling"_a = py::none());
+           "pooling"_a = py::none(), "task"_a = py::none());
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
   py::class_<GeneratorHandle> generator(module, "Generator");
   handle.def_property_readonly("info", &model_info)

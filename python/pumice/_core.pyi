@@ -70,7 +70,8 @@ class LoadOptions:
         kv_budget: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
-        pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: from the file (GGUF) or mean
+        pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: the file (GGUF), last of decoders, mean
+        task: str | None = None,  # whose adapters are merged (jina v3)
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:

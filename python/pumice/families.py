@@ -9,7 +9,6 @@ from . import _core
 EXPERTS = "a mixture of experts (routing, products by expert)"
 STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
-TURNED = "an encoder that turns queries and keys (rope)"
 DISENTANGLED = "disentangled attention (content and position apart)"
 REFUSED = "is not planned"
 
@@ -44,14 +43,8 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "nemotron_h nemotron_h_moe falcon_h1 falcon-h1 mamba mamba2": ("Nemotron-H, Falcon-H1, Mamba", STATE),
     "minimax_m2 minimax-m2 dots1 bailing_moe": ("MiniMax-M2, dots.llm1, Ling", EXPERTS),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
-    "jina-bert-v2": ("jina v2", "symmetric ALiBi and its gated feed-forward network"),
-    "nomic_bert nomic-bert": ("nomic-bert", TURNED),
-    "nomic-bert-moe": ("nomic v2 MoE", f"{TURNED}; {EXPERTS}"),
-    "modernbert modern-bert": ("ModernBERT", TURNED),
-    "gte new": ("gte (new)", TURNED),
-    "eurobert": ("EuroBERT", TURNED),
-    "jina_embeddings_v3 jina-bert-v3": ("jina v3", TURNED),
-    "gemma-embedding embedding_gemma2_text": ("EmbeddingGemma", TURNED),
+    "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
+    "embedding_gemma2_text": ("EmbeddingGemma 2", BRANCH),
     "deberta deberta-v2": ("DeBERTa", DISENTANGLED),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }

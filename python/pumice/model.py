@@ -38,7 +38,7 @@ from .generation import (
 from .hub import resolve
 from .interruptible import Task, interruptible
 from .placement import Plan
-from .sentence_config import POOLINGS, SentenceConfig, sentence_config
+from .sentence_config import POOLINGS, SentenceConfig, for_task, sentence_config
 
 if TYPE_CHECKING:
     import tokenizers
@@ -70,6 +70,7 @@ class LoadKeywords(TypedDict, total=False):
     tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
     chat_template: str | os.PathLike[str] | None
     pooling: str | None
+    task: str | None
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -109,6 +110,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     choice("pooling", o["pooling"], (None, *POOLINGS))
+    if o["task"] is not None:
+        o["task"] = encoding.check_text(o["task"], "task")
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
@@ -134,6 +137,7 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         kv_budget=None if options["kv_budget"] == "auto" else options["kv_budget"],
         compute=options["compute"],
         threads=options["threads"],
+        task=options["task"],
         pooling=options["pooling"] or (config or sentence_config(file)).pooling,
     )
 
@@ -166,6 +170,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
     pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.
+    task: whose adapters are merged into the weights, for models that have them (jina v3: "retrieval.query", ...; "none": no task's). The
+        task's prompt, where there is one, is then the default prompt.
     prompts: name -> text put before each text by encode(prompt_name=name).
     progress: True, False, None (a bar over the bytes when loading takes longer than a second), or a function of (done, total).
 
@@ -177,7 +183,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     path = resolve(source)
     started = time.perf_counter()
     file = _core.open_file(str(path))
-    config = sentence_config(file, checked["prompts"])
+    config = for_task(sentence_config(file, checked["prompts"]), checked["task"])
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
@@ -694,7 +700,7 @@ class Model:
             f"file {shown_path(self.path)} ({size(i['file_bytes'])})",
             f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
         ]
-        if "encode" in i["tasks"]:
+        if "encode" in i["tasks"][:1]:  # what the model is for
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
             header.append(f"vectors: {i['pooling']} pooling, {norm}, at most {i['max_tokens']} tokens a text; prompts: {prompts}")

@@ -57,6 +57,11 @@ def sentence_config(file: _core.ModelFile, prompts: Mapping[str, str] | None = N
     return replace(config, prompts={**config.prompts, **prompts}) if prompts else config
 
 
+def for_task(config: SentenceConfig, task: str | None) -> SentenceConfig:
+    """The prompt of a task that was asked for is put before each text, unless a call says otherwise (jina v3)."""
+    return replace(config, default_prompt=task) if task in config.prompts else config
+
+
 def _from_folder(folder: Path) -> SentenceConfig:
     tokenizer_file = folder / "tokenizer_config.json"
     length = json_field(read_object(tokenizer_file), "model_max_length", (int, float), tokenizer_file)

@@ -101,7 +101,7 @@ def scaling(config: Config) -> Config:
 def rope_keys(config: Config, form: Form) -> dict[str, Any]:
     size, rope = sizes(config, form), scaling(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    theta = rope.get("rope_theta", setting(config, form.theta, "rope_theta", "rotary_emb_base"))
+    theta = rope.get("rope_theta", setting(config, form.theta, "rope_theta", "rotary_emb_base", "global_rope_theta"))
     partial = rope.get("partial_rotary_factor", setting(config, form.partial, "partial_rotary_factor", "rotary_pct"))
     keys: dict[str, Any] = {"rope.freq_base": float(theta), "rope.dimension_count": int(size.head_dim * partial)}
     if kind in ("linear", "yarn"):
@@ -163,6 +163,7 @@ LLAMA = {
     "model.layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
     "model.layers.{}.mlp.up_proj": "blk.{}.ffn_up",
     "model.layers.{}.mlp.down_proj": "blk.{}.ffn_down",
+    "score": "cls.output",
 }
 GEMMA = LLAMA | {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
@@ -308,6 +309,52 @@ T5 = {
     "encoder.block.{}.layer.1.DenseReluDense.wo": "enc.blk.{}.ffn_down",
     "encoder.final_layer_norm": "enc.output_norm",
 }
+NOMIC = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    "encoder.layers.{}.attn.Wqkv": "blk.{}.attn_qkv",
+    "encoder.layers.{}.attn.out_proj": "blk.{}.attn_output",
+    "encoder.layers.{}.norm1": "blk.{}.attn_output_norm",
+    "encoder.layers.{}.mlp.fc11": "blk.{}.ffn_up",
+    "encoder.layers.{}.mlp.fc12": "blk.{}.ffn_gate",
+    "encoder.layers.{}.mlp.fc2": "blk.{}.ffn_down",
+    "encoder.layers.{}.norm2": "blk.{}.layer_output_norm",
+    "classifier": "cls.output",
+}
+JINA3 = NOMIC | {
+    "encoder.layers.{}.mixer.Wqkv": "blk.{}.attn_qkv",
+    "encoder.layers.{}.mixer.out_proj": "blk.{}.attn_output",
+    "encoder.layers.{}.mlp.fc1": "blk.{}.ffn_up",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+JINA2 = BERT | {
+    "encoder.layer.{}.attention.self.layer_norm_q": "blk.{}.attn_q_norm",
+    "encoder.layer.{}.attention.self.layer_norm_k": "blk.{}.attn_k_norm",
+    "encoder.layer.{}.layer_norm_1": "blk.{}.attn_norm_2",
+    "encoder.layer.{}.layer_norm_2": "blk.{}.layer_output_norm",
+    "encoder.layer.{}.mlp.layernorm": "blk.{}.layer_output_norm",
+    "encoder.layer.{}.mlp.gated_layers": "blk.{}.ffn_up",
+    "encoder.layer.{}.mlp.up_gated_layer": "blk.{}.ffn_up",
+    "encoder.layer.{}.mlp.wo": "blk.{}.ffn_down",
+    "encoder.layer.{}.mlp.down_layer": "blk.{}.ffn_down",
+}
+MODERN = {
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "layers.{}.attn_norm": "blk.{}.attn_norm",
+    "layers.{}.attn.Wqkv": "blk.{}.attn_qkv",
+    "layers.{}.attn.Wo": "blk.{}.attn_output",
+    "layers.{}.mlp_norm": "blk.{}.ffn_norm",
+    "layers.{}.mlp.Wi": "blk.{}.ffn_up",
+    "layers.{}.mlp.Wo": "blk.{}.ffn_down",
+    "final_norm": "output_norm",
+    "head.dense": "cls",
+    "head.norm": "cls.norm",
+    "classifier": "cls.output",
+}
+EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
 
@@ -377,6 +424,14 @@ def granite_keys(config: Config) -> dict[str, Any]:
         "residual_scale": config["residual_multiplier"],
         "logit_scale": config["logits_scaling"],
     }
+
+
+def modern_keys(config: Config) -> dict[str, Any]:
+    local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10000.0))
+    keys = {"attention.sliding_window": config["local_attention"], "rope.freq_base_swa": float(local)}
+    if "global_attn_every_n_layers" in config:
+        keys["attention.sliding_window_pattern"] = config["global_attn_every_n_layers"]
+    return keys | {"hidden_activation": config["hidden_activation"]}
 
 
 def one_window(config: Config) -> dict[str, Any]:
@@ -486,6 +541,12 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "camembert": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
     "xlm_roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
     "distilbert": Form("bert", DISTILBERT, rope=False, prefix="distilbert.", rms=False, eps=1e-12),
+    "nomic_bert": Form("nomic-bert", NOMIC, prefix="nomic_bert.", dropped="pooler.", theta=1000.0, rms=False, eps=1e-12),
+    "modernbert": Form("modern-bert", MODERN, modern_keys, prefix="model.", theta=160000.0, **LAYER),
+    "eurobert": Form("eurobert", EUROBERT, theta=250000.0, eps=1e-5),
+    "jina_v2": Form("jina-bert-v2", JINA2, rope=False, rms=False, eps=1e-12),
+    "jina_v3": Form("jina-bert-v3", JINA3, prefix="roberta.", dropped="pooler.", theta=20000.0, **LAYER),
+    "embeddinggemma": Form("gemma-embedding", GEMMA, one_window, offset=True),
     "t5": Form(
         "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
     ),
@@ -525,6 +586,11 @@ WITHOUT = {
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
     "bert_classifier": "the converter drops the pooler",
+    "nomic_bert_classifier": "the converter drops the pooler",
+    "eurobert_classifier_mean": "the converter drops classifier_pooling",
+    "eurobert_classifier_bos": "the converter drops classifier_pooling",
+    "modernbert_classifier_mean": "the converter drops classifier_pooling",
+    "mistral_embedding": "the converter drops sliding_window",
     "bert_relu": "the converter drops hidden_act",
     "distilbert_relu": "the converter drops activation",
     "t5_gated": "the converter drops relative_attention_max_distance",
@@ -562,7 +628,8 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
     number = layer[1] if layer else ""
     pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
     base, dot, suffix = pattern.rpartition(".")
-    target = form.names[base].replace("{}", number)
+    target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)  # embedders' names have no prefix
+    assert target, f"{name} has no name in GGUF"
     if suffix == "weight" and base.split(".")[-1] in form.transposed:
         tensor = tensor.T
     if target == "position_embd":
@@ -597,8 +664,11 @@ def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, Array]]:
     config = json.loads((random_models.GOLDENS / f"{name}.config.json").read_text())
     form = FORMS[random_models.VARIANTS[name].family]
     tensors = random_models.tensors(name)
-    keys: dict[str, Any] = {"general.architecture": form.architecture}
-    keys |= {f"{form.architecture}.{key}": value for key, value in metadata(config, form).items()}
+    both_ways = random_models.VARIANTS[name].bidirectional
+    architecture = "llama-embed" if config["model_type"] == "llama_bidirec" else form.architecture
+    keys: dict[str, Any] = {"general.architecture": architecture}
+    said = metadata(config, form) | ({"attention.causal": False} if both_ways else {})
+    keys |= {f"{architecture}.{key}": value for key, value in said.items()}
     keys |= xielu_keys(tensors)
     out: dict[str, Array] = {}
     for each, tensor in sorted(tensors.items()):

@@ -59,11 +59,12 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "compute": "auto",
             "threads": None,
             "pooling": None,
+            "task": None,
         }
     given = {"device": "cpu", "gpu_layers": "all", "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0", "kv_budget": 1 << 20, "threads": 3}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": "last"}
+        assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": "last", "task": None}
     with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
         assert model._core.options.kv_dtype == "f32"
     with pumice.load(path, compute="float32", kv_dtype="f16") as model:

@@ -202,6 +202,36 @@ ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
     ("t5_gated", "feed_forward_proj", "gated-silu"),
     ("clip_text", "hidden_act", "gelu"),
     ("clip_text", "layer_norm_eps", 0.1),
+    ("nomic_bert", "rope_parameters.rope_theta", 100.0),
+    ("nomic_bert", "layer_norm_eps", 0.1),
+    ("nomic_bert_hub", "rotary_emb_base", 100),
+    ("nomic_bert_hub", "n_head", 8),
+    ("nomic_bert_hub", "rotary_emb_fraction", 0.5),
+    ("modernbert", "local_attention", 8),
+    ("modernbert", "norm_eps", 0.1),
+    ("modernbert", "hidden_activation", "silu"),
+    ("modernbert", "rope_parameters.sliding_attention.rope_theta", 100.0),
+    ("modernbert", "rope_parameters.full_attention.rope_theta", 100.0),
+    ("modernbert_bias", "global_attn_every_n_layers", 3),
+    ("modernbert_bias", "global_rope_theta", 100.0),
+    ("modernbert_bias", "local_rope_theta", 100.0),
+    ("gte", "hidden_act", "relu"),
+    ("gte", "layer_norm_eps", 0.1),
+    ("gte_hub", "rope_theta", 100),
+    ("gte_hub", "num_attention_heads", 8),
+    ("eurobert", "rope_parameters.rope_theta", 100.0),
+    ("eurobert", "rms_norm_eps", 0.1),
+    ("eurobert", "hidden_act", "gelu"),
+    ("jina_v2", "num_attention_heads", 8),
+    ("jina_v2", "layer_norm_eps", 0.1),
+    ("jina_v2", "feed_forward_type", "reglu"),
+    ("jina_v3", "rope_parameters.rope_theta", 100.0),
+    ("jina_v3", "hidden_act", "relu"),
+    ("jina_v3", "layer_norm_eps", 0.1),
+    ("embeddinggemma", "sliding_window", 8),
+    ("embeddinggemma", "use_bidirectional_attention", False),
+    ("embeddinggemma", "query_pre_attn_scalar", 64),
+    ("qwen2_bidirectional", "is_causal", True),
 ]
 ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
     ("roberta", "is_decoder", True, "is_decoder"),
@@ -210,6 +240,18 @@ ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
     ("roberta", "position_embedding_type", "relative_key", "relative_key"),
     ("t5", "feed_forward_proj", "gated-mish", "mish"),
     ("t5", "relative_attention_max_distance", 8, "relative_attention_max_distance"),
+    ("nomic_bert_hub", "moe_every_n_layers", 2, "mixture of experts"),
+    ("nomic_bert_hub", "prenorm", True, "prenorm"),
+    ("nomic_bert_hub", "causal", True, "causal"),
+    ("nomic_bert_hub", "rotary_emb_interleaved", True, "rotary_emb_interleaved"),
+    ("nomic_bert_hub", "rotary_emb_scale_base", 512, "rotary_emb_scale_base"),
+    ("nomic_bert_hub", "activation_function", "gelu", "activation_function"),
+    ("gte_hub", "logn_attention_scale", True, "logn_attention_scale"),
+    ("gte_hub", "layer_norm_type", "rms_norm", "rms_norm"),
+    ("gte_hub", "pack_qkv", False, "pack_qkv"),
+    ("gte_hub", "rope_scaling", {"type": "ntk", "factor": 2.0, "mixed_b": 0.9}, "mixed_b"),
+    ("jina_v2", "feed_forward_type", "original", "feed_forward_type"),
+    ("jina_v2", "position_embedding_type", "relative_key", "relative_key"),
 ]
 ENCODER_DEFAULTS = [
     ("roberta", "pad_token_id"),
@@ -223,6 +265,15 @@ ENCODER_DEFAULTS = [
     ("t5", "relative_attention_num_buckets"),
     ("clip_text", "hidden_act"),
     ("clip_text", "layer_norm_eps"),
+    ("nomic_bert", "hidden_act"),
+    ("nomic_bert", "layer_norm_eps"),
+    ("modernbert", "norm_eps"),
+    ("modernbert", "hidden_activation"),
+    ("gte", "hidden_act"),
+    ("eurobert", "rms_norm_eps"),
+    ("eurobert", "hidden_act"),
+    ("jina_v2", "feed_forward_type"),
+    ("jina_v3", "hidden_act"),
 ]
 
 
@@ -305,6 +356,18 @@ def first_rows(folder: Path, golden: dict[str, np.ndarray]) -> np.ndarray:
 def test_a_switch_changes_the_rows(name: str, key: str, value: Any, tmp_path: Path) -> None:
     golden = random_models.golden(name)
     assert np.abs(first_rows(changed(name, key, value, tmp_path), golden) - golden["hidden"]).max() > 1e-3
+
+
+def test_fixed_ntk_is_a_larger_base_and_slower_turns(tmp_path: Path) -> None:
+    """The hub's gte: base times factor, and all frequencies over factor^(2 / d)."""
+    golden, factor = random_models.golden("gte_hub"), 8.0
+    ntk = changed("gte_hub", "rope_scaling", {"type": "ntk", "factor": factor}, tmp_path / "ntk")
+    same = changed("gte_hub", "rope_scaling", {"type": "linear", "factor": factor ** (2 / 16)}, tmp_path / "same")
+    config = json.loads((same / "config.json").read_text())
+    (same / "config.json").write_text(json.dumps(config | {"rope_theta": config["rope_theta"] * factor}))
+    found = first_rows(ntk, golden)
+    assert np.abs(found - first_rows(same, golden)).max() <= 2e-5
+    assert np.abs(found - golden["hidden"]).max() > 1e-3
 
 
 @pytest.mark.parametrize(("name", "key"), ENCODER_DEFAULTS)

@@ -61,7 +61,10 @@ def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Pa
     found, expected = rows(random_gguf.make_gguf(name, tmp_path)), rows(random_models.make_folder(name, tmp_path))
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a, b)
+        if FORMS[VARIANTS[name].family].permuted:  # the columns of a head are summed in another order
+            assert np.abs(a - b).max() <= 5e-5
+        else:
+            assert np.array_equal(a, b)
 
 
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:

@@ -19,14 +19,17 @@ constexpr TensorName kNames[] = {
 };
 constexpr std::string_view kGguf1[] = {"gemma"}, kTypes1[] = {"gemma"};
 constexpr std::string_view kGguf2[] = {"gemma2"}, kTypes2[] = {"gemma2"};
-constexpr std::string_view kGguf3[] = {"gemma3"}, kTypes3[] = {"gemma3_text", "gemma3"};
+constexpr std::string_view kGguf3[] = {"gemma3", "gemma-embedding"}, kTypes3[] = {"gemma3_text", "gemma3"};
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
   c.norm_offset = !c.gguf;  // GGUF writers add the 1
   read_sizes(read, c, sizes);
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_attention_bias(read, c);
-  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention (EmbeddingGemma) is not run yet");
+}
+
+void refuse_both_ways(const Reader& read) {
+  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention is run for Gemma 3 alone");
 }
 
 // The 27B of Gemma 2 and of Gemma 3, and no other, scale scores by hidden / heads; their GGUF files do not say so
@@ -39,6 +42,7 @@ void scale_of_27b(Config& c, std::size_t its_layers) {
 
 // A config.json of Gemma 1 says "gelu" and means gelu_pytorch_tanh: the first files had it wrong.
 void configure1(const Reader& read, Config& c) {
+  refuse_both_ways(read);
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
   for (Layer& layer : c.layers) {
@@ -47,6 +51,7 @@ void configure1(const Reader& read, Config& c) {
 }
 
 void configure2(const Reader& read, Config& c) {
+  refuse_both_ways(read);
   read_common(read, c,
               {.heads = 8,
                .kv_heads = 4,
@@ -62,15 +67,31 @@ void configure2(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
 }
 
+// EmbeddingGemma (Schechter Vera et al. 2025) is a Gemma 3 that sees both ways, half of its window to each side.
+bool sees_both_ways(const Reader& read) {
+  return read.gguf() ? read.text("general.architecture") == kGguf3[1] : read.flag("", "use_bidirectional_attention", false);
+}
+
+// What follows pooling in EmbeddingGemma: two matrices, which converters leave out unless they are told to.
+void read_dense_layers(const Reader& read, Config& c) {
+  if (!c.gguf || read.text("general.architecture") != kGguf3[1]) return;
+  if (read.file().find("dense_2.weight")) read.unsupported("dense_2.weight: Dense layers in GGUF files are not run yet; its folder is");
+  c.notes.push_back(
+      "the file lacks EmbeddingGemma's Dense layers (dense_2.weight, dense_3.weight): its vectors are not those of the folder");
+}
+
 // Gemma3TextConfig: the 4B's config.json names neither heads nor context nor rope base.
 void configure3(const Reader& read, Config& c) {
+  const bool both_ways = sees_both_ways(read);
+  read_dense_layers(read, c);
   read_common(
       read, c,
       {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh});
-  read_windows(read, c, {.window = 4096, .full_every = 6});
+  read_windows(read, c, {.window = 4096, .full_every = 6, .symmetric = both_ways});
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
   scale_of_27b(c, 62);
   for (Layer& layer : c.layers) {
+    layer.attention.causal = !both_ways;
     layer.attention.qk_norm = QkNorm::head;
     layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
   }

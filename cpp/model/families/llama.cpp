@@ -7,7 +7,19 @@
 namespace pumice::model::families_in_files {
 namespace {
 
-constexpr std::string_view kGguf[] = {"llama"}, kTypes[] = {"llama"};
+constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llama", "llama_bidirec"};
+
+// Llama-Embed-Nemotron (2025): a Llama 3.1 that sees both ways. Its config.json says how its rows are pooled.
+void see_both_ways(const Reader& read, Config& c) {
+  for (Layer& layer : c.layers) layer.attention.causal = false;
+  constexpr std::pair<std::string_view, PoolKind> kinds[] = {{"avg", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}};
+  const auto said = read.string("", "pooling");
+  if (!said) return;
+  for (const auto& [name, kind] : kinds) {
+    if (*said == name) c.pooling = kind;
+  }
+  if (!c.pooling) read.unsupported("pooling \"", *said, "\" is not known for llama_bidirec; there are avg, cls and last");
+}
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
@@ -15,6 +27,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.interleaved = c.gguf});  // GGUF writers permute q and k so that pairs are neighbours
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
+  if (read.text(read.gguf() ? "general.architecture" : "model_type") == (read.gguf() ? kGguf[1] : kTypes[1])) see_both_ways(read, c);
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+// ModernBERT (Warner et al. 2024): gte-modernbert, modernbert-embed, granite-embedding r2. Norms before each branch (the embedding's norm
+// is that of the first attention), gated feed-forward networks, rope with one base for layers that see everything and one for those with a
+// window, which reaches half of local_attention to each side.
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr TensorName kNames[] = {
+    {token_embedding, "token_embd", "embeddings.tok_embeddings"},
+    {embedding_norm, "token_embd_norm", "embeddings.norm"},
+    {attn_norm, "blk.{}.attn_norm", "layers.{}.attn_norm"},
+    {q, "blk.{}.attn_qkv", "layers.{}.attn.Wqkv", Fused::qkv},
+    {k, "blk.{}.attn_qkv", "layers.{}.attn.Wqkv", Fused::qkv},
+    {v, "blk.{}.attn_qkv", "layers.{}.attn.Wqkv", Fused::qkv},
+    {attn_out, "blk.{}.attn_output", "layers.{}.attn.Wo"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.mlp_norm"},
+    {gate, "blk.{}.ffn_up", "layers.{}.mlp.Wi", Fused::gate_up},
+    {up, "blk.{}.ffn_up", "layers.{}.mlp.Wi", Fused::gate_up},
+    {down, "blk.{}.ffn_down", "layers.{}.mlp.Wo"},
+    {final_norm, "output_norm", "final_norm"},
+    {head_dense, "cls", "head.dense"},
+    {head_norm, "cls.norm", "head.norm"},
+    {classifier, "cls.output", "classifier"},
+};
+constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
+// Of config.json before transformers 5. rope_local_base_freq is Gemma 3's name for what ModernBERT calls local_rope_theta.
+constexpr KeyName kKeys[] = {
+    {"layer_norm_eps", "norm_eps"},
+    {"sliding_window", "local_attention"},
+    {"sliding_window_pattern", "global_attn_every_n_layers"},
+    {"rope_theta", "global_rope_theta"},
+    {"rope_local_base_freq", "local_rope_theta"},
+};
+
+// ModernBertForSequenceClassification: the first row or the mean of all, then a layer with a norm.
+ClassifierHead read_head(const Reader& read) {
+  ClassifierHead head{.dense = true, .activation = Activation::gelu, .norm = true, .dense_bias = read.flag("", "classifier_bias", false)};
+  const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
+  if (pooling != "cls" && pooling != "mean")
+    read.unsupported("classifier_pooling \"", pooling, "\" is not known for ModernBERT; there are cls and mean");
+  head.pooling = pooling == "mean" ? PoolKind::mean : PoolKind::cls;
+  if (const auto name = read.string("", "classifier_activation")) head.activation = activation_named(read, "classifier_activation", *name);
+  return head;
+}
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = false;
+  c.embedding_norm = true;
+  c.norm_bias = read.flag("", "norm_bias", false);
+  c.classifier = read_head(read);
+  read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-5, .activation = Activation::gelu});
+  read_windows(read, c, {.window = 128, .full_every = 3, .full_first = true, .symmetric = true});
+  if (!c.gguf && read.object("rope_scaling")) read.unsupported("rope_scaling is not run for ModernBERT");
+  read_ropes(read, c, {.theta = 160000, .window_theta = 10000});
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
+  const auto said = read.string("hidden_activation", "");  // in GGUF; read_sizes() has read config.json's
+  for (Layer& layer : c.layers) {
+    layer.attention.causal = false;
+    if (c.gguf && said) layer.feed_forward.activation = activation_named(read, read.key("hidden_activation", ""), *said);
+  }
+  c.layers.front().attention.norms.before = false;
+}
+
+}  // namespace
+
+const Family modernbert{.name = "modernbert",
+                        .gguf_names = kGguf,
+                        .model_types = kTypes,
+                        .prefixes = kPrefixes,
+                        .names = kNames,
+                        .keys = kKeys,
+                        .configure = configure};
+
+}  // namespace pumice::model::families_in_files
