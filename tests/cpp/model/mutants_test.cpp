@@ -223,6 +223,10 @@ std::vector<Mutant> mutants() {
   add({"Attention::qk_norm", "where there is none", [](Description& d) { return other_qk_norm(d, QkNorm::none, QkNorm::head); }});
   attention("norm_after_rope", "the other side of rope",
             [](Attention& a) { return a.qk_norm != QkNorm::none && a.rope >= 0 && set(a.norm_after_rope, !a.norm_after_rope); });
+  attention("value_norm", "none", [](Attention& a) { return !a.value_is_key && set(a.value_norm, false); });
+  attention("value_is_key", "where values have a matrix",
+            [](Attention& a) { return a.value_norm && a.kv_from < 0 && set(a.value_is_key, true); });
+  attention("kv_from", "the layer before", [](Attention& a) { return a.kv_from > 0 && set(a.kv_from, a.kv_from - 1); });
   attention("temperature", "none", [](Attention& a) { return set(a.temperature, 0.0f); });
   attention("temperature", "where there is none",  // a norm after it takes a factor away
             [](Attention& a) { return a.temperature == 0 && !a.norm_after_rope && (a.temperature_length = 16, set(a.temperature, 0.1f)); });
@@ -292,6 +296,8 @@ std::vector<Mutant> mutants() {
     return !l.attention.norms.branch && times(l.branch_scale, 1.1);
   }));
 
+  add(in_layers("Layer::scaled", "not", [](Layer& l) { return set(l.scaled, false); }));
+
   config("norm", "the other kind", [](Config& c) { return set(c.norm, c.norm == NormKind::rms ? NormKind::layer : NormKind::rms); });
   config("eps", "0.1", [](Config& c) { return set(c.eps, 0.1f); });
   add({"Config::norm_weight", "none",
@@ -335,6 +341,9 @@ std::vector<Mutant> mutants() {
   config("embedding_scale", "1", [](Config& c) { return set(c.embedding_scale, 1.0f); });
   config("embedding_scale", "a tenth more",  // a norm after it takes a factor away
          [](Config& c) { return !c.embedding_norm && times(c.embedding_scale, 1.1); });
+  config("layer_inputs", "none", [](Config& c) { return set(c.layer_inputs.width, 0); });
+  config("layer_inputs", "a tenth more of the table",  // a norm takes factors of the sum and of the product away
+         [](Config& c) { return c.layer_inputs.width > 0 && times(c.layer_inputs.embedding_scale, 1.1); });
   config("embedding_norm", "the other way", [](Config& c) { return set(c.embedding_norm, !c.embedding_norm); });
   add({"Config::learned_positions", "none",
        [](Description& d) { return set(global(d, Role::position_embedding).matrix, MatrixId::none); }});
@@ -361,6 +370,7 @@ std::vector<Mutant> mutants() {
     if (a.rope < 0) return false;
     for (const Role role : {Role::q, Role::k}) {
       MatrixId& matrix = of(d, layer, role).matrix;
+      if (matrix == MatrixId::none) continue;
       matrix = reordered(d, matrix, [dim = std::int64_t{a.head_dim}](std::int64_t row) {
         const std::int64_t in = row % dim;
         return row - in + in / 2 + in % 2 * (dim / 2);
@@ -387,22 +397,22 @@ std::set<std::string> fields() {
     for (std::string name; std::getline(names >> std::ws, name, ',');) found.insert(type + "::" + name);
   };
   {
-    FIELDS(Norms, before, branch, sum, replace);
+    FIELDS(Norms, before, branch, sum, replace, twice);
   }
   {
-    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, temperature,
-           temperature_length, position_bias, norms, qkv_bias, out_bias);
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, value_norm,
+           value_is_key, kv_from, temperature, temperature_length, position_bias, norms, qkv_bias, out_bias);
   }
   {
     FIELDS(FeedForward, width, gated, activation, alpha_p, alpha_n, norms, bias);
   }
   {
-    FIELDS(Layer, attention, feed_forward, parallel, windowed, branch_scale);
+    FIELDS(Layer, attention, feed_forward, parallel, windowed, branch_scale, scaled);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, norm, eps, norm_weight, norm_bias, norm_offset,
-           embedding_scale, embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, pooler,
-           logit_scale, logit_softcap, pooling, notes);
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, rope_factors, alibi_slopes, position_buckets, norm, eps, norm_weight,
+           norm_bias, norm_offset, embedding_scale, embedding_size, layer_inputs, embedding_norm, learned_positions, position_offset,
+           token_types, final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap, projection, text_end, pooling, notes);
   }
   return found;
 }
@@ -422,7 +432,13 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::token_types", "encoders alone: tests/python/test_random_models.py, with types"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},
-    {"Config::pooler", "classifiers alone"},
+    {"Norms::twice", "an encoder alone: jina_v2_code in tests/python/test_random_models.py"},
+    {"Config::rope_factors", "a tensor that must be there"},
+    {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/test_random_models.py"},
+    {"Config::embedding_size", "encoders alone: albert, electra_wide"},
+    {"Config::classifier", "classifiers alone: their logits in tests/python/test_random_models.py"},
+    {"Config::projection", "clip_text_projection alone"},
+    {"Config::text_end", "CLIP alone"},
     {"Config::pooling", "what the file says of vectors"},
     {"Config::notes", "texts"},
 };
