@@ -154,7 +154,7 @@ def _ends() -> Trial:
 def _multiply() -> Trial:
     a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
     activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
-    factors = [(name, {"b": b, "activation": name}) for name in activations]
+    factors: list[tuple[str, dict[str, object]]] = [(name, {"b": b, "activation": name}) for name in activations]
     factors += [("one a head", {"b": by_head, "activation": "sigmoid", "scale": 0.8}), ("a number alone", {"scale": -1.5})]
     return Trial(
         "multiply",

@@ -69,7 +69,7 @@ ZERO_IS_NONE = words(
 # Llama 3's factors for frequencies.
 MAY_BE_ABSENT = words(
     """
-    rms_norm_eps norm_epsilon layer_norm_epsilon layer_norm_rms_epsilon sliding_window
+    rms_norm_eps norm_epsilon layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon hidden_act sliding_window
     rope_parameters rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
     yarn_log_multiplier mscale mscale_all_dim original_max_position_embeddings llama_4_scaling_beta temperature_scale
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
@@ -145,7 +145,8 @@ def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         value = keys[place] if gguf else (lambda inner, last: inner[last])(*at(keys, place))
         if IGNORED.match(place) or place.startswith(("id2label", "label2id")) or value is None:
             continue
-        fewer = [value - 1] if COUNTS_LAYERS.search(place) else []
+        one_for_all = any("albert_layer_groups" in name for name in tensors)  # any number of layers is sound
+        fewer = [value - 1] if COUNTS_LAYERS.search(place) and not one_for_all else []
         for hostile in hostile_values(value, gguf) + fewer:
             if hostile != value or type(hostile) is not type(value):
                 yield f"{place} = {shown(hostile)}", place, hostile, replaced(keys, place, hostile, gguf), tensors

@@ -65,8 +65,13 @@ def page_rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
 
 
-def test_every_family_with_a_gguf_form_has_its_row() -> None:
-    assert {VARIANTS[name].family for name in WIDE} == set(FORMS), "a wide model (kind mix) in tests/random_models for each"
+# Gemma 3 is compared as the real model (test_decoders.py); Gemma 4 waits for its wide model. Encoders give no distribution of next tokens.
+NO_MIX = {"gemma3", "gemma4"}
+
+
+def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
+    decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & set(FORMS)
+    assert {VARIANTS[name].family for name in WIDE} == decoders - NO_MIX, "a wide model (kind mix) in tests/random_models for each"
     assert [row[1] for row in page_rows()] == WIDE, "python tests/make_mix_table.py writes the page anew"
 
 
