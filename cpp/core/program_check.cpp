@@ -355,6 +355,7 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
     for (const Segment& segment : batch.segments) {
       require(segment.rows > 0 && segment.past >= 0 && segment.first == next && positions(segment) <= INT32_MAX - kPageTokens, in,
               "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, " follows row ", next);
+      require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ", segment.prompt);
       next += segment.rows;
     }
     require(next == batch.rows, in, "segments cover ", next, " of ", batch.rows, " rows");

@@ -181,14 +181,14 @@ class Runner {
     workspace_ = backend_->workspace(Crew::team);
   }
 
-  // segments: (first, rows, past, pages).
+  // segments: (first, rows, past, pages, prompt).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
-                         const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>>>& segments,
+                         const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t>>& segments,
                          const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
                          const std::vector<std::int32_t>& masked, const std::vector<std::int32_t>& masked_first) {
     std::vector<Segment> parts;
-    for (const auto& [first, count, past, pages] : segments) parts.push_back({first, count, past, pages});
+    for (const auto& [first, count, past, pages, prompt] : segments) parts.push_back({first, count, past, pages, prompt});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
                       .masked_first = masked_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)

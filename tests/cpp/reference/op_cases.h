@@ -15,6 +15,7 @@ struct Sequence {
   std::int32_t past = 0, rows = 0;
   std::vector<std::int32_t> pages;
   std::vector<float> past_in;  // input rows of positions [0, past), stored before the run
+  std::int32_t prompt = 0;
 };
 
 struct OpCase {

@@ -258,22 +258,24 @@ class Run {
 
   void operator()(const Pool& op) {
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const auto [first, count, past, pages] = batch_.segments[s];
+      const auto [first, count, past, pages, prompt] = batch_.segments[s];
       for (std::int64_t c = 0; c < op.out.width; ++c) {
         double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
-        for (std::int32_t i = 0; i < count; ++i) {
+        double weights = 0;
+        for (std::int32_t i = prompt; i < count; ++i) {
           const double x = at(op.in, first + i)[c];
           sum += x;
+          weights += i + 1;
           weighted += (i + 1) * x;
           largest = std::max(largest, x);
         }
-        const double n = count;
+        const double n = count - prompt;
         at(op.out, static_cast<std::int64_t>(s))[c] = [&] {
           switch (op.kind) {
             case PoolKind::mean:
               return sum / n;
             case PoolKind::cls:
-              return at(op.in, first)[c];
+              return at(op.in, first + prompt)[c];
             case PoolKind::last:
               return at(op.in, first + count - 1)[c];
             case PoolKind::max:
@@ -281,7 +283,7 @@ class Run {
             case PoolKind::mean_sqrt_len:
               return sum / std::sqrt(n);
             case PoolKind::weighted_mean:
-              return weighted / (n * (n + 1) / 2);
+              return weighted / weights;
           }
           fail(ErrorKind::invalid_argument, "reference: pooling ", static_cast<int>(op.kind));
         }();
