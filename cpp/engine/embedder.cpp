@@ -30,6 +30,8 @@ void check(const Runtime& runtime, const Texts& texts) {
     require(texts.offsets[i + 1] <= texts.offsets.back(), "offsets are not ascending at text ", i);
     if (length(texts, i) > runtime.n_ctx)
       fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
+    require(texts.prompt >= 0 && texts.prompt < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, and a prompt of ", texts.prompt,
+            " leaves none to pool");
     const auto first = static_cast<std::size_t>(texts.offsets[i]), size = static_cast<std::size_t>(length(texts, i));
     runtime.check_ids(texts.ids.subspan(first, size), "text", i);
     if (texts.types.empty()) continue;
@@ -88,7 +90,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   scratch.segments.clear();
   for (const std::int64_t text : members) {
     const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
-    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = static_cast<std::int32_t>(size)});
+    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = static_cast<std::int32_t>(size), .past = 0, .pages = {},
+                                .prompt = texts.prompt});
     const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
       if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
     };

@@ -44,7 +44,7 @@ struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
   std::uint64_t free = 0;  // bytes that may be taken
-  Cost embedding, head, classifier;
+  Cost embedding, head, modules, classifier;
   std::vector<Cost> layers;
 };
 
@@ -124,7 +124,7 @@ class Planner {
     return program;
   }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
-  Program classes_program() const { return model::body_program(d_, layers_ - 1, layers_, Output::classes); }
+  Program end_program(Output output) const { return model::body_program(d_, layers_ - 1, layers_, output); }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
@@ -134,11 +134,14 @@ class Planner {
     };
     parts.embedding = cost(embedding_program(), rows_);
     for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
-    if (d_.labels > 0) {
-      parts.classifier = cost(classes_program(), rows_);
-      parts.classifier.weights = less(parts.classifier.weights, parts.layers.back().weights);
-      parts.classifier.page = 0;
-    }
+    const auto behind_layers = [&](Output output) {
+      Cost end = cost(end_program(output), rows_);
+      end.weights = less(end.weights, parts.layers.back().weights);
+      end.page = 0;
+      return end;
+    };
+    if (!d_.modules.empty()) parts.modules = behind_layers(Output::pooled);
+    if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
     parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
     if (generates_) parts.head = head_cost(*backend);
     return parts;
@@ -167,7 +170,7 @@ class Planner {
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, parts.layers[layer]);
-    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
+    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
     return sum;
   }
 
@@ -264,7 +267,8 @@ class Planner {
     for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
-    if (d_.labels > 0) row("classifier", parts.classifier, classes_program());
+    if (!d_.modules.empty()) row("modules", parts.modules, end_program(Output::pooled));
+    if (d_.labels > 0) row("classifier", parts.classifier, end_program(Output::classes));
   }
   static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
 

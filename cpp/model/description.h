@@ -24,12 +24,26 @@ struct Parameter {
 
 using Parameters = std::array<Parameter, kRoles>;
 
+// One of what sentence-transformers puts behind the layers: a small matrix or a norm, on pooled rows, or on token rows before they are pooled.
+enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
+struct Module {
+  ModuleKind kind = ModuleKind::dense;
+  bool on_tokens = false;
+  std::int32_t width = 0;      // of what it gives
+  Parameter weight, shortcut;  // dense: out = activation(weight in) (+ shortcut in, or + in)
+  Activation activation = Activation::none;
+  bool residual = false;
+};
+
 struct Description {
   Config config;
   Weights weights;
   Parameters globals;               // embeddings, final norm, head, pooler, classifier
   std::vector<Parameters> layers;
   VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
+  std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
+  std::vector<Module> modules;
+  Parameter score;                  // rows of the head that a reranker reads at the last token; they are its labels
   std::int32_t vocab_size = 0;      // rows of the token embedding
   std::int32_t labels = 0;          // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
@@ -37,6 +51,14 @@ struct Description {
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
+  std::int32_t embedding_size() const {  // of a pooled row behind its modules
+    return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
+  }
+  std::int32_t pooled_size() const {
+    std::int32_t width = config.hidden_size;
+    for (const Module& m : modules) width = m.on_tokens ? m.width : width;
+    return width * static_cast<std::int32_t>(pooling.size());
+  }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
 };
 

@@ -13,12 +13,12 @@ class Builder {
   Builder(const Description& d, std::string name) : d_(d), c_(d.config) { program_.name = std::move(name); }
 
   // `from_ids`: begins with the embedding, where the first layer is the model's first.
-  Program body(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
+  Program body(std::size_t first, std::size_t last, Output output, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
     make_slots();
     if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
-    finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
+    finish_body(last == c_.layers.size() ? output : Output::hidden, from_ids);
     return std::move(program_);
   }
 
@@ -191,25 +191,65 @@ class Builder {
   }
 
   // ---------------------------------------------------------------- ends
-  void finish_body(Output output, PoolKind pooling) {
+  void finish_body(Output output, bool with_modules) {
     const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
     if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
     switch (output) {
-      case Output::hidden: case Output::tokens: return give(x_);
+      case Output::hidden: return give(x_);
+      case Output::tokens: return give(with_modules ? modules(x_, true) : x_);
       case Output::selected: {
         const View out = slot(Rows::selected, c_.hidden_size);
         program_.ops.push_back(Select{.in = x_, .out = out});
         return give(out);
       }
-      case Output::pooled: return give(pool(pooling));
-      case Output::classes: return give(classify(pool(PoolKind::cls)));
+      case Output::pooled: return give(modules(pool(modules(x_, true), d_.pooling), false));
+      case Output::classes: return give(d_.score.present() ? score(pool(x_, {PoolKind::last})) : classify(pool(x_, {PoolKind::cls})));
     }
   }
   void give(const View& out) { program_.output = out.slot; }
 
-  View pool(PoolKind kind) {
-    const View out = slot(Rows::segments, c_.hidden_size);
-    program_.ops.push_back(Pool{.in = x_, .out = out, .kind = kind});
+  // Vectors of several kinds stand side by side.
+  View pool(const View& in, const std::vector<PoolKind>& kinds) {
+    const View out = slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
+    std::int32_t col = 0;
+    for (const PoolKind kind : kinds) {
+      program_.ops.push_back(Pool{.in = in, .out = part(out, col, in.width), .kind = kind});
+      col += in.width;
+    }
+    return out;
+  }
+
+  View modules(View x, bool on_tokens) {
+    for (const Module& m : d_.modules) {
+      if (m.on_tokens != on_tokens) continue;
+      const View out = slot(on_tokens ? Rows::tokens : Rows::segments, m.width);
+      if (m.kind == ModuleKind::dense) {
+        dense(m, x, out);
+      } else {
+        const bool layer = m.kind == ModuleKind::layer_norm;  // eps of torch.nn.LayerNorm; a length of at least 1e-12 of torch's normalize()
+        program_.ops.push_back(Norm{.in = x, .out = out, .add = {}, .weight = m.weight.vector, .bias = m.weight.bias,
+                                    .kind = layer ? NormKind::layer : NormKind::rms, .eps = layer ? 1e-5f : 1e-24f / static_cast<float>(m.width)});
+      }
+      x = out;
+    }
+    return x;
+  }
+
+  void dense(const Module& m, const View& x, const View& out) {
+    Linear op = make_linear(x, out, {m.weight});
+    op.activation = m.activation;
+    if (m.residual) op.residual = x;
+    if (m.shortcut.present()) linear(x, op.residual = slot(program_.slots[static_cast<std::size_t>(x.slot)].rows, m.width), {m.shortcut});
+    program_.ops.push_back(std::move(op));
+  }
+
+  View score(const View& last) {
+    const View out = slot(Rows::segments, d_.labels);
+    Linear op = make_linear(last, out, {d_.score});
+    op.precise = true;
+    op.scale = c_.logit_scale;
+    op.softcap = c_.logit_softcap;
+    program_.ops.push_back(std::move(op));
     return out;
   }
 
@@ -233,12 +273,23 @@ class Builder {
 
 }  // namespace
 
-Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling) {
-  return Builder(d, str("layers ", first, " to ", last)).body(first, last, output, pooling);
+Program body_program(const Description& d, std::size_t first, std::size_t last, Output output) {
+  return Builder(d, str("layers ", first, " to ", last)).body(first, last, output);
 }
 
 Program layer_program(const Description& d, std::size_t layer) {
-  return Builder(d, str("layer ", layer)).body(layer, layer + 1, Output::tokens, PoolKind::mean, false);
+  return Builder(d, str("layer ", layer)).body(layer, layer + 1, Output::tokens, false);
+}
+
+Program query_program(const Description& d, std::size_t layer, Attend& attend) {
+  Program program = layer_program(d, layer);
+  program.name = str("queries and keys of layer ", layer);
+  const auto at = std::ranges::find_if(program.ops, [](const Op& op) { return std::holds_alternative<Attend>(op); });
+  if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
+  attend = std::get<Attend>(*at);
+  program.output = attend.q.slot;
+  program.ops.erase(at, program.ops.end());
+  return program;
 }
 
 Program head_program(const Description& d) { return Builder(d, "head").head(Builder::Give::logits); }

@@ -53,8 +53,12 @@ class ModelFile:
         """One metadata value (fast: nothing else is converted), or None."""
 
     def keys(self) -> list[str]: ...
+    def read(self, name: str) -> bytes:
+        """A tensor as it lies in the file."""
 
 def open_file(path: str) -> ModelFile: ...
+def open_weights(path: str) -> ModelFile:
+    """A .safetensors file by itself, without config.json."""
 
 class LoadOptions:
     """Plain values; see pumice.load for their meaning. None means automatic."""
@@ -70,7 +74,12 @@ class LoadOptions:
         kv_budget: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
-        pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: from the file (GGUF) or mean
+        pooling: Sequence[
+            str
+        ] = (),  # of mean, cls, last, max, mean_sqrt_len, weighted_mean, side by side; (): from the file (GGUF) or mean
+        modules: Sequence[dict[str, Any]] = (),  # behind the layers: kind (dense, layer_norm, normalize), on_tokens, and of those with
+        # weights file (safetensors), in_features, out_features, bias, residual, activation
+        score_ids: Sequence[int] = (),  # a causal reranker: its labels are the logits of these tokens after the last one
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
@@ -85,7 +94,8 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 class Model:
     info: dict[str, Any]
     """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vocab_size, heads, kv_heads,
-    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, isa, threads (None: no layer is on the CPU),
+    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, embedding_size, isa,
+    threads (None: no layer is on the CPU),
     device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers."""
 
     def placement(self) -> dict[str, Any]:
@@ -106,8 +116,10 @@ class Model:
         normalize: bool,
         token_budget: int,
         progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
     ) -> None:
-        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= hidden_size: cut to d, then normalised).
+        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= embedding_size: cut to d, then normalised). Its
+        first `prompt` tokens stay out of the pool.
 
         Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
         progress(texts_done) is called on the calling thread."""
@@ -120,6 +132,9 @@ class Model:
 
     def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
         """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
+
+    def attentions(self, ids: _Int32, layer: int) -> _Float32:
+        """What each token looks at in a layer (heads x ids x ids)."""
 
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""
