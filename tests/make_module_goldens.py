@@ -91,7 +91,7 @@ def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
         config: Any = transformers.BertConfig(**size, max_position_embeddings=64, **more)
     else:
         config = transformers.Qwen3Config(
-            **size, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=False, **more
+            **size, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=kind == "Qwen3Model", **more
         )
         fast.chat_template = TEMPLATE
     getattr(transformers, kind)(config).save_pretrained(folder)
@@ -105,17 +105,14 @@ TEMPLATE = (
 )
 
 
-def embedder(
-    *modules: Callable[[], Any], prompts: dict[str, str] | None = None, tokens: bool = False, **more: Any
-) -> Callable[[Path], Any]:
+def embedder(*modules: Callable[[], Any], prompts: dict[str, str] | None = None, kind: str = "BertModel") -> Callable[[Path], Any]:
     def make(folder: Path) -> Any:
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer.modules import Transformer
 
-        first = Transformer(transformer(folder / "source"))
-        return SentenceTransformer(modules=[first, *(module() for module in modules)], prompts=prompts, device="cpu", **more)
+        first = Transformer(transformer(folder / "source", kind))
+        return SentenceTransformer(modules=[first, *(module() for module in modules)], prompts=prompts, device="cpu")
 
-    make.tokens = tokens  # type: ignore[attr-defined]
     return make
 
 
@@ -197,8 +194,8 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "colbert": embedder(
         module("Dense", WIDTH, 12, bias=False, activation_function="Identity", module_input_name="token_embeddings"),
         module("Normalize", module_input_name="token_embeddings"),
-        tokens=True,
     ),
+    "decoder": embedder(module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model"),
     "static": static,
     "router": router,
     "labels": classifier(num_labels=3, id2label={0: "contradiction", 1: "entailment", 2: "neutral"}),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .hardware import DeviceInfo, DeviceList, devices
     from .model import Model, load
     from .placement import Plan, plan
-    from .vectors import SearchResult, maxsim, search, similarity_pairwise
+    from .vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
@@ -58,6 +58,7 @@ _HOME = {  # where each lazy name lives (no module is named like a function: imp
     "search": "vectors",
     "similarity_pairwise": "vectors",
     "maxsim": "vectors",
+    "quantize_vectors": "vectors",
     "devices": "hardware",
     "DeviceInfo": "hardware",
     "DeviceList": "hardware",
@@ -104,6 +105,7 @@ __all__ = [
     "load",
     "maxsim",
     "plan",
+    "quantize_vectors",
     "search",
     "similarity_pairwise",
 ]

@@ -74,12 +74,12 @@ class LoadOptions:
         kv_budget: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
-        pooling: Sequence[
-            str
-        ] = (),  # of mean, cls, last, max, mean_sqrt_len, weighted_mean, side by side; (): from the file (GGUF) or mean
-        modules: Sequence[dict[str, Any]] = (),  # behind the layers: kind (dense, layer_norm, normalize), on_tokens, and of those with
-        # weights file (safetensors), in_features, out_features, bias, residual, activation
-        score_ids: Sequence[int] = (),  # a causal reranker: its labels are the logits of these tokens after the last one
+        # of mean, cls, last, max, mean_sqrt_len, weighted_mean, side by side; []: from the file (GGUF) or mean
+        pooling: Sequence[str] = [],
+        # behind the layers: kind (dense, layer_norm, normalize), on_tokens, and of those with weights file (safetensors), in_features,
+        # out_features, bias, residual, activation
+        modules: Sequence[dict[str, Any]] = [],
+        score_ids: Sequence[int] = [],  # a causal reranker: its labels are the logits of these tokens after the last one
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:

@@ -129,6 +129,18 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     return np.asarray(ranges[0] + codes * ((ranges[1] - ranges[0]) / np.float32(255)), np.float32)
 
 
+def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+    """Float vectors (n, d) as encode(precision=...) gives them: "int8" and "uint8" in 255 steps of each column's range
+    (precision_ranges, (2, d), or that of these vectors), "binary" and "ubinary" as signs, eight to a byte, (n, d / 8)."""
+    choice("precision", precision, encoding.PRECISIONS)
+    given = np.asarray(vectors)
+    if given.ndim != 2:
+        raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
+    rows = encoding._numbers(given, "vectors") if len(given) else given.astype(np.float32)
+    ranges = encoding.check_ranges(precision_ranges, precision, rows.shape[1])
+    return rows if precision == "float32" else encoding.quantize_rows(rows, precision, ranges)
+
+
 def similarity_pairwise(a: npt.ArrayLike, b: npt.ArrayLike, similarity: str = "cosine") -> Float32:
     """(n,) float32: row i of `a` against row i of `b`; larger is nearer (distances come negated)."""
     choice("similarity", similarity, SIMILARITIES)

@@ -29,7 +29,7 @@ def cut_silently(call: Callable[[], Any]) -> Any:
         return call()
 
 
-EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt"]
+EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt", "decoder"]
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
@@ -46,6 +46,17 @@ def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(wanted, axis=1)
         some = lengths > 0
         assert ((rows * wanted).sum(1)[some] / lengths[some]).min() >= 0.99999
+
+
+def test_a_decoder_that_is_told_how_to_pool_encodes(tmp_path: Path) -> None:
+    with loaded("logit_score", tmp_path) as model, pytest.raises(pumice.UnsupportedTaskError, match="encode"):
+        model.encode("one two")
+    with loaded("logit_score", tmp_path, pooling=["last", "mean"]) as model:
+        assert model.info["tasks"] == ["generate", "encode", "classify"]
+        rows = model.hidden_states("one two three", layers=-1)
+        wanted = np.concatenate([rows[-1], rows.mean(axis=0)])
+        np.testing.assert_allclose(model.encode("one two three", prompt=""), wanted, atol=1e-5)
+        assert len(model.generate("one two", max_new_tokens=3, temperature=0).ids) <= 3
 
 
 def test_the_prompt_stays_out_of_the_pool(tmp_path: Path) -> None:

@@ -68,6 +68,10 @@ def test_bytes_with_their_ranges_find_what_floats_find(precision: str) -> None:
         exact = pumice.search(QUERIES, CORPUS, 10).indices
         recall = np.mean([len({*a} & {*b}) / 10 for a, b in zip(found.indices.tolist(), exact.tolist(), strict=True)])
         assert recall >= 0.9
+    np.testing.assert_array_equal(pumice.quantize_vectors(CORPUS, precision), packed)
+    np.testing.assert_array_equal(pumice.quantize_vectors(CORPUS[:1], precision, ranges), packed[:1])
+    with pytest.raises(ValueError, match=r"vectors has shape \(24,\)"):
+        pumice.quantize_vectors(CORPUS[0], precision)
     far = quantize_rows(100 * CORPUS, precision, ranges).astype(np.int32)
     assert {far.min(), far.max()} == ({-128, 127} if precision == "int8" else {0, 255})
 
