@@ -285,3 +285,13 @@ def test_every_golden_is_small_and_used() -> None:
     assert used == set(module_models.names())
     for path in module_models.GOLDENS.iterdir():
         assert path.stat().st_size <= 40 << 10, path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("static", "static: a table"), ("model2vec", "static: a table"), ("router", "bert"), ("dense", "bert")]
+)
+def test_info_of_the_command_line(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pumice.__main__ import main
+
+    assert main(["info", str(make_folder(name, tmp_path))]) == 0
+    assert said in capsys.readouterr().out

@@ -57,7 +57,7 @@ def executed(path: Path = NOTEBOOK) -> tuple[nbformat.NotebookNode, dict[str, An
     with tempfile.TemporaryDirectory() as folder:  # IPython's history and settings, and the kernel's address: nothing of the user's
         address = {"transport": "ipc", "ip": str(Path(folder) / "kernel"), "connection_file": str(Path(folder) / "kernel.json")}
         manager = AsyncKernelManager(kernel_spec_manager=ThisPython(), **address)
-        client = NotebookClient(notebook, km=manager, timeout=120, coalesce_streams=True, record_timing=False)
+        client = NotebookClient(notebook, km=manager, timeout=600, coalesce_streams=True, record_timing=False)
         client.resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
         client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": folder})
         widgets = dict(client.widget_state)
