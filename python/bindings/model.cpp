@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/checked.h"
-#include "cpu/kernels.h"
+#include "engine/diagnostics.h"
 #include "engine/embedder.h"
 #include "engine/generator.h"
 #include "engine/model.h"
@@ -138,22 +138,6 @@ py::dict placement_dict(const engine::Placement& p) {
                   "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
-// How long a model's calls took of late.
-class Pace {
- public:
-  bool brief(std::size_t tokens) const {
-    return static_cast<double>(tokens) * seconds_per_token_.load(std::memory_order_relaxed) <= kBrief;
-  }
-  void saw(std::size_t tokens, Cancel::Clock::duration time) {
-    const double seconds = std::chrono::duration<double>(time).count();
-    seconds_per_token_.store(seconds / static_cast<double>(std::max<std::size_t>(1, tokens)), std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr double kBrief = 0.01;  // seconds
-  std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
-};
-
 // A model that close() can empty. Running calls hold the inner pointer for themselves.
 class Handle {
  public:
@@ -173,13 +157,13 @@ class Handle {
   // interruptible(), for work that begins anew with each call.
   void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
     const auto start = Cancel::Clock::now();
-    interruptible(work, poll, pace_.brief(tokens));
-    pace_.saw(tokens, Cancel::Clock::now() - start);
+    interruptible(work, poll, times_.brief(tokens));
+    times_.saw(tokens, Cancel::Clock::now() - start);
   }
 
  private:
   std::shared_ptr<engine::Model> model_;  // changed under the GIL
-  mutable Pace pace_;
+  mutable CallTimes times_;
 };
 
 py::dict model_info(const Handle& handle) {
@@ -217,7 +201,7 @@ py::dict model_info(const Handle& handle) {
                   "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
                   "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
                   "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
-                  "pooling"_a = pooling, "embedding_size"_a = d.embedding_size(), "threads"_a = threads, "isa"_a = cpu::kernels().isa,
+                  "pooling"_a = pooling, "embedding_size"_a = d.embedding_size(), "threads"_a = threads, "isa"_a = engine::isa(),
                   "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
 }
 

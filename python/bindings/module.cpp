@@ -3,13 +3,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "cpu/blas.h"
-#include "cpu/cpu_backend.h"
-#include "cpu/kernels.h"
-#include "cpu/self_test.h"
-#include "cpu/system.h"
+#include "core/formats.h"
 #include "engine/devices.h"
-#include "engine/spm_merges.h"
+#include "engine/diagnostics.h"
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
@@ -17,6 +13,7 @@
 #include "model.h"
 #include "model/family.h"
 #include "ops.h"
+#include "text/spm_merges.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -39,33 +36,29 @@ py::list devices() {
 }
 
 py::dict build_info() {
-  std::vector<std::string> isas, formats;
+  std::vector<std::string> formats;
   py::dict families;
-  for (const char* isa : cpu::known_isas()) {
-    if (cpu::kernels_for(isa)) isas.emplace_back(isa);
-  }
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
   const auto texts = [](std::span<const std::string_view> names) { return std::vector<std::string>(names.begin(), names.end()); };
   for (const model::Family* family : model::families()) {
     families[py::str(std::string(family->name))] = py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
   }
-  const cpu::Blas* blas = cpu::blas();
-  return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu::kernels().isa, "isas"_a = isas,
-                  "blas"_a = blas ? blas->path() + " (" + blas->config() + ")" : "none: " + cpu::blas_why_not(),
-                  "threads"_a = cpu::default_threads(), "huge_pages"_a = cpu::huge_pages(""), "formats"_a = formats,
+  const engine::CpuFacts cpu = engine::cpu_facts();
+  return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu.isa, "isas"_a = cpu.isas,
+                  "blas"_a = cpu.blas, "threads"_a = cpu.threads, "huge_pages"_a = cpu.huge_pages, "formats"_a = formats,
                   "architectures"_a = families);
 }
 
 py::list self_test() {
-  std::vector<cpu::Check> checks;
+  std::vector<engine::KernelCheck> checks;
   {
     const WithoutGil released;
-    checks = cpu::self_test();
+    checks = engine::check_kernels();
   }
   py::list out;
-  for (const cpu::Check& check : checks) {
-    out.append(py::dict("name"_a = check.name, "ok"_a = check.ok(), "error"_a = check.error, "limit"_a = check.limit,
-                        "detail"_a = std::string(cpu::kernels().isa) + " against scalar, NMSE"));
+  for (const engine::KernelCheck& check : checks) {
+    out.append(py::dict("name"_a = check.name, "ok"_a = check.ok, "error"_a = check.error, "limit"_a = check.limit,
+                        "detail"_a = engine::isa() + " against scalar, NMSE"));
   }
   return out;
 }
@@ -86,15 +79,15 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
     }
     views.emplace_back(bytes, static_cast<std::size_t>(size));
   }
-  std::vector<Merge> merges;
+  std::vector<text::Merge> merges;
   {
     const WithoutGil released;
-    merges = pumice::spm_merges(views, {scores.data(), static_cast<std::size_t>(scores.size())},
-                                {mergeable.data(), static_cast<std::size_t>(mergeable.size())});
+    merges = text::spm_merges(views, {scores.data(), static_cast<std::size_t>(scores.size())},
+                              {mergeable.data(), static_cast<std::size_t>(mergeable.size())});
   }
   py::array_t<std::int32_t> out({static_cast<py::ssize_t>(merges.size()), py::ssize_t{2}});
   std::int32_t* pair = out.mutable_data();
-  for (const Merge& merge : merges) *pair++ = merge.left, *pair++ = merge.right;
+  for (const text::Merge& merge : merges) *pair++ = merge.left, *pair++ = merge.right;
   return out;
 }
 

@@ -8,11 +8,9 @@
 
 #include "core/program.h"
 #include "engine/devices.h"
+#include "engine/diagnostics.h"
 #include "interruptible.h"
 #include "model.h"
-#if PUMICE_VULKAN
-#include "vulkan/device.h"
-#endif
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -235,15 +233,6 @@ std::int64_t bytes_of_row(const std::string& format, std::int64_t cols) {
   return row_bytes(*known, cols);
 }
 
-// What the validation layer said since the process began (PUMICE_VULKAN_VALIDATION=1).
-std::vector<std::string> vulkan_messages() {
-#if PUMICE_VULKAN
-  return vulkan::validation_messages();
-#else
-  return {};
-#endif
-}
-
 }  // namespace
 
 void bind_ops(py::module_& module) {
@@ -262,7 +251,7 @@ void bind_ops(py::module_& module) {
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);
-  ops.def("vulkan_messages", &vulkan_messages);
+  ops.def("vulkan_messages", &engine::vulkan_messages);
 }
 
 }  // namespace pumice::bindings

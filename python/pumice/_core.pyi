@@ -34,7 +34,7 @@ def self_test() -> list[dict[str, Any]]:
     """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail (str)."""
 
 def spm_merges(tokens: Iterable[str], scores: _Float32, mergeable: npt.NDArray[np.bool_]) -> _Int32:
-    """Pairs of token ids (m x 2) of a SentencePiece vocabulary, the most urgent merge first (cpp/engine/spm_merges.h)."""
+    """Pairs of token ids (m x 2) of a SentencePiece vocabulary, the most urgent merge first (cpp/text/spm_merges.h)."""
 
 class ModelFile:
     """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""

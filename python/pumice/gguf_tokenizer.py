@@ -7,7 +7,6 @@ of the model that gave each name, as listed by ggml-org/llama.cpp, src/llama-voc
 from __future__ import annotations
 
 import gc
-import heapq
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from . import _core
 from .errors import TokenizerError
 
 log = logging.getLogger("pumice")
@@ -251,54 +251,11 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 
 
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Pairs of token ids (m, 2), the most urgent merge first. cpp/engine/spm_merges.h says why one merge per token is enough.
+    """Pairs of token ids (m, 2), the most urgent merge first. cpp/text/spm_merges.h says why one merge per token is enough.
 
-    The compiled one takes 0.15 s for Gemma's 262,144 tokens, the one below several seconds: it is the one to read and to test against.
+    0.15 s for Gemma's 262,144 tokens. tests/python/spm_reference.py is the same in Python, to read and to test against.
     """
-    from . import _core
-
-    compiled = getattr(_core, "spm_merges", None)
-    if compiled is None:
-        return spm_merges_reference(tokens, scores, mergeable)
-    return np.asarray(compiled(tokens, scores, mergeable), np.int32).reshape(-1, 2)
-
-
-def spm_merges_reference(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """spm_merges() in Python."""
-    by_urgency = np.argsort(-scores, kind="stable")
-    rank_of = np.empty(len(tokens), np.int64)
-    rank_of[by_urgency] = np.arange(len(tokens))
-    ranks = rank_of.tolist()
-    usable = [i for i in np.flatnonzero(mergeable).tolist() if tokens[i]]
-    character = {tokens[i]: ranks[i] for i in usable if len(tokens[i]) == 1}
-    pairs: dict[tuple[int, int], int] = {}
-    for token in sorted((i for i in usable if len(tokens[i]) > 1), key=lambda i: len(tokens[i])):
-        left_over = _merge([character.get(c, -1) for c in tokens[token]], pairs)
-        if len(left_over) == 2 and -1 not in left_over:
-            pairs[left_over[0], left_over[1]] = ranks[token]
-    in_order = sorted(pairs.items(), key=lambda item: item[1])
-    return by_urgency[np.array([pair for pair, _ in in_order], np.int64).reshape(-1, 2)].astype(np.int32)
-
-
-def _merge(symbols: list[int], pairs: dict[tuple[int, int], int]) -> list[int]:
-    """Byte-pair encoding of one text: the most urgent pair first, then the leftmost."""
-    count = len(symbols)
-    after, before = list(range(1, count + 1)), list(range(-1, count - 1))
-    queue = [(m, i, *pair) for i, pair in enumerate(zip(symbols, symbols[1:], strict=False)) if (m := pairs.get(pair)) is not None]
-    heapq.heapify(queue)
-    while queue:
-        merged, at, left, right = heapq.heappop(queue)
-        follower = after[at]
-        if symbols[at] != left or follower >= count or symbols[follower] != right:
-            continue
-        symbols[at], symbols[follower] = merged, -2
-        after[at] = after[follower]
-        if after[at] < count:
-            before[after[at]] = at
-        for i in (before[at], at):
-            if i >= 0 and after[i] < count and (m := pairs.get((symbols[i], symbols[after[i]]))) is not None:
-                heapq.heappush(queue, (m, i, symbols[i], symbols[after[i]]))
-    return [s for s in symbols if s != -2]
+    return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
 
 
 @contextmanager

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pumice {
+namespace pumice::text {
 
 struct Merge {
   std::int32_t left, right;  // token ids; the text of the two together is a token
@@ -24,4 +24,4 @@ struct Merge {
 std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::span<const float> scores,
                               std::span<const std::uint8_t> mergeable);
 
-}  // namespace pumice
+}  // namespace pumice::text

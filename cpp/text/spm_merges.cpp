@@ -1,4 +1,4 @@
-#include "engine/spm_merges.h"
+#include "text/spm_merges.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 
-namespace pumice {
+namespace pumice::text {
 namespace {
 
 constexpr std::int32_t none = -1;
@@ -198,4 +198,4 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   return merges;
 }
 
-}  // namespace pumice
+}  // namespace pumice::text
