@@ -33,8 +33,9 @@ multiply: in is a; b, of width / repeat columns, follows it; with in_place, out 
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
-segments: [past, rows] or [past, rows, prompt]. Pages are numbered from the last page of the last segment backwards.
-rope: inv_freq[j] = float32(base^(-2 j / dims)).
+segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
+backwards.
+rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
 """.strip().splitlines()
@@ -310,7 +311,7 @@ def pools() -> list[Case]:
 
 def pools_behind_prompts() -> list[Case]:
     kinds = ["mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"]
-    lengths = [[[0, 5, 4], [0, 2, 0], [0, 33, 1]], [[0, 1000, 300], [0, 257, 256]]]
+    lengths = [[[0, 5, 0, 4], [0, 2, 0, 0], [0, 33, 0, 1]], [[0, 1000, 0, 300], [0, 257, 0, 256]]]
     return [
         {"op": "pool", "kind": kind, "width": [17, 384][s], "segments": segments, "pad": PADS[s], "nmse": EXACT}
         for kind in kinds
@@ -460,6 +461,22 @@ def positioned() -> list[Case]:
     return cases
 
 
+def stretched() -> list[Case]:
+    """Frequencies by the length of the text: at the original length and beyond, said by the segment or reached by the row itself."""
+    texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [400, 1], [0, 64, 64]]]
+    cases: list[Case] = []
+    for head_dim, kind in ((32, 0), (64, 1), (96, 2), (80, 4)):
+        long = {"original": 40, "long_base": 400.0}
+        for n, more in enumerate((long, {"original": 40, "growth": 2.0}, {"original": 33, "growth": 8.0})):
+            turning = rope(kind, head_dim) | more
+            case = {"op": "rope", "head_dim": head_dim, "heads": 3, "rope": turning, "segments": texts[n], "pad": PADS[n]}
+            cases.append(case | {"nmse": 1e-7})
+            cached = {"op": "attend", "cached": True, "head_dim": head_dim, "kv_heads": 2, "heads": 4, "window": 0, "softcap": 0.0}
+            cached |= {"scale": head_dim**-0.5, "segments": texts[(n + 1) % 3], "kv": "f32", "rope": turning}
+            cases.append(cached | {"nmse": 1e-7})
+    return cases
+
+
 def main() -> None:
     cases = (
         linears()
@@ -479,6 +496,7 @@ def main() -> None:
         + temperatures()
         + stores()
         + positioned()
+        + stretched()
         + pools_behind_prompts()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -105,7 +106,30 @@ struct RopeTable {
   std::vector<float> inv_freq;  // dims / 2 values: scaling of any kind is already in them
   bool interleaved = false;
   float magnitude = 1.0f;
+  // Texts of more than `original` tokens (0: none) turn by other frequencies: these, where there are any (LongRoPE, Ding et al. 2024), or
+  // inv_freq computed with base * (growth * length / original - (growth - 1))^(dims / (dims - 2)) (dynamic NTK).
+  std::int64_t original = 0;
+  std::vector<float> long_inv_freq;
+  float base = 0.0f, growth = 0.0f;
   bool operator==(const RopeTable&) const = default;
+
+  // Texts of one stage turn alike, and longer texts have no smaller one; 0: by inv_freq.
+  std::int64_t stage(std::int64_t length) const {
+    if (original == 0 || length <= original) return 0;
+    return long_inv_freq.empty() ? length : 1;
+  }
+};
+
+// The frequencies of a table by the length of a text.
+class RopeFrequencies {
+ public:
+  explicit RopeFrequencies(const RopeTable& table) : table_(table) {}
+  std::span<const float> of(std::int64_t length);  // until the next call
+
+ private:
+  const RopeTable& table_;
+  std::int64_t made_for_ = 0;
+  std::vector<float> made_;  // dynamic NTK
 };
 
 // Turns x in place: whole rows of heads of head_dim, of which the first 2 * inv_freq.size() columns turn. A table without frequencies turns

@@ -104,7 +104,16 @@ class ProgramCheck {
     check(static_cast<std::int64_t>(op.table.inv_freq.size()) * 2 <= op.head_dim, op.table.inv_freq.size(), " pairs in a head of ",
           op.head_dim);
     if (!op.table.inv_freq.empty()) check(std::isfinite(op.table.magnitude), "the rope's magnitude is ", op.table.magnitude);
-    for (const float f : op.table.inv_freq) check(std::isfinite(f), "a rope frequency is ", f);
+    for (const auto* list : {&op.table.inv_freq, &op.table.long_inv_freq}) {
+      for (const float f : *list) check(std::isfinite(f), "a rope frequency is ", f);
+    }
+    if (op.table.original != 0) {
+      check(op.table.original > 0, "the rope's original length is ", op.table.original);
+      check(op.table.long_inv_freq.empty() || op.table.long_inv_freq.size() == op.table.inv_freq.size(), op.table.long_inv_freq.size(),
+            " rope frequencies of long texts, ", op.table.inv_freq.size(), " of others");
+      const bool sound = std::isfinite(op.table.base) && op.table.base > 0 && op.table.growth > 0 && op.table.growth <= 1e6f;
+      check(sound || !op.table.long_inv_freq.empty(), "a rope's base ", op.table.base, " grows by ", op.table.growth);
+    }
     check(std::isfinite(op.temperature) && op.temperature_length >= 0, "temperature ", op.temperature, " by ", op.temperature_length,
           " positions");
     write(op.x, "x", Rows::tokens);
@@ -353,9 +362,12 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
   if (facts.takes_segments) {
     std::int64_t next = 0;
     for (const Segment& segment : batch.segments) {
-      require(segment.rows > 0 && segment.past >= 0 && segment.first == next && positions(segment) <= INT32_MAX - kPageTokens, in,
-              "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, " follows row ", next);
-      require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ", segment.prompt);
+      require(segment.rows > 0 && segment.past >= 0 && segment.first == next && positions(segment) <= INT32_MAX - kPageTokens &&
+                  segment.length >= 0,
+              in, "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, ", length ", segment.length,
+              " follows row ", next);
+      require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ",
+              segment.prompt);
       next += segment.rows;
     }
     require(next == batch.rows, in, "segments cover ", next, " of ", batch.rows, " rows");

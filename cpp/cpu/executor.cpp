@@ -559,13 +559,16 @@ class BatchRun final : public Job {
     const RopeTable& rope = plan_.turns[static_cast<std::size_t>(s.turns)];
     const std::size_t pairs = rope.inv_freq.size();
     const Range rows = task_rows(index);
+    RopeFrequencies frequencies(rope);
     std::size_t at = 0;
     for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-      const auto position = static_cast<float>(position_of(r, at));
+      const std::int64_t own = position_of(r, at);
+      const std::span<const float> inv_freq = frequencies.of(std::max<std::int64_t>(batch_.segments[at].length, own + 1));
+      const auto position = static_cast<float>(own);
       float* cos = turns_row(s.turns, r);
       float* sin = cos + pairs;
       for (std::size_t j = 0; j < pairs; ++j) {
-        const double angle = position * rope.inv_freq[j];  // a float32 product, as the models were trained with
+        const double angle = position * inv_freq[j];  // a float32 product, as the models were trained with
         cos[j] = static_cast<float>(std::cos(angle)) * rope.magnitude;
         sin[j] = static_cast<float>(std::sin(angle)) * rope.magnitude;
       }

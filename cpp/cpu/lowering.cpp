@@ -251,7 +251,7 @@ class Lowering {
   const Program& program_;
   const WeightShapes& weights_;
   const Compute compute_;
-  bool names_what_may_round_ = false;  // an encoder: what it does not name, pooler and classifier, keeps its floats
+  bool names_what_may_round_ = false;  // an encoder: what it does not name, a classifier, keeps its floats
   Plan plan_;
   std::size_t op_ = 0;
   std::vector<Quantised> quantised_now_;    // still what their views hold

@@ -90,8 +90,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   scratch.segments.clear();
   for (const std::int64_t text : members) {
     const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
-    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = static_cast<std::int32_t>(size), .past = 0, .pages = {},
-                                .prompt = texts.prompt});
+    const auto first = static_cast<std::int32_t>(scratch.ids.size()), rows = static_cast<std::int32_t>(size);
+    scratch.segments.push_back({.first = first, .rows = rows, .length = rows, .prompt = texts.prompt});
     const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
       if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
     };
@@ -158,6 +158,34 @@ void run_all(Runtime& runtime, const Texts& texts, Plan plan, Rows unit, const D
   }
 }
 
+// Texts of which the pooled row is that of an end token: each up to that, as causal rows do not see what follows.
+class EndedTexts {
+ public:
+  EndedTexts(const Texts& texts, const model::TextEnd& end) : texts_(texts) {
+    if (end.kind == model::TextEnd::text) return;
+    offsets_.push_back(0);
+    for (std::size_t i = 0; i + 1 < texts.offsets.size(); ++i) {
+      const auto first = static_cast<std::size_t>(texts.offsets[i]);
+      const auto ids = texts.ids.subspan(first, static_cast<std::size_t>(length(texts, static_cast<std::int64_t>(i))));
+      const auto at = end.kind == model::TextEnd::token ? std::ranges::find(ids, end.id) : std::ranges::max_element(ids);
+      const std::size_t count = std::min(ids.size(), static_cast<std::size_t>(at - ids.begin()) + 1);
+      ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
+      if (!texts.types.empty()) {
+        const auto types = texts.types.subspan(first, count);
+        types_.insert(types_.end(), types.begin(), types.end());
+      }
+      offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
+    }
+    texts_ = {.ids = ids_, .offsets = offsets_, .types = types_, .prompt = texts_.prompt};
+  }
+  const Texts& get() const { return texts_; }
+
+ private:
+  std::vector<std::int32_t> ids_, types_;
+  std::vector<std::int64_t> offsets_;
+  Texts texts_;
+};
+
 [[noreturn]] void not_a_number(std::int64_t text) {
   fail(ErrorKind::numeric, "the result of text ", text,
        " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
@@ -166,9 +194,12 @@ void run_all(Runtime& runtime, const Texts& texts, Plan plan, Rows unit, const D
 
 }  // namespace
 
-void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
+void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel) {
-  check(runtime, texts);
+  check(runtime, given);
+  const EndedTexts ended(given, runtime.text_end);
+  const Texts& texts = ended.get();
+  check(runtime, texts);  // one whose end is in its prompt has nothing left to pool
   const std::size_t count = texts.offsets.size() - 1;
   require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(),
           " values; asked for: ", d);

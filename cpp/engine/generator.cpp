@@ -61,7 +61,7 @@ Generator::Generator(std::shared_ptr<Runtime> runtime, const std::vector<std::ve
     for (std::int32_t i = 0; i < params_.n; ++i) {
       Sequence& s = sequences_.emplace_back();
       s.index = s.news.sequence = static_cast<std::int32_t>(sequences_.size()) - 1;
-      s.prompt_tokens = static_cast<std::int32_t>(size);
+      s.prompt_tokens = s.length = static_cast<std::int32_t>(size);
       s.stream = stream++;
       s.state = i == 0 ? State::waits : State::follows;
       s.ids = prompt;
@@ -142,6 +142,15 @@ void Generator::end(Sequence& sequence, Finish finish) {
   sequence.news.finish = finish;
 }
 
+// Sequences that have outgrown the lengths for which their keys turned are computed anew, once.
+void Generator::follow_rope() {
+  for (Sequence& s : sequences_) {
+    if (s.state == State::ended || !runtime_->rope_outgrown(s.length, static_cast<std::int64_t>(s.ids.size()))) continue;
+    s.length = static_cast<std::int32_t>(s.ids.size());
+    if (s.state == State::runs) start_again(s);
+  }
+}
+
 // Every running sequence needs a page for its next token; where there is none, the last ones step back.
 void Generator::make_room() {
   for (Sequence& s : sequences_) {
@@ -158,10 +167,11 @@ bool Generator::prefix_on_its_way(const Sequence& sequence) const {
   std::int64_t cached = -1;
   for (const Sequence& other : sequences_) {
     if (other.state != State::runs || other.pending() <= 1) continue;
+    if (runtime_->rope_stage(other.length) != runtime_->rope_stage(sequence.length)) continue;
     const auto differ = std::mismatch(other.ids.begin(), other.ids.end(), sequence.ids.begin(), sequence.ids.end()).first;
     const std::int64_t common = (differ - other.ids.begin()) / kPageTokens * kPageTokens;
     if (common <= other.computed) continue;
-    if (cached < 0) cached = runtime_->pages->cached_tokens(sequence.ids);
+    if (cached < 0) cached = runtime_->pages->cached_tokens(sequence.ids, runtime_->rope_stage(sequence.length));
     if (common > cached) return true;
   }
   return false;
@@ -174,7 +184,7 @@ void Generator::admit(std::int64_t rows_left) {
     if (rows_left <= 0) return;
     if (s.state != State::waits || prefix_on_its_way(s)) continue;
     // Those that run must be able to grow by a page each, or the newcomer would soon have to go again.
-    const auto reused = pool.acquire(s.table, s.ids, true, running);
+    const auto reused = pool.acquire(s.table, s.ids, true, running, runtime_->rope_stage(s.length));
     if (!reused) return;
     s.computed = *reused;
     s.state = State::runs;
@@ -214,7 +224,8 @@ void Generator::assemble(std::int64_t decode_rows, std::int64_t prompt_rows) {
       const bool samples = rows == s.pending();
       const auto first = static_cast<std::int32_t>(batch_ids_.size());
       parts_.push_back({&s, rows, samples, choices});
-      segments_.push_back({.first = first, .rows = rows, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages()});
+      segments_.push_back({.first = first, .rows = rows, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages(),
+                           .length = s.length});
       batch_ids_.insert(batch_ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + rows);
       if (!samples) continue;
       selected_.push_back(first + rows - 1);
@@ -337,6 +348,7 @@ void Generator::commit() {
 
 Generator::Outcome Generator::step(const Cancel& cancel) {
   const auto start = Clock::now();
+  follow_rope();
   make_room();
   const std::int64_t running =
       std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state == State::runs; });

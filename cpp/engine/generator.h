@@ -74,6 +74,7 @@ class Generator {
     State state = State::waits;
     std::vector<std::int32_t> ids;
     std::int64_t computed = 0;
+    std::int32_t length = 0;  // Segment::length: of the prompt, until the rope wants all computed anew
     PageTable table;
     TokenCounts seen;
     ChangedIds changed;  // where tokens are chosen from the device's ranking
@@ -91,6 +92,7 @@ class Generator {
   enum class Outcome : std::uint8_t { sampled, computed, starved };
 
   void start_again(Sequence& sequence);  // gives its pages back; it waits
+  void follow_rope();
   void end(Sequence& sequence, Finish finish);
   void make_room();
   void admit(std::int64_t rows_left);

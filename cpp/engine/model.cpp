@@ -30,7 +30,7 @@ model::Description describe(std::shared_ptr<const files::ModelFile> file, const 
   return d;
 }
 
-// What each device must hold: its layers, the embedding on the first; the head, modules and the classifier on the last.
+// What each device must hold: its layers, the embedding on the first; the head, the projection, modules and the classifier on the last.
 std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
   const std::size_t count = d.weights.matrices.size();
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
@@ -40,9 +40,12 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
   }
   std::vector<bool>& last = used[placement.stages.back().device];
   if (d.config.has_head) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
-  const auto end = [&](Output output) { return model::body_program(d, placement.stages.back().first, d.config.layers.size(), output); };
-  if (!d.modules.empty()) last = merge(last, model::used_matrices(end(Output::pooled), d.weights));
-  if (d.labels > 0) last = merge(last, model::used_matrices(end(Output::classes), d.weights));
+  const auto also = [&](Output output) {
+    const Program program = model::body_program(d, placement.stages.back().first, d.config.layers.size(), output);
+    last = merge(last, model::used_matrices(program, d.weights));
+  };
+  if (!d.config.has_head || !d.modules.empty()) also(Output::pooled);
+  if (d.labels > 0) also(Output::classes);
   return used;
 }
 
@@ -167,6 +170,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
   } else {
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
+    pooled_->runtime.text_end = d.config.text_end;
   }
   for (const PlacedDevice& device : placement_.devices) {  // what showed when its programs were prepared
     const std::vector<std::string> notes = device.backend->info().notes;
@@ -178,7 +182,8 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
   const model::Description& d = description_;
   const auto types = d.global(Role::type_embedding);
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
-  return std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count);
+  return std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count,
+                                  d.config.ropes);
 }
 
 Runtime& Model::prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const {
@@ -243,7 +248,8 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   const std::int64_t heads = attend.q.width / attend.head_dim;
   require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
   for (const std::int32_t id : ids) require(id >= 0 && id < description_.vocab_size, "id ", id, " is no token of this model");
-  const Segment segment{.first = 0, .rows = static_cast<std::int32_t>(n), .past = 0, .pages = {}};
+  const auto count = static_cast<std::int32_t>(n);
+  const Segment segment{.first = 0, .rows = count, .length = count};
   std::vector<float> rows(static_cast<std::size_t>(n * pipeline.hidden_size()));
   const auto lane = pipeline.lane(Crew::team);
   pipeline.body(*lane, nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
@@ -269,7 +275,8 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
     require(layer >= 0 && layer <= last, "layers: ", layer, " is not 0 (what the first layer reads) to ", last, " (what the last one gives)");
   const std::size_t rows = ids.size() * width;
   require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
-  const Segment segment{.first = 0, .rows = static_cast<std::int32_t>(ids.size())};
+  const auto count = static_cast<std::int32_t>(ids.size());
+  const Segment segment{.first = 0, .rows = count, .length = count};
   const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
   std::vector<float> end(rows);
   const auto lease = runtime.lanes.take(Crew::team, cancel);

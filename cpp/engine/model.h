@@ -55,8 +55,8 @@ class Model {
  private:
   // A pipeline and the runtime over it.
   struct Runner {
-    Runner(Pipeline built, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types)
-        : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types) {}
+    Runner(Pipeline built, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types, std::span<const RopeTable> ropes)
+        : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types, ropes) {}
     Pipeline pipeline;
     Runtime runtime;
   };

@@ -76,15 +76,15 @@ void PagePool::drop(std::int32_t page) {
 }
 
 // Into the tree. A shorter page that this one makes useless leaves it.
-void PagePool::enter(std::int32_t page, std::int32_t parent, std::span<const std::int32_t> ids) {
-  const auto near = tree_.longest(name_of(parent), ids);
+void PagePool::enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) {
+  const auto near = tree_.longest(name_of(parent, root), ids);
   if (near.page >= 0 && near.tokens == pages_[near.page].tokens && pages_[near.page].holders == 0) {
     leave(near.page);
     --kept_;
     free_.push_back(near.page);
   }
   Page& p = pages_[page];
-  p.entry = tree_.insert(name_of(parent), ids, page);
+  p.entry = tree_.insert(name_of(parent, root), ids, page);
   p.name = ++names_;
   p.parent = parent;
   p.tokens = static_cast<std::int32_t>(ids.size());
@@ -190,17 +190,19 @@ void PagePool::copy(std::int32_t from, std::int32_t to) {
 }
 
 // ---------------------------------------------------------------- tables
-std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse, std::int64_t spare) {
+std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse, std::int64_t spare,
+                                              std::int64_t stage) {
   std::unique_lock lock(mutex_);
   require(table.pages_.empty() && !ids.empty(), "PagePool::acquire needs an empty table and at least one id");
   table.pool_ = this;
   table.process_ = process_;
+  table.root_ = PrefixTree::root(stage);
   table.lost_ = false;
   const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
   std::int32_t tokens = 0, parent = -1, source = -1, partial = 0;
   while (reuse && tokens < limit) {
-    const auto match = tree_.longest(name_of(parent), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    const auto match = tree_.longest(name_of(parent, table.root_), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
     if (match.tokens < kPageTokens) {
       if (match.tokens > 0) source = match.page, partial = match.tokens;
       break;
@@ -243,12 +245,13 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   return tokens + partial;
 }
 
-std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids) const {
+std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage) const {
   const std::lock_guard lock(mutex_);
+  const std::uint64_t root = PrefixTree::root(stage);
   const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
   std::int32_t tokens = 0, parent = -1;
   while (tokens < limit) {
-    const auto match = tree_.longest(name_of(parent), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    const auto match = tree_.longest(name_of(parent, root), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
     tokens += match.tokens;
     parent = match.page;
     if (match.tokens < kPageTokens) break;
@@ -271,6 +274,7 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
   require(to.pages_.empty() && from.published_ >= full, "PagePool::fork needs an empty table and published pages");
   to.pool_ = this;
   to.process_ = process_;
+  to.root_ = from.root_;
   to.lost_ = false;
   for (std::int32_t i = 0; i < full; ++i) {
     hold(from.pages_[i]);
@@ -298,13 +302,13 @@ void PagePool::publish_full(PageTable& table, std::span<const std::int32_t> comp
   for (std::int32_t i = table.published_; i < full; ++i) {
     const std::int32_t parent = i == 0 ? -1 : table.pages_[i - 1];
     const auto ids = computed.subspan(static_cast<std::size_t>(i) * kPageTokens, kPageTokens);
-    const auto match = tree_.longest(name_of(parent), ids);
+    const auto match = tree_.longest(name_of(parent, table.root_), ids);
     if (match.tokens == kPageTokens) {
       hold(match.page);
       drop(table.pages_[i]);
       table.pages_[i] = match.page;
     } else {
-      enter(table.pages_[i], parent, ids);
+      enter(table.pages_[i], parent, table.root_, ids);
     }
     table.published_ = i + 1;
   }
@@ -327,7 +331,8 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
     const auto rest = computed.subspan(full * kPageTokens);
     if (!rest.empty() && table.pages_.size() > full) {
       const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
-      if (tree_.longest(name_of(parent), rest).tokens < static_cast<std::int32_t>(rest.size())) enter(table.pages_[full], parent, rest);
+      const auto match = tree_.longest(name_of(parent, table.root_), rest);
+      if (match.tokens < static_cast<std::int32_t>(rest.size())) enter(table.pages_[full], parent, table.root_, rest);
     }
     drop_all(table);
   }

@@ -40,6 +40,7 @@ class PageTable {
   friend class PagePool;
   PagePool* pool_ = nullptr;
   std::vector<std::int32_t> pages_;
+  std::uint64_t root_ = 0;      // of the tree in which its pages are
   std::int32_t published_ = 0;  // the first so many are in the tree; the others belong to this table alone
   std::uint64_t parked_ = 0;    // when it was parked; 0: it is not
   std::uint64_t process_ = 0;   // the pool's when it was filled
@@ -62,10 +63,12 @@ class PagePool {
   void check_fits(std::int64_t tokens) const;
 
   // Gives an empty table pages for all of `ids` and says how many of its tokens are computed already (fewer than ids.size(), so that the
-  // last one's logits can be had). `spare`: pages that must be left over. nullopt: there is no room now; nothing has changed.
-  std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse = true, std::int64_t spare = 0);
+  // last one's logits can be had). `spare`: pages that must be left over. `stage`: of the text's rope, whose pages alone are shared.
+  // nullopt: there is no room now; nothing has changed.
+  std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse = true, std::int64_t spare = 0,
+                                      std::int64_t stage = 0);
   // How many tokens acquire() would find.
-  std::int32_t cached_tokens(std::span<const std::int32_t> ids) const;
+  std::int32_t cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage = 0) const;
   // Pages for `tokens` in all; false: there is no room now.
   bool extend(PageTable& table, std::int64_t tokens);
   // Shares the first `tokens` of `from`, all computed, with the empty table `to`: full pages by reference, the last one by copy.
@@ -109,11 +112,11 @@ class PagePool {
   void hold(std::int32_t page);
   void drop(std::int32_t page);
   void drop_all(PageTable& table);
-  void enter(std::int32_t page, std::int32_t parent, std::span<const std::int32_t> ids);
+  void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
   void leave(std::int32_t page);
   void publish_full(PageTable& table, std::span<const std::int32_t> computed);
   bool fill(PageTable& table, std::int64_t pages);
-  std::uint64_t name_of(std::int32_t page) const { return page < 0 ? PrefixTree::kRoot : pages_[page].name; }
+  std::uint64_t name_of(std::int32_t page, std::uint64_t root) const { return page < 0 ? root : pages_[page].name; }
   std::int64_t room() const;
   void copy(std::int32_t from, std::int32_t to);  // without mutex_
   void forget_parent();

@@ -121,9 +121,11 @@ class Planner {
   Program embedding_program() const {
     Program program = model::body_program(d_, 0, 0, Output::hidden);
     program.ops.resize(1);  // Embed alone
+    program.output = std::get<Embed>(program.ops.front()).out.slot;
     return program;
   }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
+  bool has_modules() const { return !d_.modules.empty() || d_.global(Role::projection).present(); }
   Program end_program(Output output) const { return model::body_program(d_, layers_ - 1, layers_, output); }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
@@ -140,7 +142,7 @@ class Planner {
       end.page = 0;
       return end;
     };
-    if (!d_.modules.empty()) parts.modules = behind_layers(Output::pooled);
+    if (has_modules()) parts.modules = behind_layers(Output::pooled);
     if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
     parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
     if (generates_) parts.head = head_cost(*backend);
@@ -165,11 +167,18 @@ class Planner {
     return head;
   }
 
+  // Of a device whose first layer is `first`: layers that share their weights (ALBERT) have them once.
+  Cost layer_cost(const Parts& parts, std::size_t layer, std::size_t first) const {
+    Cost one = parts.layers[layer];
+    if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) one.weights = 0;
+    return one;
+  }
+
   Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
     Cost sum;
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
-    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, parts.layers[layer]);
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, layer, first));
     if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
     return sum;
   }
@@ -264,10 +273,10 @@ class Planner {
                          .why = {}});
     };
     if (first == 0) row("embedding", parts.embedding, embedding_program());
-    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), parts.layers[layer], layer_program(layer));
+    for (std::size_t layer = first; layer < last; ++layer) row(str("layer ", layer), layer_cost(parts, layer, first), layer_program(layer));
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
-    if (!d_.modules.empty()) row("modules", parts.modules, end_program(Output::pooled));
+    if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end_program(Output::pooled));
     if (d_.labels > 0) row("classifier", parts.classifier, end_program(Output::classes));
   }
   static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }

@@ -14,7 +14,11 @@ namespace pumice::engine {
 
 class PrefixTree {
  public:
-  static constexpr std::uint64_t kRoot = 0;  // parent of first pages; pages have names from 1 on that are never used again
+  // Parent of the first pages of texts whose rope is at this stage (RopeTable::stage): keys that turned otherwise are never shared. Pages
+  // have names from 1 on that are never used again.
+  static constexpr std::uint64_t root(std::int64_t stage) {
+    return stage == 0 ? 0 : std::uint64_t{1} << 63 | static_cast<std::uint64_t>(stage);
+  }
 
   struct Key {
     std::uint64_t parent;

@@ -99,6 +99,18 @@ bool Runtime::body(Lane& lane, const Batch& batch, std::span<float> out, const C
   return true;
 }
 
+std::int64_t Runtime::rope_stage(std::int64_t length) const {
+  std::int64_t sum = 0;  // none of them falls as texts grow, so equal sums are equal stages
+  for (const RopeTable& rope : ropes) sum += rope.stage(length);
+  return sum;
+}
+
+bool Runtime::rope_outgrown(std::int64_t length, std::int64_t longer) const {
+  return std::any_of(ropes.begin(), ropes.end(), [&](const RopeTable& rope) {
+    return !rope.long_inv_freq.empty() && rope.stage(length) != rope.stage(longer);
+  });
+}
+
 void Runtime::check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab)

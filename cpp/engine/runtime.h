@@ -13,6 +13,7 @@
 #include "engine/at_fork.h"
 #include "engine/page_pool.h"
 #include "engine/pipeline.h"
+#include "model/config.h"
 
 namespace pumice::engine {
 
@@ -81,19 +82,27 @@ class Pace {
 std::int32_t head_rows(std::int32_t vocab);
 
 struct Runtime {
-  Runtime(const Pipeline& pipeline, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types)
-      : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), lanes(pipeline) {}
+  Runtime(const Pipeline& pipeline, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types,
+          std::span<const RopeTable> ropes = {})
+      : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), ropes(ropes), lanes(pipeline) {}
 
   const Pipeline& pipeline;
   PagePool* const pages;     // null: no caches (encoders)
   const std::int32_t n_ctx;  // tokens of one sequence
   const std::int32_t vocab;  // valid ids are below
   const std::int32_t types;  // valid type ids are below (encoders)
+  const std::span<const RopeTable> ropes;
+  model::TextEnd text_end;   // of pooled texts
   LanePool lanes;
   Pace pace;
 
   // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
+  // Texts of lengths with equal stages turn alike, and share pages.
+  std::int64_t rope_stage(std::int64_t length) const;
+  // Must what was computed as the beginning of a text of `length` tokens be computed anew in one of `longer`? So it is with longrope. Where
+  // the frequencies follow each length (dynamic NTK), keys stay as they turned.
+  bool rope_outgrown(std::int64_t length, std::int64_t longer) const;
   std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
 
   // The body of a decoder's batch, measured by `pace`. False: a device has no memory for a run of so many rows (what a GPU holds is known

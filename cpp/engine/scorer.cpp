@@ -37,7 +37,7 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
   for (;;) {
     cancel.check();
     const std::uint64_t seen = pool.changes();
-    if (const auto reused = pool.acquire(table, ids, !all)) {
+    if (const auto reused = pool.acquire(table, ids, !all, 0, runtime.rope_stage(count))) {
       done = *reused;
       break;
     }
@@ -54,7 +54,8 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
     selected.clear();
     for (std::int32_t row = all ? 0 : rows - 1; row < rows; ++row) selected.push_back(row);
     hidden.resize(selected.size() * width);
-    const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages()};
+    const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages(),
+                          .length = static_cast<std::int32_t>(count)};
     const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
     const auto lanes = runtime.lanes.take(Crew::team, cancel);
     if (!runtime.body(lanes[0], batch, hidden, cancel)) continue;

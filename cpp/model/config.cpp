@@ -58,7 +58,7 @@ Config read_config(const files::ModelFile& file) {
   refuse_what_no_family_runs(read);
   c.family->configure(read, c);
   refuse_other_masks(read, c);
-  c.pooling = pooling_of(read);
+  if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }
 

@@ -17,6 +17,28 @@ namespace pumice::model {
 
 struct Family;
 
+// A sequence classifier: classifier(norm(activation(dense(row)))) of one row of the text, pooled before, or of every row and pooled after.
+struct ClassifierHead {
+  PoolKind pooling = PoolKind::cls;  // which row: the first, the last, the mean of all
+  bool late = false;                 // pools the logits of all rows (EuroBERT)
+  bool dense = false;                // a layer as wide as the rows before the classifier (BERT's pooler), with this activation
+  Activation activation = Activation::tanh;
+  bool norm = false;                 // on what the dense layer gives (ModernBERT), as the model's norms are
+  bool dense_bias = true, bias = true;  // must be in the file: of the dense layer and of the classifier
+};
+
+// Learned biases by distance (T5, MPNet): a table of buckets, those of the second half for keys after the query. Near distances have a
+// bucket each; the others grow with the logarithm, up to max_distance.
+struct PositionBuckets {
+  std::int32_t count = 0, max_distance = 0;  // 0: none
+};
+
+// The last token that a pooled row sees, where that is not the text's last: the first such token, or the first of the largest ids (CLIP).
+struct TextEnd {
+  enum Kind : std::uint8_t { text, token, largest } kind = text;
+  std::int32_t id = 0;  // of `token`
+};
+
 struct Config {
   const Family* family = nullptr;
   bool gguf = false;
@@ -25,6 +47,7 @@ struct Config {
   std::vector<Layer> layers;
   std::vector<RopeTable> ropes;  // distinct; Attention::rope names one
   std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
+  PositionBuckets position_buckets;  // of layers with PositionBias::buckets, one table for all
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
@@ -33,6 +56,7 @@ struct Config {
   bool norm_offset = false;  // a weight w in the file stands for 1 + w
   // ends
   float embedding_scale = 1;
+  std::int32_t embedding_size = 0;    // width of the tables where their rows are mapped to hidden_size (ALBERT, ELECTRA); 0: hidden_size
   bool embedding_norm = false;        // on the embedded rows
   bool learned_positions = false;     // a table of positions is added
   std::int32_t position_offset = 0;   // row of that table for position 0 (RoBERTa, OPT: 2)
@@ -40,8 +64,10 @@ struct Config {
   bool final_norm = true;
   bool has_head = true;               // gives logits; without a matrix of its own the head is the embedding
   bool head_bias = false;             // must be in the file
-  bool pooler = false;                // classifiers of this family have a dense layer and tanh before them
+  ClassifierHead classifier;          // where the file has one
   float logit_scale = 1, logit_softcap = 0;
+  bool projection = false;            // of the pooled row, where the file has one (CLIP)
+  TextEnd text_end;
   std::optional<PoolKind> pooling;    // when the file says
   std::vector<std::string> notes;     // what is not run, and why
 

@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "files/model_file.h"
+#include "model/settings.h"
 
 namespace pumice::model {
 namespace {
@@ -65,13 +66,15 @@ class Resolver {
         d_.globals[i] = resolve(role, 0);
         continue;
       }
-      for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) d_.layers[layer][i] = resolve(role, layer);
+      for (std::size_t layer = 0; layer < d_.layers.size(); ++layer)
+        d_.layers[layer][i] = layer > 0 && shared(role) ? d_.layers[0][i] : resolve(role, layer);
       require_equal_biases(role);
     }
     tie_head();
     quantise_tied_embedding();
     read_rope_factors();
     add_alibi();
+    add_position_bias();
     finish();
     return std::move(d_);
   }
@@ -96,6 +99,8 @@ class Resolver {
       case Role::position_embedding: return yes_if(c.learned_positions);
       case Role::type_embedding: return !c.token_types ? Need::no : c.gguf ? Need::maybe : Need::yes;
       case Role::embedding_norm: return norm_if(c.embedding_norm);
+      case Role::embedding_map: return yes_if(c.embedding_size > 0);
+      case Role::position_bias: return Need::no;  // no operation reads it as it is: add_position_bias()
       case Role::attn_norm: return norm_if(attention.before);
       case Role::attn_branch_norm: return norm_if(attention.branch);
       case Role::attn_residual_norm: return norm_if(attention.sum);
@@ -106,7 +111,11 @@ class Resolver {
       case Role::gate: return yes_if(l.feed_forward.gated);
       case Role::final_norm: return norm_if(c.final_norm);
       case Role::head: return c.has_head ? Need::maybe : Need::no;
-      case Role::pooler: case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+      case Role::projection: return c.projection ? Need::maybe : Need::no;
+      case Role::classifier: return c.has_head ? Need::no : Need::maybe;
+      // A model without a classifier may have the layer (BERT's pooler), and converters to GGUF drop it: finish() says so.
+      case Role::head_dense: return !c.classifier.dense ? Need::no : d_.labels > 0 && !c.gguf ? Need::yes : Need::maybe;
+      case Role::head_norm: return norm_if(c.classifier.norm && d_.labels > 0 && d_.global(Role::head_dense).present());
     }
     return Need::no;
   }
@@ -118,9 +127,11 @@ class Resolver {
       case Role::attn_out: return c.layers[layer].attention.out_bias;
       case Role::gate: case Role::up: case Role::down: return c.layers[layer].feed_forward.bias;
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
-      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: return c.norm_bias;
+      case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm: return c.norm_bias;
       case Role::head: return c.head_bias;
-      case Role::pooler: case Role::classifier: return c.pooler && !c.gguf;  // BERT's, where the weight is there
+      case Role::embedding_map: return true;
+      case Role::classifier: return c.classifier.bias;
+      case Role::head_dense: return c.classifier.dense_bias;
       default: return false;
     }
   }
@@ -129,25 +140,29 @@ class Resolver {
   std::pair<std::int64_t, std::int64_t> expected(Role role, std::size_t layer) const {
     const Config& c = config();
     static const Layer none;
-    const Layer& l = of_layer(role) ? c.layers[layer] : none;
+    const Layer& l = of_layer(role) ? c.layers[layer] : role == Role::position_bias ? c.layers.front() : none;
     const Attention& a = l.attention;
-    const std::int64_t hidden = c.hidden_size;
+    const std::int64_t hidden = c.hidden_size, embedding = c.embedding_size > 0 ? c.embedding_size : hidden;
     const auto qk_norm = [&](std::int64_t width) {
       return std::pair<std::int64_t, std::int64_t>(a.qk_norm == QkNorm::whole ? width : a.head_dim, 0);
     };
     switch (role) {
-      case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: case Role::classifier: return {0, hidden};
+      case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: return {0, embedding};
+      case Role::embedding_map: return {hidden, embedding};
+      case Role::embedding_norm: return {embedding, 0};
+      case Role::projection: case Role::classifier: return {0, hidden};
+      case Role::position_bias: return {c.position_buckets.count, l.attention.heads};
       case Role::head: return {d_.vocab_size, hidden};
       case Role::q: return {a.q_width(), hidden};
       case Role::k: case Role::v: return {a.kv_width(), hidden};
       case Role::attn_out: return {hidden, a.q_width()};
       case Role::gate: case Role::up: return {l.feed_forward.width, hidden};
       case Role::down: return {hidden, l.feed_forward.width};
-      case Role::pooler: return {hidden, hidden};
+      case Role::head_dense: return {hidden, hidden};
       case Role::q_norm: return qk_norm(a.q_width());
       case Role::k_norm: return qk_norm(a.kv_width());
-      case Role::embedding_norm: case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm:
-      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::final_norm: return {hidden, 0};
+      case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::ffn_norm: case Role::ffn_branch_norm:
+      case Role::ffn_residual_norm: case Role::final_norm: case Role::head_norm: return {hidden, 0};
     }
     fail(ErrorKind::unsupported_model, "a role without a shape");
   }
@@ -171,22 +186,29 @@ class Resolver {
     return names;
   }
 
+  // One tensor for all layers (ALBERT).
+  bool shared(Role role) const {
+    const auto names = names_of(role);
+    return !names.empty() && (config().gguf ? names[0].gguf : names[0].safetensors).find("{}") == std::string_view::npos;
+  }
+
   // transformers saves a model with or without the task's wrapper: the token embedding tells which.
   void choose_prefix() {
-    const std::string_view embedding = names_of(Role::token_embedding).front().safetensors;
+    const auto embeddings = names_of(Role::token_embedding);
     for (std::string_view prefix : config().family->prefixes) {
-      if (file_->find(str(prefix, embedding, ".weight"))) {
+      for (const TensorName& embedding : embeddings) {
+        if (!file_->find(str(prefix, embedding.safetensors, ".weight"))) continue;
         prefix_ = prefix;
         return;
       }
     }
-    missing(str(config().family->prefixes.front(), embedding, ".weight"));
+    missing(str(config().family->prefixes.front(), embeddings.front().safetensors, ".weight"));
   }
 
   std::vector<std::string> in_file(const TensorName& name, std::size_t layer) const {
     if (config().gguf) return {with_layer(name.gguf, layer)};
     std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
-    if (name.role == Role::head || name.role == Role::classifier) {  // outside the wrapped model
+    if (name.role == Role::head || name.role >= Role::projection) {  // outside the wrapped model, or inside (BERT's pooler)
       names.insert(names.begin(), std::string(name.safetensors));
       names.push_back("language_model." + std::string(name.safetensors));
     }
@@ -333,7 +355,7 @@ class Resolver {
     const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
-    if (!embedding && role != Role::pooler && role != Role::classifier) {
+    if (!embedding && role != Role::head_dense && role != Role::classifier) {
       quantise(id);
       d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
     }
@@ -414,12 +436,16 @@ class Resolver {
   // llama.cpp writes Llama 3.1's rope scaling as one factor for each frequency, and longrope's as two sets of them.
   void read_rope_factors() {
     if (!config().gguf || config().ropes.empty()) return;
-    for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name);
+    RopeTable& rope = d_.config.ropes.front();
+    for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide_frequencies(name, rope.inv_freq);
+    if (rope.long_inv_freq.empty()) return;
+    for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+      if (!file_->find(name)) missing(name);
+    divide_frequencies("rope_factors_long.weight", rope.long_inv_freq);
   }
-  void divide_frequencies(const char* tensor) {
+  void divide_frequencies(const char* tensor, std::vector<float>& inv_freq) {
     const files::TensorInfo* factors = file_->find(tensor);
     if (!factors) return;
-    std::vector<float>& inv_freq = d_.config.ropes.front().inv_freq;
     if (factors->shape.size() != 1 || factors->shape[0] != static_cast<std::int64_t>(inv_freq.size())) {
       wrong_shape(*factors, str("[", inv_freq.size(), "]"));
     }
@@ -438,12 +464,25 @@ class Resolver {
     if (!config().alibi_slopes.empty()) d_.alibi_slopes = keep({.name = "ALiBi slopes", .values = config().alibi_slopes});
   }
 
+  // The table has a row for each bucket; operations ask by distance.
+  void add_position_bias() {
+    const PositionBuckets& buckets = config().position_buckets;
+    if (buckets.count == 0) return;
+    const files::TensorInfo* table = find(Role::position_bias, 0, "weight", "weight").tensor;
+    if (!table) missing(first_name(Role::position_bias, 0, "weight"));
+    require_format(*table);
+    const auto [rows, heads] = expected(Role::position_bias, 0);
+    if (table->shape != std::vector{rows, heads}) wrong_shape(*table, str("[", rows, ", ", heads, "]"));
+    d_.position_reach = position_reach(buckets);
+    d_.position_bias = keep({.name = table->name, .values = bias_by_distance(buckets, file_->read_floats(*table))});
+  }
+
   void finish() {
     if (const MatrixId positions = d_.global(Role::position_embedding).matrix; positions != MatrixId::none) {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
-    if (d_.labels > 0 && config().pooler && !d_.global(Role::pooler).present()) {
-      d_.notes.push_back(str("the classifier has no pooler (", first_name(Role::pooler, 0, "weight"),
+    if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
+      d_.notes.push_back(str("the classifier has no dense layer before it (", first_name(Role::head_dense, 0, "weight"),
                              "): scores rank, but their scale is not the original model's"));
     }
     for (const Matrix& matrix : d_.weights.matrices)

@@ -38,9 +38,11 @@ struct Module {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;               // embeddings, final norm, head, pooler, classifier
+  Parameters globals;               // embeddings, final norm, head, classifier and what stands before it
   std::vector<Parameters> layers;
-  VectorId alibi_slopes = VectorId::none;  // of layers with PositionBias::alibi
+  VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
+  VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
+  std::int32_t position_reach = 0;
   std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
   std::vector<Module> modules;
   Parameter score;                  // rows of the head that a reranker reads at the last token; they are its labels
@@ -51,19 +53,23 @@ struct Description {
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
-  std::int32_t embedding_size() const {  // of a pooled row behind its modules
-    return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
-  }
-  std::int32_t pooled_size() const {
+  std::int32_t row_size() const {  // of a token's row behind its modules
     std::int32_t width = config.hidden_size;
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;
-    return width * static_cast<std::int32_t>(pooling.size());
+    return width;
+  }
+  std::int64_t pooled_size() const {  // of a pooled row: each kind of pooling has its part, projected where the model does that
+    const MatrixId projection = global(Role::projection).matrix;
+    return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
+  }
+  std::int64_t vector_size() const {  // of a pooled row behind its modules
+    return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
 };
 
 // `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
-// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for pooler and classifier.
+// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
 // Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
 // known.
 Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,

@@ -13,7 +13,8 @@ namespace pumice::model {
 
 // What a tensor is for.
 enum class Role : std::uint8_t {
-  token_embedding, position_embedding, type_embedding, embedding_norm,
+  token_embedding, position_embedding, type_embedding, embedding_norm, embedding_map,
+  position_bias,  // by buckets of distances
   // once a layer: attention
   attn_norm, q, k, v, q_norm, k_norm, attn_out,
   attn_branch_norm,    // on the branch, before it is added
@@ -21,9 +22,11 @@ enum class Role : std::uint8_t {
   // once a layer: feed-forward
   ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
   // after the layers
-  final_norm, head, pooler, classifier,
+  final_norm, head,
+  projection,  // of a pooled row
+  classifier, head_dense, head_norm,  // of a sequence classifier: in the order in which they are looked for, computed the other way round
 };
-inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::classifier) + 1;
+inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::head_norm) + 1;
 constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::ffn_residual_norm; }
 
 // Where a role lies inside a tensor that several share. All are rows of the tensor.

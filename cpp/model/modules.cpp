@@ -118,16 +118,21 @@ Activation activation_from_name(const std::string& name) {
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs) {
   if (!pooling.empty()) d.pooling = pooling;
   else if (d.config.pooling) d.pooling = {*d.config.pooling};
-  std::int32_t width = d.config.hidden_size;
+  const std::int32_t hidden = d.config.hidden_size;
+  std::int32_t width = hidden;
   bool pooled = false;
+  const auto pool = [&] {
+    if (d.global(Role::projection).present() && width != hidden)
+      fail(ErrorKind::unsupported_model, "modules before pooling make rows of ", width, "; this model projects pooled rows of ", hidden);
+    width = checked_narrow<std::int32_t>(d.pooled_size()).value_or(0);
+    pooled = true;
+  };
   for (const ModuleSpec& spec : specs) {
     require(!(pooled && spec.on_tokens), "a module of tokens follows one of pooled rows");
-    if (!spec.on_tokens && !pooled) {
-      width = checked_narrow<std::int32_t>(std::int64_t{width} * static_cast<std::int64_t>(d.pooling.size())).value_or(0);
-      pooled = true;
-    }
+    if (!spec.on_tokens && !pooled) pool();
     width = Adder(d, spec, width).run();
   }
+  if (!pooled) pool();
 }
 
 void add_score(Description& d, const std::vector<std::int32_t>& ids) {

@@ -4,16 +4,17 @@
 
 #include "core/error.h"
 #include "core/program_check.h"
+#include "model/builder.h"
 
 namespace pumice::model {
 namespace {
 
-class Builder {
+class Body : public Builder {
  public:
-  Builder(const Description& d, std::string name) : d_(d), c_(d.config) { program_.name = std::move(name); }
+  using Builder::Builder;
 
   // `from_ids`: begins with the embedding, where the first layer is the model's first.
-  Program body(std::size_t first, std::size_t last, Output output, bool from_ids = true) {
+  Program build(std::size_t first, std::size_t last, Output output, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
     make_slots();
     if (first == 0 && from_ids) embed(); else program_.input = x_.slot;
@@ -22,38 +23,7 @@ class Builder {
     return std::move(program_);
   }
 
-  enum class Give { logits, log_probs, top };
-  Program head(Give give) {
-    x_ = slot(Rows::tokens, c_.hidden_size);
-    h_ = slot(Rows::tokens, c_.hidden_size);
-    program_.input = x_.slot;
-    norm(d_.global(Role::final_norm), x_, h_);
-    const View logits = slot(Rows::tokens, d_.vocab_size);
-    Linear product = make_linear(h_, logits, {d_.global(Role::head)});
-    product.precise = true;
-    product.scale = c_.logit_scale;
-    product.softcap = c_.logit_softcap;
-    program_.ops.push_back(std::move(product));
-    program_.output = logits.slot;
-    if (give == Give::log_probs) {
-      const View out = slot(Rows::tokens, 1);
-      program_.ops.push_back(LogProb{.logits = logits, .out = out});
-      program_.output = out.slot;
-    } else if (give == Give::top) {
-      const std::int32_t masked = top_masked(d_.vocab_size);
-      const View out = slot(Rows::tokens, static_cast<std::int32_t>(top_width(kTopLogits, masked)));
-      program_.ops.push_back(Top{.logits = logits, .out = out, .k = kTopLogits, .masked = masked});
-      program_.output = out.slot;
-    }
-    return std::move(program_);
-  }
-
  private:
-  View slot(Rows rows, std::int32_t width) {
-    program_.slots.push_back({rows, width});
-    return {static_cast<std::int32_t>(program_.slots.size() - 1), 0, width};
-  }
-
   // Slots are as wide as the widest layer needs; layers use their first columns.
   void make_slots() {
     std::int32_t q = 0, qkv = 0, ffn = 0;
@@ -67,30 +37,6 @@ class Builder {
     qkv_ = slot(Rows::tokens, qkv);
     attended_ = slot(Rows::tokens, q);
     ffn_ = slot(Rows::tokens, ffn);
-  }
-  static View part(const View& whole, std::int32_t col, std::int32_t width) { return {whole.slot, col, width}; }
-
-  void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0) {
-    program_.ops.push_back(Norm{.in = in, .out = out, .add = add, .weight = p.vector, .bias = p.bias, .kind = c_.norm, .group = group,
-                                .eps = c_.eps});
-  }
-
-  static Linear make_linear(View in, View out, std::initializer_list<Parameter> parts) {
-    Linear op{.in = in, .out = out};
-    for (const Parameter& p : parts) op.parts.push_back({p.matrix, p.bias});
-    return op;
-  }
-  void linear(View in, View out, std::initializer_list<Parameter> parts, Activation activation = Activation::none) {
-    Linear op = make_linear(in, out, parts);
-    op.activation = activation;
-    program_.ops.push_back(std::move(op));
-  }
-
-  void embed() {
-    program_.ops.push_back(Embed{.out = x_, .tokens = d_.global(Role::token_embedding).matrix,
-                                 .positions = d_.global(Role::position_embedding).matrix,
-                                 .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
-    if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), x_, x_);
   }
 
   // ---------------------------------------------------------------- a layer
@@ -148,6 +94,10 @@ class Builder {
     Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
               .softcap = a.softcap};
     if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
+    if (a.position_bias == PositionBias::buckets) {
+      op.bias = d_.position_bias;
+      op.reach = d_.position_reach;
+    }
     if (cached_) {
       op.cache = static_cast<CacheId>(program_.caches.size());
       program_.caches.push_back({a.kv_heads, a.head_dim});
@@ -190,95 +140,18 @@ class Builder {
     if (norms.sum) norm(d_.at(layer, sum_norm), x_, x_);
   }
 
-  // ---------------------------------------------------------------- ends
-  void finish_body(Output output, bool with_modules) {
-    const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
-    if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
-    switch (output) {
-      case Output::hidden: return give(x_);
-      case Output::tokens: return give(with_modules ? modules(x_, true) : x_);
-      case Output::selected: {
-        const View out = slot(Rows::selected, c_.hidden_size);
-        program_.ops.push_back(Select{.in = x_, .out = out});
-        return give(out);
-      }
-      case Output::pooled: return give(modules(pool(modules(x_, true), d_.pooling), false));
-      case Output::classes: return give(d_.score.present() ? score(pool(x_, {PoolKind::last})) : classify(pool(x_, {PoolKind::cls})));
-    }
-  }
-  void give(const View& out) { program_.output = out.slot; }
-
-  // Vectors of several kinds stand side by side.
-  View pool(const View& in, const std::vector<PoolKind>& kinds) {
-    const View out = slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
-    std::int32_t col = 0;
-    for (const PoolKind kind : kinds) {
-      program_.ops.push_back(Pool{.in = in, .out = part(out, col, in.width), .kind = kind});
-      col += in.width;
-    }
-    return out;
-  }
-
-  View modules(View x, bool on_tokens) {
-    for (const Module& m : d_.modules) {
-      if (m.on_tokens != on_tokens) continue;
-      const View out = slot(on_tokens ? Rows::tokens : Rows::segments, m.width);
-      if (m.kind == ModuleKind::dense) {
-        dense(m, x, out);
-      } else {
-        const bool layer = m.kind == ModuleKind::layer_norm;  // eps of torch.nn.LayerNorm; a length of at least 1e-12 of torch's normalize()
-        program_.ops.push_back(Norm{.in = x, .out = out, .add = {}, .weight = m.weight.vector, .bias = m.weight.bias,
-                                    .kind = layer ? NormKind::layer : NormKind::rms, .eps = layer ? 1e-5f : 1e-24f / static_cast<float>(m.width)});
-      }
-      x = out;
-    }
-    return x;
-  }
-
-  void dense(const Module& m, const View& x, const View& out) {
-    Linear op = make_linear(x, out, {m.weight});
-    op.activation = m.activation;
-    if (m.residual) op.residual = x;
-    if (m.shortcut.present()) linear(x, op.residual = slot(program_.slots[static_cast<std::size_t>(x.slot)].rows, m.width), {m.shortcut});
-    program_.ops.push_back(std::move(op));
-  }
-
-  View score(const View& last) {
-    const View out = slot(Rows::segments, d_.labels);
-    Linear op = make_linear(last, out, {d_.score});
-    op.precise = true;
-    op.scale = c_.logit_scale;
-    op.softcap = c_.logit_softcap;
-    program_.ops.push_back(std::move(op));
-    return out;
-  }
-
-  View classify(View pooled) {
-    if (const Parameter& pooler = d_.global(Role::pooler); pooler.present()) {
-      const View squashed = slot(Rows::segments, c_.hidden_size);
-      linear(pooled, squashed, {pooler}, Activation::tanh);
-      pooled = squashed;
-    }
-    const View out = slot(Rows::segments, d_.labels);
-    linear(pooled, out, {d_.global(Role::classifier)});
-    return out;
-  }
-
-  const Description& d_;
-  const Config& c_;
-  Program program_;
   bool cached_ = false;
-  View x_, h_, qkv_, attended_, ffn_, beside_;
+  View qkv_, attended_, ffn_, beside_;
 };
 
 }  // namespace
 
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output) {
-  return Builder(d, str("layers ", first, " to ", last)).body(first, last, output);
+  return Body(d, str("layers ", first, " to ", last)).build(first, last, output);
 }
 
 Program layer_program(const Description& d, std::size_t layer) {
-  return Builder(d, str("layer ", layer)).body(layer, layer + 1, Output::tokens, false);
+  return Body(d, str("layer ", layer)).build(layer, layer + 1, Output::tokens, false);
 }
 
 Program query_program(const Description& d, std::size_t layer, Attend& attend) {

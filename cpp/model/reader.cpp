@@ -96,24 +96,23 @@ std::string Reader::text(const std::string& where) const {
 }
 
 Activation read_activation(const Reader& read, Activation otherwise) {
-  std::optional<std::string> name;
-  std::string where;
   for (const char* key : {"hidden_activation", "hidden_act", "activation_function"}) {
-    if (name) break;
-    name = read.string("", key);
-    where = read.key("", key);
+    if (const auto name = read.string("", key)) return activation_named(read, read.key("", key), *name);
   }
-  if (!name) return otherwise;
-  if (*name == "gelu" || *name == "gelu_python") return Activation::gelu;
-  if (*name == "gelu_new" || *name == "gelu_pytorch_tanh" || *name == "gelu_fast") return Activation::gelu_tanh;
-  if (*name == "silu" || *name == "swish") return Activation::silu;
-  if (*name == "relu") return Activation::relu;
-  if (*name == "relu2") return Activation::relu2;
-  if (*name == "tanh") return Activation::tanh;
-  if (*name == "sigmoid") return Activation::sigmoid;
-  if (*name == "quick_gelu") return Activation::quick_gelu;
-  if (*name == "xielu") return Activation::xielu;
-  read.unsupported(where, ": activation \"", *name, "\" is not known; this version has gelu, gelu_pytorch_tanh, silu, relu, relu2, tanh, ",
+  return otherwise;
+}
+
+Activation activation_named(const Reader& read, const std::string& where, const std::string& name) {
+  if (name == "gelu" || name == "gelu_python") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::gelu_tanh;
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "relu") return Activation::relu;
+  if (name == "relu2") return Activation::relu2;
+  if (name == "tanh") return Activation::tanh;
+  if (name == "sigmoid") return Activation::sigmoid;
+  if (name == "quick_gelu") return Activation::quick_gelu;
+  if (name == "xielu") return Activation::xielu;
+  read.unsupported(where, ": activation \"", name, "\" is not known; this version has gelu, gelu_pytorch_tanh, silu, relu, relu2, tanh, ",
                    "sigmoid, quick_gelu and xielu");
 }
 

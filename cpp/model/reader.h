@@ -86,6 +86,8 @@ class Reader {
   std::span<const KeyName> names_;
 };
 
+// The activation of a name, which a key says.
+Activation activation_named(const Reader& read, const std::string& where, const std::string& name);
 // The activation that config.json names, under any of the keys that say it.
 Activation read_activation(const Reader& read, Activation otherwise);
 

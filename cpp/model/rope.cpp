@@ -10,10 +10,25 @@ struct RopeScaling {
   std::string type = "default", where;  // and the key that says it
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  double magnitude = 1;               // of YaRN and longrope
-  std::vector<double> short_factors;  // longrope's, up to original_context
-  bool truncate = true;               // YaRN's ramp begins and ends at whole dimensions
+  double context = 0;                               // positions that the file says; dynamic goes beyond
+  double magnitude = 1;                             // of YaRN and longrope
+  std::vector<double> short_factors, long_factors;  // longrope's, up to original_context and beyond
+  bool truncate = true;                             // YaRN's ramp begins and ends at whole dimensions
 };
+
+// Ding et al. 2024: a factor for each frequency, found by a search.
+std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, const std::vector<double>& factors, const char* name) {
+  std::vector<float> inv_freq(static_cast<std::size_t>(dims / 2));
+  if (factors.size() != inv_freq.size()) {
+    read.unsupported("rope scaling longrope has ", factors.size(), " ", name, " values for ", inv_freq.size(), " frequencies");
+  }
+  for (std::size_t j = 0; j < inv_freq.size(); ++j) {
+    if (!(factors[j] > 0)) read.unsupported("rope scaling longrope: ", name, "[", j, "] is ", factors[j]);
+    const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
+    inv_freq[j] = 1.0f / (static_cast<float>(factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
+  }
+  return inv_freq;
+}
 
 // inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
 RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
@@ -24,8 +39,14 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     rope.inv_freq[static_cast<std::size_t>(j)] = 1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
   }
   if (s.type == "default" || s.type == "none") return rope;
-  if (s.type == "dynamic") return rope;  // changes beyond the original context alone, where read_ropes() ends the model's
-  if (s.type == "linear") {              // Chen et al. 2023, position interpolation
+  if (s.type == "dynamic") {
+    if (s.factor <= 1) return rope;  // does not go beyond
+    rope.original = static_cast<std::int64_t>(s.context);
+    rope.base = static_cast<float>(theta);
+    rope.growth = static_cast<float>(s.factor);
+    return rope;
+  }
+  if (s.type == "linear") {  // Chen et al. 2023, position interpolation
     for (float& f : rope.inv_freq) f = static_cast<float>(f / s.factor);
     return rope;
   }
@@ -52,19 +73,16 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     rope.magnitude = static_cast<float>(s.magnitude);
     return rope;
   }
-  if (s.type == "longrope" || s.type == "su") {  // Ding et al. 2024: a factor for each frequency, found by a search
+  if (s.type == "longrope") {
     rope.magnitude = static_cast<float>(s.magnitude);
-    if (read.gguf()) return rope;  // the factors are tensors there
-    if (s.short_factors.size() != rope.inv_freq.size()) {
-      read.unsupported("rope scaling longrope has ", s.short_factors.size(), " short_factor values for ", rope.inv_freq.size(),
-                       " frequencies");
+    const bool goes_beyond = s.original_context < s.context;
+    if (goes_beyond) rope.original = std::max<std::int64_t>(1, static_cast<std::int64_t>(s.original_context));
+    if (read.gguf()) {  // the factors are tensors there, and divide these
+      if (goes_beyond) rope.long_inv_freq = rope.inv_freq;
+      return rope;
     }
-    for (std::size_t j = 0; j < rope.inv_freq.size(); ++j) {
-      if (!(s.short_factors[j] > 0)) read.unsupported("rope scaling longrope: short_factor[", j, "] is ", s.short_factors[j]);
-      const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
-      rope.inv_freq[j] =
-          1.0f / (static_cast<float>(s.short_factors[j]) * static_cast<float>(std::pow(theta, static_cast<double>(exponent))));
-    }
+    rope.inv_freq = divided(read, theta, dims, s.short_factors, "short_factor");
+    if (goes_beyond) rope.long_inv_freq = divided(read, theta, dims, s.long_factors, "long_factor");
     return rope;
   }
   read.unsupported(s.where, ": rope scaling \"", s.type,
@@ -75,7 +93,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
 RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
   const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
-  if (!std::ranges::all_of(rope.inv_freq, sound) || !sound(rope.magnitude)) {
+  if (!std::ranges::all_of(rope.inv_freq, sound) || !std::ranges::all_of(rope.long_inv_freq, sound) || !sound(rope.magnitude)) {
     throw Error(ErrorKind::model_format, str(read.file().path(), ": rotary base ", theta, " with scaling \"", s.type, "\" by ", s.factor,
                                              " gives frequencies that are not finite"))
         .in_file(read.file().path())
@@ -94,7 +112,18 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
     type = read.string("", at + ".type");
     s.where = read.key("", at + ".type");
   }
-  s.type = type.value_or(gguf ? "linear" : "default");                                 // llama.cpp: a factor alone is linear
+  s.type = type.value_or(gguf ? "linear" : "default");  // llama.cpp: a factor alone is linear
+  s.context = n_ctx;
+  const auto factors = [&](const char* key) {
+    return (gguf ? std::nullopt : read.file().number_list(read.key("", at + key))).value_or(std::vector<double>{});
+  };
+  s.short_factors = factors(".short_factor");
+  s.long_factors = factors(".long_factor");
+  // Phi-3's older names for it; its GGUF files have the tensors and no name.
+  const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
+  if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
+  // Hunyuan's alpha stretches the base once (RopeDefaults::stretch), whatever the length.
+  if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 says it beside the object
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
   const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
@@ -121,8 +150,7 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
       read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
-  if (s.type == "longrope" || s.type == "su") {
-    s.short_factors = read.file().number_list(read.key("", at + ".short_factor")).value_or(std::vector<double>{});
+  if (s.type == "longrope") {
     const double scale = n_ctx / s.original_context;
     s.magnitude = scale > 1 ? std::sqrt(1 + std::log(scale) / std::log(s.original_context)) : 1;
     if (gguf) s.magnitude = 1;  // all of it is in attn_factor
@@ -164,29 +192,38 @@ RopeTable rope_at(const Reader& read, const std::string& at, double theta, std::
   return proportional(make_rope(read, theta, head_dim, {}, defaults.interleaved), dims);
 }
 
+// Where the settings of most layers are.
+std::string rope_object(const Reader& read) {
+  const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
+  if (!object("rope_parameters")) return "rope_scaling";
+  return object("rope_parameters.full_attention") ? "rope_parameters.full_attention" : "rope_parameters";
+}
+
 }  // namespace
+
+std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
+  const RopeScaling s = scaling_at(read, rope_object(read), static_cast<double>(n_ctx));
+  if (s.type != "dynamic" || s.factor <= 1) return n_ctx;
+  return static_cast<std::int64_t>(std::min(static_cast<double>(n_ctx) * s.factor, static_cast<double>(kMaxContext)));
+}
 
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
-  const bool parameters = object("rope_parameters"), per_type = parameters && object("rope_parameters.full_attention");
-  const std::string full = per_type ? "rope_parameters.full_attention" : parameters ? "rope_parameters" : "rope_scaling";
+  const std::string full = rope_object(read);
+  const bool per_type = full == "rope_parameters.full_attention";
   object("rope_scaling"), object("rope_parameters.sliding_attention");  // throw when they are there and no objects
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
   const std::int32_t head_dim = c.layers.front().attention.head_dim;
-  const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
+  const auto said = static_cast<double>(c.n_ctx);
+  const RopeScaling scaling = scaling_at(read, full, said);
   c.ropes = {rope_at(read, full, theta * defaults.stretch, head_dim, scaling, defaults)};
   for (Layer& layer : c.layers) layer.attention.rope = 0;
-  const bool longrope = scaling.type == "longrope" || scaling.type == "su";
-  if (longrope && scaling.original_context < static_cast<double>(c.n_ctx)) {
-    c.n_ctx = static_cast<std::int64_t>(scaling.original_context);
-    c.notes.push_back(str("the context ends at ", c.n_ctx, " positions: longrope's factors for longer texts are not run"));
-  }
+  c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
   const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
   const double base =
       read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
-  c.ropes.push_back(
-      rope_at(read, local, base, head_dim, per_type ? scaling_at(read, local, static_cast<double>(c.n_ctx)) : RopeScaling{}, defaults));
+  c.ropes.push_back(rope_at(read, local, base, head_dim, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
   for (Layer& layer : c.layers) layer.attention.rope = layer.attention.window > 0 || layer.windowed ? 1 : 0;
 }
 

@@ -14,7 +14,10 @@ struct RopeDefaults {
   double stretch = 1;        // of the base, whatever it is (Hunyuan)
 };
 
-// Fills Config::ropes and Attention::rope. After read_sizes() and read_windows().
+// Positions that a model has of which the file says `n_ctx`: with dynamic NTK that many times its factor, as transformers counts.
+std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
+
+// Fills Config::ropes and Attention::rope, and stretches Config::n_ctx. After read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
 }  // namespace pumice::model

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/program_check.h"
+#include "model/rope.h"
 
 namespace pumice::model {
 namespace {
@@ -96,7 +97,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
   if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
-  if (window >= c.n_ctx) window = 0;                                    // sees everything anyway
+  if (window >= stretched_context(read, c.n_ctx)) window = 0;           // sees everything anyway
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
   std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them
@@ -147,6 +148,72 @@ std::vector<float> alibi_slopes(std::int32_t heads, double max_bias) {
   for (std::int32_t i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * i / power)));
   for (std::int32_t i = 1; i <= heads - power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * (2 * i - 1) / (2 * power))));
   return slopes;
+}
+
+namespace {
+
+// Raffel et al. 2020, section 2.1, as the authors' code computes it, in float32. `distance`: of the key from the query.
+std::int32_t bucket_of(const PositionBuckets& buckets, std::int32_t distance) {
+  const std::int32_t half = buckets.count / 2, exact = half / 2, after = distance > 0 ? half : 0;
+  const std::int32_t away = std::abs(distance);
+  if (away < exact) return after + away;
+  const float octaves = std::log(static_cast<float>(away) / static_cast<float>(exact)) /
+                        static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / exact));
+  return after + std::min(half - 1, exact + static_cast<std::int32_t>(octaves * static_cast<float>(half - exact)));
+}
+
+}  // namespace
+
+void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults) {
+  constexpr const char* kCount = "relative_attention_num_buckets";
+  constexpr const char* kGgufCount = "attention.relative_buckets_count";
+  PositionBuckets& buckets = c.position_buckets;
+  buckets.count = read.size(kGgufCount, kCount, 1 << 16, defaults.count);
+  if (buckets.count < 4 || buckets.count % 2 != 0)
+    read.unsupported(read.key(kGgufCount, kCount), " is ", buckets.count, "; an even number of at least 4 is needed");
+  buckets.max_distance = c.gguf ? defaults.max_distance
+                                : read.size("", "relative_attention_max_distance", 1 << 16, defaults.max_distance);
+  if (buckets.max_distance <= buckets.count / 4)
+    read.unsupported("relative_attention_max_distance is ", buckets.max_distance, " for ", buckets.count, " buckets; more than ",
+                     buckets.count / 4, " is needed");
+  for (Layer& layer : c.layers) layer.attention.position_bias = PositionBias::buckets;
+}
+
+std::int32_t position_reach(const PositionBuckets& buckets) {
+  std::int32_t reach = buckets.max_distance;
+  while (reach > 1 && bucket_of(buckets, reach - 1) == bucket_of(buckets, reach)) --reach;
+  return reach;
+}
+
+std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table) {
+  const std::int32_t reach = position_reach(buckets);
+  const std::size_t heads = table.size() / static_cast<std::size_t>(buckets.count);
+  std::vector<float> bias;
+  for (std::size_t head = 0; head < heads; ++head) {
+    for (std::int32_t distance = -reach; distance <= reach; ++distance)
+      bias.push_back(table[static_cast<std::size_t>(bucket_of(buckets, distance)) * heads + head]);
+  }
+  return bias;
+}
+
+void make_bert_layers(Config& c) {
+  for (Layer& layer : c.layers) {
+    layer.attention.causal = false;
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
+    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
+    layer.feed_forward.gated = false;
+  }
+}
+
+void refuse_decoders(const Reader& read) {
+  for (const char* key : {"is_decoder", "add_cross_attention"}) {
+    if (read.flag("", key, false)) read.unsupported(key, " (an encoder as a decoder, which sees backwards alone) is not run");
+  }
+}
+
+std::int32_t position_after_padding(const Reader& read, const Config& c) {
+  if (c.gguf) return 0;  // converters cut the table
+  return static_cast<std::int32_t>(read.in_range(read.integer("", "pad_token_id").value_or(1), 0, kMaxContext, "pad_token_id")) + 1;
 }
 
 void read_attention_bias(const Reader& read, Config& c) {

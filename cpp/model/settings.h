@@ -38,6 +38,20 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults 
 // the next power of two for what is left, as the authors' code does.
 std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 
+// Config::position_buckets, and PositionBias::buckets for all layers.
+void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults);
+
+// The distance from which on the last bucket repeats, and a table (buckets x heads) by distance: heads x (2 reach + 1), as in Attend.
+std::int32_t position_reach(const PositionBuckets& buckets);
+std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table);
+
+// Layers as BERT has them: they see both ways, have biases everywhere and no gate, and are normalised after each sum.
+void make_bert_layers(Config& c);
+// What is not run: a BERT that was trained as a decoder, which sees backwards alone.
+void refuse_decoders(const Reader& read);
+// Row of the table of positions for position 0, where they are counted from the padding token's id (RoBERTa).
+std::int32_t position_after_padding(const Reader& read, const Config& c);
+
 // Biases that must be there where config.json says attention_bias (q, k, v and the output) or mlp_bias. GGUF files do not say: theirs are
 // taken as they are found.
 void read_attention_bias(const Reader& read, Config& c);

@@ -24,13 +24,15 @@ std::uint32_t Tables::put(std::span<const std::int32_t> values) {
 std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   const std::uint32_t at = here();
   const std::size_t pairs = rope.inv_freq.size();
+  RopeFrequencies frequencies(rope);
   for (const Segment& segment : batch.segments) {
     for (std::int32_t i = 0; i < segment.rows; ++i) {
+      const std::span<const float> inv_freq = frequencies.of(std::max(segment.length, segment.past + i + 1));
       const auto position = static_cast<float>(segment.past + i);
       const std::size_t row = words_.size();
       words_.resize(row + 2 * pairs);
       for (std::size_t j = 0; j < pairs; ++j) {
-        const double angle = position * rope.inv_freq[j];  // a float32 product, as the models were trained with
+        const double angle = position * inv_freq[j];  // a float32 product, as the models were trained with
         words_[row + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::cos(angle)) * rope.magnitude);
         words_[row + pairs + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::sin(angle)) * rope.magnitude);
       }

@@ -198,11 +198,11 @@ py::dict model_info(const Handle& handle) {
     }
   }
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
-                  "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
-                  "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
-                  "pooling"_a = pooling, "embedding_size"_a = d.embedding_size(), "threads"_a = threads, "isa"_a = engine::isa(),
-                  "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(),
+                  "vocab_size"_a = d.vocab_size, "heads"_a = first.heads, "kv_heads"_a = first.kv_heads,
+                  "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
+                  "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads,
+                  "isa"_a = engine::isa(), "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
 }
 
 py::dict memory(const Handle& handle) {

@@ -95,7 +95,11 @@ void read(Rope& op, const py::dict& d) {
         .head_dim = field<std::int32_t>(d, "head_dim"),
         .table = {.inv_freq = field<std::vector<float>>(d, "inv_freq"),
                   .interleaved = field<bool>(d, "interleaved", false),
-                  .magnitude = field<float>(d, "magnitude", 1)},
+                  .magnitude = field<float>(d, "magnitude", 1),
+                  .original = field<std::int64_t>(d, "original", 0),
+                  .long_inv_freq = field<std::vector<float>>(d, "long_inv_freq", {}),
+                  .base = field<float>(d, "base", 0),
+                  .growth = field<float>(d, "growth", 0)},
         .temperature = field<float>(d, "temperature", 0),
         .temperature_length = field<std::int32_t>(d, "temperature_length", 0)};
 }
@@ -138,6 +142,8 @@ Op read_op(const std::string& name, const py::dict& d) {
 }
 
 // ---------------------------------------------------------------- runner
+using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t>;
+
 class Runner {
  public:
   Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
@@ -179,14 +185,14 @@ class Runner {
     workspace_ = backend_->workspace(Crew::team);
   }
 
-  // segments: (first, rows, past, pages, prompt).
+  // segments: (first, rows, past, pages, length, prompt).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
-                         const std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t>>& segments,
+                         const std::vector<RaggedSegment>& segments,
                          const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
                          const std::vector<std::int32_t>& masked, const std::vector<std::int32_t>& masked_first) {
     std::vector<Segment> parts;
-    for (const auto& [first, count, past, pages, prompt] : segments) parts.push_back({first, count, past, pages, prompt});
+    for (const auto& [first, count, past, pages, length, prompt] : segments) parts.push_back({first, count, past, pages, length, prompt});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
                       .masked_first = masked_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)

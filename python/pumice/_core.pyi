@@ -93,10 +93,10 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 
 class Model:
     info: dict[str, Any]
-    """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vocab_size, heads, kv_heads,
-    head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, embedding_size, isa,
-    threads (None: no layer is on the CPU),
-    device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers."""
+    """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vector_size (of a pooled
+    row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels,
+    pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers),
+    gpu_layers."""
 
     def placement(self) -> dict[str, Any]:
         """As plan(), of the loaded model."""
@@ -118,7 +118,7 @@ class Model:
         progress: Callable[[int], None] | None = None,
         prompt: int = 0,
     ) -> None:
-        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= embedding_size: cut to d, then normalised). Its
+        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= vector_size: cut to d, then normalised). Its
         first `prompt` tokens stay out of the pool.
 
         Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.

@@ -17,7 +17,7 @@ from . import _core
 
 Float32 = npt.NDArray[np.float32]
 Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
-Segment = tuple[int, int, int, list[int], int]  # first row, rows, past, pages, rows of a prompt that pooling leaves out
+Segment = tuple[int, int, int, list[int], int, int]  # first row, rows, past, pages, length, rows of a prompt that pooling leaves out
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
@@ -92,7 +92,7 @@ def _vector(count: int, seed: int) -> list[float]:
 
 def _texts(*lengths: int, prompt: int = 0) -> Batch:
     firsts = np.cumsum([0, *lengths]).tolist()
-    return Batch(firsts[-1], [(first, rows, 0, [], min(prompt, rows - 1)) for first, rows in zip(firsts, lengths, strict=False)])
+    return Batch(firsts[-1], [(first, rows, 0, [], 0, min(prompt, rows - 1)) for first, rows in zip(firsts, lengths, strict=False)])
 
 
 def _embed(formats: list[str]) -> Trial:
@@ -191,8 +191,8 @@ def _heads() -> tuple[dict[str, tuple[int, int, int]], int]:
 
 
 def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
-    inv_freq = (10000.0 ** -np.linspace(0, 1, _HEAD_DIM // 2)).tolist()
-    return {"op": "rope", "x": x, "head_dim": _HEAD_DIM, "inv_freq": inv_freq, **more}
+    short, long = ((base ** -np.linspace(0, 1, _HEAD_DIM // 2)).tolist() for base in (10000.0, 40000.0))
+    return {"op": "rope", "x": x, "head_dim": _HEAD_DIM, "inv_freq": short, "original": 24, "long_inv_freq": long, **more}
 
 
 def _attend(kv: str) -> Trial:
@@ -201,13 +201,13 @@ def _attend(kv: str) -> Trial:
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
     attend = {"op": "attend", "q": q, "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "causal": True, "scale": _HEAD_DIM**-0.5}
-    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0), (_MANY - 3, 3, 0, [2], 0)])
+    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0, 0), (_MANY - 3, 3, 0, [2], 64, 0)])
     return Trial(
         "rope, store and attend",
         ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
         slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
-        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0)])],
+        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0, 0)])],
         parts=[(f"{kv} keys and values", 0, q[2])],
         caches=[(_KV_HEADS, _HEAD_DIM)],
         kv=kv,

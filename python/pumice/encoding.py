@@ -235,7 +235,7 @@ class Encoder:
     ) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
         self.typed = typed  # whether the model tells token types apart: tokenizers of DistilBERT and ModernBERT name some all the same
-        self.size = int(engine.info["embedding_size"])
+        self.vector_size = int(engine.info["vector_size"])  # of a pooled row; not hidden_size where the model projects it (CLIP)
         self.static = engine.info["architecture"] == "static"  # takes no special tokens, and texts without any token
         self.unknown = tokenizer.unknown_id if config.drop_unknown else None
         self.render = render  # a causal reranker: the ids of (query, document), by its template
@@ -277,7 +277,7 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def width(self, truncate_dim: int | None) -> int:
-        return self.size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.size)
+        return self.vector_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.vector_size)
 
     @staticmethod
     def check_out(out: Any, shape: tuple[int | None, int]) -> Float32:

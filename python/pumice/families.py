@@ -9,7 +9,6 @@ from . import _core
 EXPERTS = "a mixture of experts (routing, products by expert)"
 STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
-RELATIVE = "attention with biases by distance in buckets"
 TURNED = "an encoder that turns queries and keys (rope)"
 DISENTANGLED = "disentangled attention (content and position apart)"
 BRANCH = "layers or per-layer embeddings that gate the hidden rows"
@@ -46,10 +45,7 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "hunyuan_v1_moe hunyuan-moe": ("Hunyuan MoE", EXPERTS),
     "nemotron_h nemotron_h_moe falcon_h1 falcon-h1 mamba mamba2": ("Nemotron-H, Falcon-H1, Mamba", STATE),
     "minimax_m2 minimax-m2 dots1 bailing_moe": ("MiniMax-M2, dots.llm1, Ling", EXPERTS),
-    "roberta camembert xlm-roberta": ("RoBERTa, CamemBERT, XLM-R", "positions that begin at the padding row, and their classifier heads"),
-    "distilbert electra albert": ("DistilBERT, ELECTRA, ALBERT", "their tensor names, shared layers or narrow embeddings"),
-    "mpnet": ("MPNet", RELATIVE),
-    "t5 t5encoder umt5": ("T5", RELATIVE),
+    "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
     "jina-bert-v2": ("jina v2", "symmetric ALiBi and its gated feed-forward network"),
     "nomic_bert nomic-bert": ("nomic-bert", TURNED),
     "nomic-bert-moe": ("nomic v2 MoE", f"{TURNED}; {EXPERTS}"),
@@ -59,7 +55,6 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "jina_embeddings_v3 jina-bert-v3": ("jina v3", TURNED),
     "gemma-embedding embedding_gemma2_text": ("EmbeddingGemma", TURNED),
     "deberta deberta-v2": ("DeBERTa", DISENTANGLED),
-    "clip clip_text_model": ("CLIP, text", "its projection of the last token"),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }
 NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.items() for word in words.split()}

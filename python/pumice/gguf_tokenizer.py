@@ -385,6 +385,21 @@ def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_
     return backend
 
 
+_CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backend:
+    """CLIP's byte-level BPE: lowercase, without spaces, and the last piece of a word ends in </w>."""
+    pairs = _merge_pairs(vocabulary, merges, False, where)
+    backend = Backend(_bpe_model(vocabulary.ids, pairs, unk_token=unk, end_of_word_suffix="</w>", fuse_unk=False))
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_CLIP), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
 # ---- GGUF ----------------------------------------------------------------------------------------
 
 # Special tokens by role: the key (tokenizer.ggml.<key>_token_id) and, per kind of tokenizer, the id that files without the key mean.

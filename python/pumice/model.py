@@ -407,7 +407,7 @@ class Model:
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
         self._routes, self._default_route = routes, default
-        self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['embedding_size']}" for name, route in routes.items()}
+        self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['vector_size']}" for name, route in routes.items()}
 
     # ------------------------------------------------------------ encode
     @checked_keywords()

@@ -99,7 +99,7 @@ class StaticEngine:
             "parameters": count * width,
             "layers": 0,
             "hidden_size": width,
-            "embedding_size": width,
+            "vector_size": width,
             "vocab_size": count,
             "heads": 0,
             "kv_heads": 0,

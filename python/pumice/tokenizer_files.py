@@ -173,8 +173,10 @@ def _byte_level(folder: Path) -> Backend:
         raise TokenizerError(f"{folder / 'vocab.json'}: its {len(tokens)} ids are not 0 to {len(tokens) - 1}. {gguf_tokenizer.FIX}")
     lines = (read_text(folder / "merges.txt") or "").replace("\r\n", "\n").split("\n")
     merges = [line for line in lines if line and not line.startswith("#version")]
-    split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
     vocabulary = Vocabulary(tokens, None, np.full(len(tokens), gguf_tokenizer.NORMAL, np.int32))
+    if kind.startswith("clip"):
+        return _clip(vocabulary, merges, config, folder)
+    split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
     backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, str(folder), bool(config.get("add_prefix_space", False)))
     if kind.startswith(_ROBERTA_KINDS):
         first, last = (
@@ -187,6 +189,21 @@ def _byte_level(folder: Path) -> Backend:
         if "<mask>" in vocab:
             backend.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
         gguf_tokenizer.set_template(backend, [first], [last, last], [last])
+    return backend
+
+
+def _clip(vocabulary: Vocabulary, merges: list[str], config: dict[str, Any], folder: Path) -> Backend:
+    names = [
+        _content(config.get(f"{role}_token")) or otherwise
+        for role, otherwise in (("bos", "<|startoftext|>"), ("eos", "<|endoftext|>"), ("unk", "<|endoftext|>"))
+    ]
+    for name in names:
+        if name not in vocabulary.ids:
+            raise TokenizerError(f"{folder / 'vocab.json'} lacks the token {name} that CLIP needs. {gguf_tokenizer.FIX}")
+    backend = gguf_tokenizer.clip_bpe(vocabulary, merges, names[2], str(folder))
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in dict.fromkeys(names)])
+    first, last = vocabulary.ids[names[0]], vocabulary.ids[names[1]]
+    gguf_tokenizer.set_template(backend, [first], [last, last], [last])
     return backend
 
 

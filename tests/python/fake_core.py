@@ -151,7 +151,7 @@ class Model:
             "parameters": 2_072_000,
             "layers": 4,
             "hidden_size": HIDDEN,
-            "embedding_size": HIDDEN,
+            "vector_size": HIDDEN,
             "vocab_size": VOCAB,
             "heads": 2,
             "kv_heads": 1,

@@ -97,6 +97,7 @@ def packed_weights(name: str, rows: int, cols: int, fan_in: int, seed: int) -> b
 class Segment:
     past: int
     rows: int
+    length: int = 0
     prompt: int = 0
     pages: list[int] = field(default_factory=list)
 
@@ -266,9 +267,11 @@ class Builder:
 
     def turn(self, x: View) -> dict[str, Any]:
         j = self.j
-        dims, base = j["rope"]["dims"], j["rope"]["base"]
-        inv_freq = [float(np.float32(base ** (-2 * i / dims))) for i in range(dims // 2)]
-        rope = {"inv_freq": inv_freq, "interleaved": j["rope"]["interleaved"], "magnitude": j["rope"]["magnitude"]}
+        dims = j["rope"]["dims"]
+        rope = {key: value for key, value in j["rope"].items() if key not in ("dims", "long_base")}
+        for key, base in (("inv_freq", "base"), ("long_inv_freq", "long_base")):
+            if base in j["rope"]:
+                rope[key] = [float(np.float32(j["rope"][base] ** (-2 * i / dims))) for i in range(dims // 2)]
         temperature = {key: j[key] for key in ("temperature", "temperature_length") if key in j}
         return {"op": "rope", "x": x, "head_dim": j["head_dim"]} | rope | temperature
 
@@ -475,10 +478,12 @@ class Reference:
         self.at(op["out"])[:] = a * np.repeat(activated(b, op), a.shape[1] // b.shape[1], axis=1)
 
     def rope(self, op: dict[str, Any]) -> None:
-        self.at(op["x"])[:] = turned(self.at(op["x"]), self.positions, op)
+        segments = self.case.segments
+        lengths = np.repeat([s.length for s in segments], [s.rows for s in segments])
+        self.at(op["x"])[:] = turned(self.at(op["x"]), self.positions, lengths, op)
         _, col, width = op["x"]
-        for past in self.past:
-            past[:, col : col + width] = turned(past[:, col : col + width], np.arange(len(past)), op)
+        for past, segment in zip(self.past, segments, strict=False):
+            past[:, col : col + width] = turned(past[:, col : col + width], np.arange(len(past)), segment.length, op)
 
     def store(self, op: dict[str, Any]) -> None:
         for name, kept in (("k", self.keys), ("v", self.values)):
@@ -551,10 +556,23 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
 }
 
 
-def turned(x: Float64, positions: npt.NDArray[np.int64], op: dict[str, Any]) -> Float64:
+def frequencies(op: dict[str, Any], length: int) -> Float64:
+    """Of a text of so many tokens."""
+    original, plain = op.get("original", 0), np.array(op["inv_freq"])
+    if not original or length <= original:
+        return plain
+    if "long_inv_freq" in op:
+        return np.array(op["long_inv_freq"])
+    dims, growth = 2 * len(plain), op["growth"]
+    base = op["base"] * (growth * length / original - (growth - 1)) ** (dims / (dims - 2))
+    return base ** (-2 * np.arange(len(plain)) / dims)
+
+
+def turned(x: Float64, positions: npt.NDArray[np.int64], length: npt.NDArray[np.int64] | int, op: dict[str, Any]) -> Float64:
     """Rows of heads after rotation (Su et al. 2021), times their temperature."""
     pairs = len(op["inv_freq"])
-    angles = positions[:, None, None] * np.array(op["inv_freq"])
+    lengths = np.maximum(length, positions + 1)
+    angles = positions[:, None, None] * np.array([frequencies(op, n) for n in lengths.tolist()]).reshape(len(x), 1, pairs)
     cos, sin = single(op["magnitude"]) * np.cos(angles), single(op["magnitude"]) * np.sin(angles)
     heads = x.reshape(len(x), x.shape[1] // op["head_dim"], op["head_dim"]).copy()
     first, second = (
@@ -600,7 +618,7 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0
         for segment, past, count in segments:
-            ragged.append((first, count, past, segment.pages, segment.prompt))
+            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt))
             first += count
         return runner.run(rows, segments=ragged, input=values, **others)
 

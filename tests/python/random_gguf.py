@@ -75,11 +75,11 @@ class Sizes:
 
 
 def sizes(config: Config, form: Form) -> Sizes:
-    hidden = setting(config, 0, "hidden_size", "n_embed", "n_embd", "d_model")
-    heads = setting(config, 0, "num_attention_heads", "n_head", "n_heads")
+    hidden = setting(config, 0, "hidden_size", "n_embed", "n_embd", "d_model", "dim")
+    heads = setting(config, 0, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = form.kv_heads(config) if form.kv_heads else setting(config, heads, "num_key_value_heads")
-    head_dim = setting(config, hidden // heads, "head_dim")
-    return Sizes(hidden, setting(config, 0, "num_hidden_layers", "n_layer", "n_layers"), heads, kv_heads, head_dim)
+    head_dim = setting(config, hidden // heads, "head_dim", "d_kv")
+    return Sizes(hidden, setting(config, 0, "num_hidden_layers", "n_layer", "n_layers", "num_layers"), heads, kv_heads, head_dim)
 
 
 def scaling(config: Config) -> Config:
@@ -97,7 +97,8 @@ def rope_keys(config: Config, form: Form) -> dict[str, Any]:
     if kind in ("linear", "yarn"):
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
     if kind == "longrope":
-        keys["rope.scaling.type"] = kind
+        if form.architecture != "phi3":  # whose converter leaves it out: the tensors say it
+            keys["rope.scaling.type"] = kind
         trained = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         stretch = setting(config, 0, "max_position_embeddings") / trained
         keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(trained))
@@ -245,6 +246,49 @@ GLM4 = (
         "model.layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
     }
 )
+BERT = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "encoder.layer.{}.attention.self.query": "blk.{}.attn_q",
+    "encoder.layer.{}.attention.self.key": "blk.{}.attn_k",
+    "encoder.layer.{}.attention.self.value": "blk.{}.attn_v",
+    "encoder.layer.{}.attention.output.dense": "blk.{}.attn_output",
+    "encoder.layer.{}.attention.output.LayerNorm": "blk.{}.attn_output_norm",
+    "encoder.layer.{}.intermediate.dense": "blk.{}.ffn_up",
+    "encoder.layer.{}.output.dense": "blk.{}.ffn_down",
+    "encoder.layer.{}.output.LayerNorm": "blk.{}.layer_output_norm",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+DISTILBERT = BERT | {
+    "transformer.layer.{}.attention.q_lin": "blk.{}.attn_q",
+    "transformer.layer.{}.attention.k_lin": "blk.{}.attn_k",
+    "transformer.layer.{}.attention.v_lin": "blk.{}.attn_v",
+    "transformer.layer.{}.attention.out_lin": "blk.{}.attn_output",
+    "transformer.layer.{}.sa_layer_norm": "blk.{}.attn_output_norm",
+    "transformer.layer.{}.ffn.lin1": "blk.{}.ffn_up",
+    "transformer.layer.{}.ffn.lin2": "blk.{}.ffn_down",
+    "transformer.layer.{}.output_layer_norm": "blk.{}.layer_output_norm",
+    "pre_classifier": "cls",
+    "classifier": "cls.output",
+}
+T5 = {
+    "shared": "token_embd",
+    "encoder.block.{}.layer.0.SelfAttention.relative_attention_bias": "enc.blk.{}.attn_rel_b",
+    "encoder.block.{}.layer.0.layer_norm": "enc.blk.{}.attn_norm",
+    "encoder.block.{}.layer.0.SelfAttention.q": "enc.blk.{}.attn_q",
+    "encoder.block.{}.layer.0.SelfAttention.k": "enc.blk.{}.attn_k",
+    "encoder.block.{}.layer.0.SelfAttention.v": "enc.blk.{}.attn_v",
+    "encoder.block.{}.layer.0.SelfAttention.o": "enc.blk.{}.attn_o",
+    "encoder.block.{}.layer.1.layer_norm": "enc.blk.{}.ffn_norm",
+    "encoder.block.{}.layer.1.DenseReluDense.wi": "enc.blk.{}.ffn_up",
+    "encoder.block.{}.layer.1.DenseReluDense.wi_0": "enc.blk.{}.ffn_gate",
+    "encoder.block.{}.layer.1.DenseReluDense.wi_1": "enc.blk.{}.ffn_up",
+    "encoder.block.{}.layer.1.DenseReluDense.wo": "enc.blk.{}.ffn_down",
+    "encoder.final_layer_norm": "enc.output_norm",
+}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
 
@@ -265,6 +309,9 @@ class Form:
     offset: bool = False  # norm weights are stored as 1 + w
     qkv: str = ""  # attn_qkv comes in groups of heads, and is "sorted" or "split"
     transposed: tuple[str, ...] = ()
+    prefix: str = ""  # of a classifier's body, taken off
+    dropped: str = ""  # tensors that the converter leaves out begin so
+    positions: int = 0  # first rows of the table of positions, cut off
     inexact: str = ""  # why logits are not the folder's bit for bit; permuted says so itself
 
 
@@ -362,6 +409,14 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
     "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
     "ernie4_5": Form("ernie4_5", theta=500000.0, eps=1e-5, kv_heads=lambda c: c.get("num_key_value_heads", 2)),
+    "bert": Form("bert", BERT, rope=False, prefix="bert.", dropped="pooler.", **LAYER),
+    "roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "camembert": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "xlm_roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "distilbert": Form("bert", DISTILBERT, rope=False, prefix="distilbert.", rms=False, eps=1e-12),
+    "t5": Form(
+        "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
+    ),
     "seed_oss": Form(
         "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
         kv_heads=lambda c: c.get("num_key_value_heads", 8),
@@ -371,6 +426,8 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
 # Variants of those families that have no GGUF form, and why.
 WITHOUT = {
     "llama_dynamic": "the converter drops dynamic scaling",
+    "llama_dynamic_crossing": "the converter drops dynamic scaling",
+    "llama_dynamic_long": "the converter drops dynamic scaling",
     "llama_proportional": "llama.cpp has no proportional rope for llama",
     "mistral": "the converter drops sliding_window",
     "ministral": "the converter drops sliding_window",
@@ -391,6 +448,10 @@ WITHOUT = {
     "internlm2_bias": "the converter cannot split the biases of wqkv",
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
+    "bert_classifier": "the converter drops the pooler",
+    "bert_relu": "the converter drops hidden_act",
+    "distilbert_relu": "the converter drops activation",
+    "t5_gated": "the converter drops relative_attention_max_distance",
 }
 
 
@@ -399,9 +460,9 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
     context = setting(config, form.context, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     keys: dict[str, Any] = {
         "block_count": size.layers,
-        "context_length": context,
+        "context_length": context - form.positions,
         "embedding_length": size.hidden,
-        "feed_forward_length": setting(config, 4 * size.hidden, "intermediate_size", "ffn_hidden_size", "n_inner"),
+        "feed_forward_length": setting(config, 4 * size.hidden, "intermediate_size", "ffn_hidden_size", "n_inner", "hidden_dim", "d_ff"),
         "attention.head_count": size.heads,
         "attention.head_count_kv": size.kv_heads,
     }
@@ -416,6 +477,9 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
 
 def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tuple[str, Array]]:
     """What becomes of one tensor of the folder."""
+    name = name.removeprefix(form.prefix)
+    if form.dropped and name.startswith(form.dropped):
+        return
     layer = re.search(r"\.(\d+)\.", name)
     number = layer[1] if layer else ""
     pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
@@ -423,6 +487,8 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
     target = form.names[base].replace("{}", number)
     if suffix == "weight" and base.split(".")[-1] in form.transposed:
         tensor = tensor.T
+    if target == "position_embd":
+        tensor = tensor[form.positions :]
     if form.offset and target.endswith("norm") and suffix == "weight":
         tensor = tensor + np.float32(1)
     if target.endswith("attn_qkv") and form.qkv:

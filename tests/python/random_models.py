@@ -59,6 +59,7 @@ def read_variants() -> dict[str, Variant]:
     return variants
 
 
+ENCODERS = ("encoder", "classifier", "projection")  # kinds
 VARIANTS = read_variants()
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (v.config, v.settings) for name, v in VARIANTS.items()}
 
@@ -133,6 +134,14 @@ def make_folder(name: str, target: Path) -> Path:
     (folder / "config.json").write_bytes((GOLDENS / f"{name}.config.json").read_bytes())
     write_safetensors(folder / "model.safetensors", tensors(name))
     return folder
+
+
+def beginning(name: str) -> int:
+    """How many of a decoder's ids have the golden's logits without those that follow: all where the rope follows the length of the text."""
+    settings = VARIANTS[name].settings
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
+    return VARIANTS[name].ids if dynamic or "long_factor" in rope else 40
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:

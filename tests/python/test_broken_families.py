@@ -30,40 +30,50 @@ GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
 NOT_A_FLAG: list[Any] = [1, "x", [], {}]
 BATCHES = 6
 
-# Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change.
+# Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change. (RoBERTa counts
+# positions from the padding token's id, CLIP's texts end at the end token.)
 IGNORED = re.compile(
-    r"^(architectures|\w+_token_id|dtype|torch_dtype|transformers_version|use_cache|initializer_range|\w*dropout\w*|\w+_pdrop"
+    r"^(architectures|(?!pad_|eos_)\w+_token_id|dtype|torch_dtype|transformers_version|use_cache|initializer_range|\w*dropout\w*|\w+_pdrop"
     r"|summary_\w+|vocab_size|pretraining_tp|type_vocab_size|reorder_and_upcast_attn|expansion_ratio)$"
 )
 
 # Keys whose other values are as sound as the file's: a positive number is a positive number.
 ANY_POSITIVE = re.compile(
     r"eps|epsilon|theta|base|scale|scaling|multiplier|scalar|scale_emb|scale_depth|softcapping|alpha|factor|beta|mscale|alibi|max_position"
-    r"|original_context|context_length|max_window_layers|partial|pattern"
+    r"|original_context|context_length|max_window_layers|partial|pattern|pad_token_id|eos_token_id|relative_attention_max_distance"
 )
 # Keys where 0 means none.
-ZERO_IS_NONE = re.compile(r"softcapping|mscale|llama_4_scaling_beta|sliding_window|temperature|max_window_layers|attn_factor")
+ZERO_IS_NONE = re.compile(
+    r"softcapping|mscale|llama_4_scaling_beta|sliding_window|temperature|max_window_layers|attn_factor|pad_token_id|eos_token_id"
+)
 # What may be absent (null and an empty object are the same), though the file at hand says something else: keys that stand for what the
 # family's configuration class takes (test_family_switches.py holds these defaults), or in GGUF what llama.cpp takes; a head, which is then
-# the embedding; a pooler, of which the model's card speaks; Llama 3's factors for frequencies.
+# the embedding; in GGUF the dense layer before a classifier, of which the model's card speaks, and token types, which DistilBERT has not;
+# Llama 3's factors for frequencies.
 MAY_BE_ABSENT = re.compile(
     ANY_POSITIVE.pattern + r"|sliding_window|layer_types|no_rope|rope_parameters|rope_scaling|rope_type|\btype$|full_attention|hidden_act"
     r"|activation|attn_config|dimension_count|residual|multi_query|parallel_attn|new_decoder|flag|\balibi$|scale_attn"
-    r"|^lm_head|^output\.weight|^embed_out|pooler\.dense\.weight|^rope_freqs|^rope_factors"
+    r"|^cls\.weight|^token_types|^lm_head|^output\.weight|^embed_out|^rope_freqs|^rope_factors"
 )
 ANY_ROWS = re.compile(
-    r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|classifier"
+    r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|token_embedding|classifier"
+    r"|^text_projection"
 )
 
 
-def first_variants() -> dict[str, str]:
-    """The first variant of each family that runs."""
+def first_variants(gguf: bool = False) -> dict[str, str]:
+    """The first variant of each family that runs (or has a GGUF form); of encoders, the first with the most at its end."""
     found: dict[str, str] = {}
-    for variant in VARIANTS.values():
-        if variant.kind != "refused" and not variant.pending:
-            found.setdefault(variant.family, variant.name)
+    for kind in ("decoder", "classifier", "projection", "encoder"):
+        for variant in VARIANTS.values():
+            if variant.kind != kind or variant.pending:
+                continue
+            if not gguf or (variant.family in random_gguf.FORMS and variant.name not in random_gguf.WITHOUT):
+                found.setdefault(variant.family, variant.name)
     return found
 
+
+CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|text_projection)\.weight")
 
 Keys = dict[str, Any]
 Tensors = dict[str, np.ndarray]
@@ -159,7 +169,12 @@ def logits(core: Any, source: Path) -> np.ndarray:
         if "generate" in model.info["tasks"]:
             return model.logits(IDS, True)
         offsets = np.array([0, len(IDS)], np.int64)
-        return np.concatenate([model.encode_tokens(IDS, offsets, None).ravel(), model.classify(IDS, offsets, None).ravel()])
+        ends = np.empty((1, model.info["vector_size"]), np.float32)
+        if model.info["labels"]:
+            ends = model.classify(IDS, offsets, None)
+        else:
+            model.encode(IDS, offsets, None, ends, False, 0)
+        return np.concatenate([model.encode_tokens(IDS, offsets, None).ravel(), ends.ravel()])
     finally:
         model.close()
 
@@ -172,12 +187,12 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
     _, place, value, _, _ = case
     last = place.split(".")[-1]
     if last in ("weight", "bias"):
-        last = ".".join(place.split(".")[-3:-1])
+        last = ".".join(place.split(".")[-3:-1] if place.count(".") > 2 else place.split(".")[-2:-1])  # a prefix of the model is no part
     absent = value is MISSING or value is None or value in ([], {})
     try:
         found = logits(pumice._core, source)
     except pumice.UnsupportedTaskError:
-        return None if "classifier" in place else "the model has lost what it can do"
+        return "the model has lost what it can do"
     except (pumice.ModelFormatError, pumice.UnsupportedModelError, pumice.NumericError) as error:
         text = str(error)
         if str(source) not in text:
@@ -189,6 +204,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         return f"{type(error).__name__}: {str(error)[:300]}"
     if found.shape == whole.shape and np.array_equal(found, whole):
         return None
+    if absent and CLASSIFIER.search(place):
+        return None  # the model says that it is none
     if absent and MAY_BE_ABSENT.search(place):
         return None
     if type(value) in (int, float) and (value > 0 and ANY_POSITIVE.search(last) or value == 0 and ZERO_IS_NONE.search(last)):
@@ -222,15 +239,7 @@ def run_batch(batch: int, scratch: Path) -> None:
         folder, file = scratch / family, scratch / f"{family}.gguf"
         tensors = random_models.tensors(name)
         run_form(pumice, f"{family} folder", folder, keys, tensors, lambda k, t, to=folder: write_folder(to, k, t))
-        gguf = next(
-            (
-                v.name
-                for v in VARIANTS.values()
-                if v.family == family and v.kind == "decoder" and not v.pending and v.name not in random_gguf.WITHOUT
-            ),
-            None,
-        )
-        if family in random_gguf.FORMS and gguf:
+        if gguf := first_variants(gguf=True).get(family):
             keys, tensors = random_gguf.gguf_parts(gguf)
             run_form(pumice, f"{family} gguf", file, keys, tensors, lambda k, t, to=file: random_gguf.write(to, k, t))
 

@@ -12,6 +12,7 @@ import random_models
 from random_models import VARIANTS
 
 import pumice
+from pumice import _core
 
 # (variant, key with dots, other value). Tensors keep their shapes.
 SWITCHES: list[tuple[str, str, Any]] = [
@@ -152,6 +153,52 @@ ASKED = [
 ]
 
 
+# The same three tables of encoders: hidden rows are compared.
+ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
+    ("roberta", "pad_token_id", 0),
+    ("roberta", "hidden_act", "relu"),
+    ("roberta", "layer_norm_eps", 0.1),
+    ("roberta", "num_attention_heads", 8),
+    ("mpnet", "pad_token_id", 0),
+    ("mpnet", "hidden_act", "relu"),
+    ("mpnet", "layer_norm_eps", 0.1),
+    ("distilbert", "activation", "relu"),
+    ("distilbert", "n_heads", 8),
+    ("electra", "hidden_act", "relu"),
+    ("electra", "layer_norm_eps", 0.1),
+    ("albert", "hidden_act", "relu"),
+    ("albert", "num_hidden_layers", 3),
+    ("albert", "layer_norm_eps", 0.1),
+    ("t5", "relative_attention_max_distance", 64),
+    ("t5", "feed_forward_proj", "gelu"),
+    ("t5", "layer_norm_epsilon", 0.1),
+    ("t5_gated", "feed_forward_proj", "gated-silu"),
+    ("clip_text", "hidden_act", "gelu"),
+    ("clip_text", "layer_norm_eps", 0.1),
+]
+ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
+    ("roberta", "is_decoder", True, "is_decoder"),
+    ("xlm_roberta", "add_cross_attention", True, "add_cross_attention"),
+    ("electra", "is_decoder", True, "is_decoder"),
+    ("roberta", "position_embedding_type", "relative_key", "relative_key"),
+    ("t5", "feed_forward_proj", "gated-mish", "mish"),
+    ("t5", "relative_attention_max_distance", 8, "relative_attention_max_distance"),
+]
+ENCODER_DEFAULTS = [
+    ("roberta", "pad_token_id"),
+    ("mpnet", "pad_token_id"),
+    ("mpnet", "relative_attention_num_buckets"),
+    ("distilbert", "activation"),
+    ("albert", "hidden_act"),
+    ("albert", "layer_norm_eps"),
+    ("t5", "feed_forward_proj"),
+    ("t5", "relative_attention_max_distance"),
+    ("t5", "relative_attention_num_buckets"),
+    ("clip_text", "hidden_act"),
+    ("clip_text", "layer_norm_eps"),
+]
+
+
 def changed(name: str, key: str, value: Any, target: Path) -> Path:
     """The folder of `name` with one value of its config.json replaced."""
     folder = random_models.make_folder(name, target)
@@ -222,7 +269,51 @@ def test_names_as_in_older_files(name: str, prefix: str, buffers: dict[str, Any]
     assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
 
 
-@pytest.mark.parametrize(("name", "key", "value", "reason"), REFUSED)
+def first_rows(folder: Path, golden: dict[str, np.ndarray]) -> np.ndarray:
+    model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device="cpu", compute="float32"))
+    return model.encode_tokens(golden["ids"], golden["offsets"], golden.get("types"))[:, :: int(golden["stride"])]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), ENCODER_SWITCHES)
+def test_a_switch_changes_the_rows(name: str, key: str, value: Any, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    assert np.abs(first_rows(changed(name, key, value, tmp_path), golden) - golden["hidden"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "key"), ENCODER_DEFAULTS)
+def test_a_default_of_an_encoder_may_be_left_out(name: str, key: str, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    folder = random_models.make_folder(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config[key]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert np.abs(first_rows(folder, golden) - golden["hidden"]).max() <= 2e-4
+
+
+@pytest.mark.parametrize("name", ["clip_text_projection", "clip_text_gelu"])  # the end token by its id, and as the largest id
+def test_what_follows_the_end_token_changes_no_vector(name: str, tmp_path: Path) -> None:
+    model = _core.load(_core.open_file(str(random_models.make_folder(name, tmp_path))), _core.LoadOptions(device="cpu", compute="float32"))
+    ids = np.int32([498, 7, 300, 41, 511])
+    texts = [ids, np.concatenate([ids, np.int32([9, 511, 30])]), ids[:3]]
+    vectors = np.empty((3, model.info["vector_size"]), np.float32)
+    model.encode(np.concatenate(texts), np.cumsum([0, *map(len, texts)]), None, vectors, False, 0)
+    assert np.array_equal(vectors[0], vectors[1])
+    assert np.abs(vectors[0] - vectors[2]).max() > 1e-2
+    assert model.info["vector_size"] == (48 if name == "clip_text_projection" else 64)
+
+
+def test_a_whole_t5_is_read_for_its_encoder(tmp_path: Path) -> None:
+    """The table of tokens under its other name, and a decoder beside."""
+    golden = random_models.golden("t5")
+    folder = random_models.make_folder("t5", tmp_path)
+    tensors = random_models.tensors("t5")
+    tensors["encoder.embed_tokens.weight"] = tensors.pop("shared.weight")
+    tensors["decoder.block.0.layer.0.SelfAttention.q.weight"] = np.zeros((96, 64), np.float32)
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    assert np.abs(first_rows(folder, golden) - golden["hidden"]).max() <= 2e-4
+
+
+@pytest.mark.parametrize(("name", "key", "value", "reason"), [*REFUSED, *ENCODER_REFUSED])
 def test_what_is_not_run_is_refused_by_name(name: str, key: str, value: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(pumice.UnsupportedModelError, match=reason):
         pumice.load(changed(name, key, value, tmp_path), device="cpu", progress=False)
@@ -236,3 +327,4 @@ def test_a_bias_that_is_asked_for_must_be_there(name: str, key: str, tmp_path: P
 
 def test_every_variant_of_the_tables_is_compared_with_its_golden() -> None:
     assert all(VARIANTS[row[0]].kind == "decoder" for row in [*SWITCHES, *DEFAULTS, *REFUSED, *ASKED])
+    assert all(VARIANTS[row[0]].kind == "encoder" for row in [*ENCODER_SWITCHES, *ENCODER_DEFAULTS, *ENCODER_REFUSED])

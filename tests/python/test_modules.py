@@ -36,7 +36,7 @@ EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_
 def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
     wanted = golden(name)["vectors"]
     with loaded(name, tmp_path) as model:
-        assert model.info["embedding_size"] == wanted.shape[1]
+        assert model.info["vector_size"] == wanted.shape[1]
         together = cut_silently(lambda: model.encode(TEXTS))
         assert np.abs(together - wanted).max() <= LIMIT
         alone = [cut_silently(lambda text=text: model.encode(text)) for text in TEXTS]

@@ -134,9 +134,9 @@ def test_packing_keeps_weights_or_refuses(name: str) -> None:
 def cost(case: dict[str, Any]) -> int:
     """Multiplications or so."""
     segments = case.get("segments", [])
-    tokens = case["tokens"] if not segments else sum(rows for _, rows in segments)
+    tokens = case["tokens"] if not segments else sum(rows for _, rows, *_ in segments)
     if "kv_heads" in case:
-        return sum((past + rows) ** 2 * case["heads"] * case["head_dim"] for past, rows in segments)
+        return sum((past + rows) ** 2 * case["heads"] * case["head_dim"] for past, rows, *_ in segments)
     if case["op"] == "linear":
         return tokens * case["cols"] * sum(part["rows"] for part in case["parts"])
     if case["op"] == "gated_linear":

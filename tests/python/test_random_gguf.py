@@ -12,8 +12,11 @@ from random_gguf import FORMS, WITHOUT
 from random_models import VARIANTS
 
 import pumice
+from pumice import _core
 
-RUN = [v.name for v in VARIANTS.values() if v.kind == "decoder" and not v.pending and v.family in FORMS and v.name not in WITHOUT]
+BOTH = [v for v in VARIANTS.values() if not v.pending and v.family in FORMS and v.name not in WITHOUT]
+RUN = [v.name for v in BOTH if v.kind == "decoder"]
+ENCODERS = [v.name for v in BOTH if v.kind in random_models.ENCODERS]
 
 
 def logits(path: Path, tokenizer: Path, ids: np.ndarray) -> np.ndarray:
@@ -31,6 +34,34 @@ def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
         assert np.abs(found - expected).max() <= 5e-5
     else:
         assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("tensor", ["rope_factors_long.weight", "rope_factors_short.weight"])
+def test_longrope_needs_both_sets_of_factors(tensor: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts("minicpm4")
+    del tensors[tensor]
+    path = random_gguf.write(tmp_path / "broken.gguf", keys, tensors)
+    with pytest.raises(pumice.ModelFormatError, match=tensor):
+        pumice.load(path, device="cpu")
+
+
+@pytest.mark.parametrize("compute", ["float32", "auto"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Path) -> None:
+    """Hidden rows, pooled rows and a classifier's logits, of all texts in one ragged batch."""
+    golden = random_models.golden(name)
+    texts = (golden["ids"], golden["offsets"], golden.get("types"))
+
+    def rows(source: Path) -> list[np.ndarray]:
+        model = _core.load(_core.open_file(str(source)), _core.LoadOptions(device="cpu", compute=compute))
+        vectors = np.empty((len(texts[1]) - 1, model.info["vector_size"]), np.float32)
+        model.encode(*texts, vectors, False, 0)
+        return [model.encode_tokens(*texts), vectors, *([model.classify(*texts)] if model.info["labels"] else [])]
+
+    found, expected = rows(random_gguf.make_gguf(name, tmp_path)), rows(random_models.make_folder(name, tmp_path))
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a, b)
 
 
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:

@@ -14,7 +14,7 @@ import pumice
 
 RUN = [variant for variant in VARIANTS.values() if not variant.pending]
 DECODERS = [variant.name for variant in RUN if variant.kind == "decoder"]
-ENCODERS = [variant.name for variant in RUN if variant.kind in ("encoder", "classifier", "projection")]
+ENCODERS = [variant.name for variant in RUN if variant.kind in random_models.ENCODERS]
 REFUSED = [variant.name for variant in RUN if variant.kind == "refused"]
 PENDING = [variant.name for variant in VARIANTS.values() if variant.pending]
 
@@ -49,19 +49,34 @@ def check_scores(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
     assert np.abs(scores - expected).max() <= 4e-4
 
 
-def check_encoder(folder: Path, golden: dict[str, np.ndarray], compute: str, limit: float) -> None:
-    """All texts in one ragged batch; the golden has each alone."""
+def check_encoder(folder: Path, golden: dict[str, np.ndarray], compute: str) -> None:
+    """All texts in one ragged batch, and each alone, as the golden has them."""
     from pumice import _core
 
     model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device="cpu", compute=compute))
     ids, offsets = golden["ids"], golden["offsets"]
     types = golden.get("types", np.zeros_like(ids))
-    hidden = model.encode_tokens(ids, offsets, types)[:, :: int(golden["stride"])]
-    assert np.abs(hidden - golden["hidden"]).max() <= limit
+    hidden = model.encode_tokens(ids, offsets, types)
+    check_rows(hidden[:, :: int(golden["stride"])], golden["hidden"], compute)
+    for first, last in zip(offsets[:-1], offsets[1:], strict=True):  # a text's bits do not depend on its batch
+        alone = model.encode_tokens(ids[first:last], np.array([0, last - first]), types[first:last])
+        assert np.array_equal(alone, hidden[first:last])
     if "logits" in golden:
         assert model.info["labels"] == golden["logits"].shape[1]
-        assert np.abs(model.classify(ids, offsets, types) - golden["logits"]).max() <= limit
-    assert "embeddings" not in golden, "compare the projected rows here, once a call of the module gives them"
+        check_rows(model.classify(ids, offsets, types), golden["logits"], compute)
+    if "embeddings" in golden:
+        vectors = np.empty((len(offsets) - 1, model.info["vector_size"]), np.float32)
+        model.encode(ids, offsets, types, vectors, False, 0)
+        check_rows(vectors, golden["embeddings"], compute)
+
+
+def check_rows(found: np.ndarray, expected: np.ndarray, compute: str) -> None:
+    assert found.shape == expected.shape
+    if compute == "float32":
+        assert np.abs(found - expected).max() <= 2e-4
+        return
+    a, b = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()  # products in fixed point
+    assert (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) >= 0.99999
 
 
 @pytest.fixture(scope="module", params=DECODERS)
@@ -85,10 +100,36 @@ def test_score_is_the_log_probability_of_each_next_token(decoder) -> None:
     check_scores(model, golden)
 
 
-@pytest.mark.parametrize(("compute", "limit"), [("float32", 2e-4), ("auto", 4e-3)])  # auto: products in fixed point
+@pytest.mark.parametrize("name", ["phi3_longrope_long", "llama_dynamic_long"])
+def test_hidden_states_turn_by_the_length_of_the_text(name: str, tmp_path: Path) -> None:
+    ids, head = random_models.golden(name)["ids"], random_models.tensors(name)["lm_head.weight"]
+    with pumice.load(random_models.make_folder(name, tmp_path), device="cpu", compute="float32") as model:
+        for length in (10, len(ids)):
+            logits = model.hidden_states(ids[:length], layers=-1) @ head.T
+            assert np.abs(logits - model.logits(ids[:length], positions="all")).max() <= 2e-4
+
+
+def test_a_prompt_computed_in_parts_and_one_computed_anew_give_the_same_text(tmp_path: Path) -> None:
+    """Sequences below, across and beyond the original length, together and alone, with and without what the cache holds."""
+    options = {"max_new_tokens": 40, "temperature": 0}
+    for name in ("phi3_longrope_crossing", "llama_dynamic_crossing"):
+        ids = random_models.golden(name)["ids"].tolist()
+        prompts = [ids[:20], ids[:47], ids[:49], ids[:90], ids[:5]]
+        folder = random_models.make_folder(name, tmp_path)
+        with pumice.load(folder, device="cpu") as model:
+            together = [result.ids.tolist() for result in model.generate(prompts, **options)]
+            again = [result.ids.tolist() for result in model.generate(prompts, **options)]
+        alone = []
+        for prompt in prompts:
+            with pumice.load(folder, device="cpu") as model:
+                alone.append(model.generate(prompt, **options).ids.tolist())
+        assert together == alone and again == alone, name
+
+
+@pytest.mark.parametrize("compute", ["float32", "auto"])
 @pytest.mark.parametrize("name", ENCODERS)
-def test_encoder_equals_transformers(name: str, compute: str, limit: float, tmp_path: Path) -> None:
-    check_encoder(random_models.make_folder(name, tmp_path), random_models.golden(name), compute, limit)
+def test_encoder_equals_transformers(name: str, compute: str, tmp_path: Path) -> None:
+    check_encoder(random_models.make_folder(name, tmp_path), random_models.golden(name), compute)
 
 
 def check_refusal(name: str, folder: Path) -> None:
@@ -111,8 +152,8 @@ def test_a_pending_variant_does_not_run_yet(name: str, tmp_path: Path) -> None:
             check_refusal(name, folder)
             return
         golden = random_models.golden(name)
-        if kind in ("encoder", "classifier", "projection"):
-            check_encoder(folder, golden, "float32", 2e-4)
+        if kind in random_models.ENCODERS:
+            check_encoder(folder, golden, "float32")
             return
         with pumice.load(folder, device="cpu", compute="float32", kv_dtype="f32") as model:
             check_logits(model, golden)

@@ -621,6 +621,37 @@ def test_vocabulary_and_merges_alone(tmp_path: Path, kind: str, prefix: bool) ->
         assert pair.types is None
 
 
+def test_clip_has_lowercase_words_that_say_where_they_end(tmp_path: Path) -> None:
+    """vocab.json and merges.txt as OpenAI's folders have them; the truth is what transformers' CLIPConverter builds."""
+    letters = list(pre_tokenizers.ByteLevel.alphabet())
+    merges = ["h e", "l l", "he ll", "hell o</w>", "t h", "th e</w>", "1 2</w>", ". .</w>"]
+    tokens = sorted(letters) + [f"{letter}</w>" for letter in sorted(letters)]
+    tokens += [merge.replace(" ", "") for merge in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    ids = {token: i for i, token in enumerate(tokens)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    (tmp_path / "config.json").write_text('{"model_type": "clip_text_model"}')
+    pattern = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    truth = Backend(
+        models.BPE(ids, [tuple(m.split(" ")) for m in merges], end_of_word_suffix="</w>", unk_token="<|endoftext|>", fuse_unk=False)
+    )
+    truth.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    truth.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern, "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    start, end = ids["<|startoftext|>"], ids["<|endoftext|>"]
+    truth.post_processor = processors.RobertaProcessing(("<|endoftext|>", end), ("<|startoftext|>", start), False, False)
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|startoftext|>", "<|endoftext|>")])
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.encode("Hello  the").tolist() == [start, ids["hello</w>"], ids["the</w>"], end]
+    for line in [*LINES, "", " HELLO\tthe 12 .. don't"]:
+        assert tokenizer.encode(line).tolist() == truth.encode(line).ids, line
+    assert tokenizer.encode_pairs([("hello", "the")]).ids.tolist() == truth.encode("hello", "the").ids
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for token, i in ids.items() if i < start}))
+    with pytest.raises(TokenizerError, match="startoftext"):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
 @pytest.mark.parametrize(
     ("vocab", "said"),
     [

@@ -1,4 +1,4 @@
-"""Decoders of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
+"""Small models of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
 
 A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of
 rope) runs always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
@@ -17,13 +17,14 @@ from op_cases import kept_open
 from random_models import VARIANTS
 
 import pumice
+from pumice import _core
 
 DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
 ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
 SAMPLE = [
     "gemma2", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus", "ministral3", "gpt2",
-    "falcon_7b", "smollm3", "hunyuan", "glm4", "opt",
+    "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
 ]  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def test_the_sample_is_there() -> None:
 @pytest.mark.parametrize("name", EVERY if ALL else SAMPLE)
 def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
-    rows = len(golden["ids"]) if ALL else 40
+    rows = len(golden["ids"]) if ALL else random_models.beginning(name)
     for layers in ("all", 1):  # 1: all layers but the last on the CPU, the last one and the head on the device
         with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
             logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
@@ -47,3 +48,27 @@ def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> No
             if ALL and layers == "all":
                 text = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0).ids.tolist()
                 assert text == golden["greedy"][: len(text)].tolist()
+
+
+EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind in random_models.ENCODERS and not variant.pending]
+ENCODER_SAMPLE = ["roberta_classifier", "mpnet", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection"]
+
+
+def test_the_sample_of_encoders_is_there() -> None:
+    assert set(ENCODER_SAMPLE) <= set(EVERY_ENCODER)
+
+
+@pytest.mark.parametrize("name", EVERY_ENCODER if ALL else ENCODER_SAMPLE)
+def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
+    texts = (golden["ids"], golden["offsets"], golden.get("types"))
+    for layers in (-1, 1):  # all, and the last one alone
+        model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device=DEVICE, gpu_layers=layers, compute="float32"))
+        rows = model.encode_tokens(*texts)[:, :: int(golden["stride"])]
+        assert np.abs(rows - golden["hidden"]).max() <= 2e-4, layers
+        if "logits" in golden:
+            assert np.abs(model.classify(*texts) - golden["logits"]).max() <= 2e-4, layers
+        if "embeddings" in golden:
+            vectors = np.empty((len(texts[1]) - 1, model.info["vector_size"]), np.float32)
+            model.encode(*texts, vectors, False, 0)
+            assert np.abs(vectors - golden["embeddings"]).max() <= 2e-4, layers

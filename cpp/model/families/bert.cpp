@@ -7,43 +7,28 @@ namespace {
 
 using enum Role;
 
-constexpr TensorName kNames[] = {
-    {token_embedding, "token_embd", "embeddings.word_embeddings"},
-    {position_embedding, "position_embd", "embeddings.position_embeddings"},
-    {type_embedding, "token_types", "embeddings.token_type_embeddings"},
-    {embedding_norm, "token_embd_norm", "embeddings.LayerNorm"},
-    {q, "blk.{}.attn_q", "encoder.layer.{}.attention.self.query"},
-    {k, "blk.{}.attn_k", "encoder.layer.{}.attention.self.key"},
-    {v, "blk.{}.attn_v", "encoder.layer.{}.attention.self.value"},
-    {attn_out, "blk.{}.attn_output", "encoder.layer.{}.attention.output.dense"},
-    {attn_residual_norm, "blk.{}.attn_output_norm", "encoder.layer.{}.attention.output.LayerNorm"},
-    {up, "blk.{}.ffn_up", "encoder.layer.{}.intermediate.dense"},
-    {down, "blk.{}.ffn_down", "encoder.layer.{}.output.dense"},
-    {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.output.LayerNorm"},
-    {pooler, "cls", "pooler.dense"},
-    {classifier, "cls.output", "classifier"},
-};
+constexpr TensorName kNames[] = {{head_dense, "cls", "pooler.dense"}, {classifier, "cls.output", "classifier"}};
 constexpr std::string_view kGguf[] = {"bert"}, kTypes[] = {"bert"}, kPrefixes[] = {"", "bert."};
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.pooler = true;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
   read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
-  for (const char* key : {"is_decoder", "add_cross_attention"}) {
-    if (read.flag("", key, false)) read.unsupported(key, " (BERT as a decoder, which sees backwards alone) is not run");
-  }
-  for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
-    layer.feed_forward.gated = false;
-  }
+  refuse_decoders(read);
+  make_bert_layers(c);
+  // Converters write RoBERTa and DistilBERT as this architecture too; DistilBERT alone has no token types, and relu in its classifier.
+  if (c.gguf && !read.file().find("token_types.weight")) c.classifier.activation = Activation::relu;
 }
 
 }  // namespace
 
-const Family bert{.name = "bert", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames,
+const Family bert{.name = "bert",
+                  .gguf_names = kGguf,
+                  .model_types = kTypes,
+                  .prefixes = kPrefixes,
+                  .names = kNames,
+                  .more_names = names::kBert,
                   .configure = configure};
 
 }  // namespace pumice::model::families_in_files

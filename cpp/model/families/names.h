@@ -26,4 +26,24 @@ inline constexpr TensorName kLlama[] = {
     {head, "output", "lm_head"},
 };
 
+inline constexpr TensorName kBert[] = {
+    {token_embedding, "token_embd", "embeddings.word_embeddings"},
+    {position_embedding, "position_embd", "embeddings.position_embeddings"},
+    {type_embedding, "token_types", "embeddings.token_type_embeddings"},
+    {embedding_norm, "token_embd_norm", "embeddings.LayerNorm"},
+    {q, "blk.{}.attn_q", "encoder.layer.{}.attention.self.query"},
+    {k, "blk.{}.attn_k", "encoder.layer.{}.attention.self.key"},
+    {v, "blk.{}.attn_v", "encoder.layer.{}.attention.self.value"},
+    {attn_out, "blk.{}.attn_output", "encoder.layer.{}.attention.output.dense"},
+    {attn_residual_norm, "blk.{}.attn_output_norm", "encoder.layer.{}.attention.output.LayerNorm"},
+    {up, "blk.{}.ffn_up", "encoder.layer.{}.intermediate.dense"},
+    {down, "blk.{}.ffn_down", "encoder.layer.{}.output.dense"},
+    {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.output.LayerNorm"},
+};
+// Of a sequence classifier: RoBERTa's and its descendants'.
+inline constexpr TensorName kRobertaHead[] = {
+    {head_dense, "cls", "classifier.dense"},
+    {classifier, "cls.output", "classifier.out_proj"},
+};
+
 }  // namespace pumice::model::names

@@ -858,6 +858,10 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("head_dim 0", [&](Program& p) { op(p, Rope{}).head_dim = 0; }, "heads of 0");
   refused("too many rope pairs", [&](Program& p) { op(p, Rope{}).table.inv_freq.resize(9, 1.0f); }, "pairs");
   refused("a rope of NaN", [&](Program& p) { op(p, Rope{}).table.inv_freq[0] = NAN; }, "rope");
+  refused("fewer frequencies of long texts", [&](Program& p) { op(p, Rope{}).table.original = 9, op(p, Rope{}).table.long_inv_freq = {1}; },
+          "of long texts");
+  refused("a base of 0 that grows", [&](Program& p) { op(p, Rope{}).table.original = 9, op(p, Rope{}).table.growth = 2; }, "base 0");
+  refused("an original length below 0", [&](Program& p) { op(p, Rope{}).table.original = -1; }, "original length");
   refused("a temperature of NaN", [&](Program& p) { op(p, Rope{}).temperature = NAN; }, "temperature");
   refused("a temperature by less than no positions", [&](Program& p) { op(p, Rope{}).temperature_length = -1; }, "positions");
   refused("a cache of other heads", [&](Program& p) { op(p, Store{}).k.width = 16; }, "the cache keeps");
@@ -918,6 +922,7 @@ TEST(Backend, BatchesThatDoNotFitAreRefused) {
   EXPECT_THROW(run([](Batch&, Io&, Segment& g, Ids&, Ids&) { g.first = 1; }), Error);
   EXPECT_THROW(run([](Batch&, Io&, Segment& g, Ids&, Ids&) { g.past = 30; }), Error) << "too few pages";
   EXPECT_THROW(run([](Batch&, Io&, Segment& g, Ids&, Ids&) { g.past = -1; }), Error);
+  EXPECT_THROW(run([](Batch&, Io&, Segment& g, Ids&, Ids&) { g.length = -1; }), Error);
   EXPECT_THROW(run([](Batch&, Io&, Segment& g, Ids&, Ids&) { g.past = INT32_MAX; }), Error);
   EXPECT_THROW(run([](Batch&, Io&, Segment&, Ids&, Ids& p) { p[1] = -3; }), Error);
   EXPECT_THROW(run([](Batch&, Io&, Segment&, Ids&, Ids& p) { p[0] = 1 << 30; }), Error);

@@ -93,7 +93,8 @@ struct Seen {  // what a test looks at, and where it steps in
 class Toy final : public Executable {
  public:
   enum class Kind { body, head, log_probs, pooled, tokens };
-  Toy(Kind kind, std::shared_ptr<Seen> seen) : kind_(kind), seen_(std::move(seen)) {}
+  Toy(Kind kind, std::shared_ptr<Seen> seen, std::vector<RopeTable> ropes = {})
+      : kind_(kind), seen_(std::move(seen)), ropes_(std::move(ropes)) {}
 
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override {
     auto& space = static_cast<Space&>(workspace);
@@ -118,6 +119,11 @@ class Toy final : public Executable {
   }
 
  private:
+  // An id as the ropes of its text leave it: another one at each of their stages.
+  std::int32_t turned(std::int32_t id, const Segment& s, std::int32_t position) const {
+    for (const RopeTable& rope : ropes_) id += kVocab * static_cast<std::int32_t>(rope.stage(std::max(s.length, position + 1)));
+    return id;
+  }
   static void raise(std::atomic<std::int64_t>& to, std::int64_t value) {
     if (to < value) to = value;
   }
@@ -141,11 +147,11 @@ class Toy final : public Executable {
         cancel.check();
       }
       const Segment& s = batch.segments[i];
-      for (std::int32_t r = 0; r < s.rows; ++r) store.cell(s.pages, s.past + r) = batch.ids[s.first + r];
+      for (std::int32_t r = 0; r < s.rows; ++r) store.cell(s.pages, s.past + r) = turned(batch.ids[s.first + r], s, s.past + r);
     }
     if (seen_->in_run)
       for (const Segment& s : batch.segments)
-        for (std::int32_t r = 0; r < s.rows; ++r) store.cell(s.pages, s.past + r) = batch.ids[s.first + r];
+        for (std::int32_t r = 0; r < s.rows; ++r) store.cell(s.pages, s.past + r) = turned(batch.ids[s.first + r], s, s.past + r);
     std::size_t out = 0;
     for (const Segment& s : batch.segments) {
       std::uint64_t state = 0;
@@ -199,6 +205,7 @@ class Toy final : public Executable {
 
   const Kind kind_;
   const std::shared_ptr<Seen> seen_;
+  const std::vector<RopeTable> ropes_;
 };
 
 class Device final : public Backend {
@@ -249,10 +256,12 @@ class Device final : public Backend {
 
 // A decoder with a page budget, or an encoder without.
 struct Model {
-  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int lanes = 2) {
+  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int lanes = 2,
+                 std::vector<RopeTable> turning = {})
+      : ropes(std::move(turning)) {
     auto device = std::make_shared<Device>(seen, lanes);
     const auto stage = [&](Toy::Kind k, std::int32_t in, std::int32_t out) {
-      return Pipeline::Stage{device.get(), 0, std::make_shared<Toy>(k, seen), in, out};
+      return Pipeline::Stage{device.get(), 0, std::make_shared<Toy>(k, seen, ropes), in, out};
     };
     std::vector<Pipeline::Stage> body{stage(kind, 0, kWidth)};
     Pipeline::Stage head{}, log_probs{};
@@ -268,7 +277,7 @@ struct Model {
     pipeline =
         std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs),
                                    Pipeline::Stage{});
-    runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2);
+    runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2, ropes);
   }
   // Nothing is held any more: all pages are free or kept.
   std::int64_t leaked() const {
@@ -276,6 +285,7 @@ struct Model {
     return pool->stats().pages_in_use;
   }
 
+  const std::vector<RopeTable> ropes;
   std::shared_ptr<Seen> seen = std::make_shared<Seen>();
   Store* store = nullptr;
   std::unique_ptr<PagePool> pool;

@@ -301,14 +301,49 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
 }
 
 TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
-  const std::vector<double> factors(kDims / 2, 2.0);
-  const Config c = scaled({{"rope_type", "longrope"}, {"short_factor", factors}, {"original_max_position_embeddings", 2048}});
-  expect_frequencies(c.ropes[0], [](int j) { return plain(j) / 2; });
-  EXPECT_FLOAT_EQ(c.ropes[0].magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(2048.0))));
-  EXPECT_EQ(c.n_ctx, 2048);
+  const std::vector<double> factors(kDims / 2, 2.0), wide(kDims / 2, 5.0);
+  for (const char* name : {"longrope", "su", "yarn"}) {  // what Phi-3 has called it
+    const Config c = scaled(
+        {{"type", name}, {"short_factor", factors}, {"long_factor", wide}, {"original_max_position_embeddings", 2048}});
+    RopeTable rope = c.ropes[0];
+    expect_frequencies(rope, [](int j) { return plain(j) / 2; });
+    EXPECT_FLOAT_EQ(rope.magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(2048.0))));
+    EXPECT_EQ(rope.original, 2048);
+    EXPECT_EQ(c.n_ctx, 8192);
+    EXPECT_TRUE(c.notes.empty());
+    rope.inv_freq = rope.long_inv_freq;
+    expect_frequencies(rope, [](int j) { return plain(j) / 5; });
+  }
+  // All of the context is original: no others are needed.
+  const Config whole = scaled({{"rope_type", "longrope"}, {"short_factor", factors}, {"original_max_position_embeddings", 8192}});
+  EXPECT_EQ(whole.ropes[0].stage(8192), 0);
+  EXPECT_TRUE(whole.ropes[0].long_inv_freq.empty());
   const Config gguf = scaled_gguf({{"llama.rope.scaling.type", "longrope"}, {"llama.rope.scaling.attn_factor", 1.25}});
   expect_frequencies(gguf.ropes[0], plain);
   EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, 1.25f);
+}
+
+TEST(RopeScaling, Dynamic) {  // transformers' formula, by the length of each text
+  const Config c = scaled({{"rope_type", "dynamic"}, {"factor", 3.0}});
+  const RopeTable& rope = c.ropes[0];
+  expect_frequencies(rope, plain);
+  EXPECT_EQ(rope.original, 8192);
+  EXPECT_EQ(c.n_ctx, 3 * 8192);
+  EXPECT_EQ(rope.stage(8192), 0);
+  RopeFrequencies frequencies(rope);
+  for (const std::int64_t length : {8193, 12000, 24576}) {
+    EXPECT_EQ(rope.stage(length), length);
+    const double stretch = 3.0 * static_cast<double>(length) / 8192 - 2, power = kDims / (kDims - 2.0);
+    const auto found = frequencies.of(length);
+    for (int j = 0; j < kDims / 2; ++j) {
+      const double expected = plain(j) * std::pow(stretch, -power * 2 * j / kDims);
+      EXPECT_NEAR(found[static_cast<std::size_t>(j)] / expected, 1, 1e-5) << length << ", " << j;
+    }
+  }
+  EXPECT_EQ(frequencies.of(100).data(), rope.inv_freq.data());
+  const Config alpha = scaled({{"type", "dynamic"}, {"factor", 3.0}, {"alpha", 1000.0}});  // Hunyuan's is not dynamic
+  EXPECT_EQ(alpha.ropes[0].original, 0);
+  EXPECT_EQ(alpha.n_ctx, 8192);
 }
 
 TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for other numbers of heads

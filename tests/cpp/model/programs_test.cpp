@@ -101,17 +101,12 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   two.pooling = {PoolKind::cls, PoolKind::max};
   const Program pooled = body_program(two, 0, 2, Output::pooled);
   EXPECT_EQ(width(pooled, pooled.output), 2 * tiny::kHidden);
-  EXPECT_EQ(two.embedding_size(), 2 * tiny::kHidden);
+  EXPECT_EQ(two.vector_size(), 2 * tiny::kHidden);
   const auto pools = all<Pool>(pooled);
   ASSERT_EQ(pools.size(), 2u);
   EXPECT_EQ(pools[0].kind, PoolKind::cls);
   EXPECT_EQ(pools[1].kind, PoolKind::max);
   EXPECT_EQ(pools[1].out, (View{pooled.output, tiny::kHidden, tiny::kHidden}));
-
-  tiny::Model bare = tiny::make("bert");
-  bare.erase("bert.pooler.dense.weight");
-  bare.erase("bert.pooler.dense.bias");
-  EXPECT_TRUE(text(body_program(Loaded(bare).d, 0, 2, Output::classes)).ends_with("Norm Pool Linear"));
 
   const Loaded llama(tiny::make("llama"));
   const Program head = head_program(llama.d), scores = log_prob_program(llama.d);
@@ -122,6 +117,34 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   const Program top = top_program(llama.d);
   EXPECT_EQ(width(top, top.output), top_width(kTopLogits, top_masked(tiny::kVocab)));
   EXPECT_TRUE(all<Linear>(top)[0].precise);  // the logits are those of the head
+}
+
+TEST(Programs, AClassifierIsData) {
+  Loaded bert(tiny::make("bert"));
+  ClassifierHead& head = bert.d.config.classifier;
+  const auto classes = [&] { return body_program(bert.d, 0, 2, Output::classes); };
+  const std::string layers = text(body_program(bert.d, 0, 2, Output::tokens));
+  EXPECT_EQ(text(classes()), layers + " Pool Linear Linear");
+  head = {.pooling = PoolKind::last, .dense = true, .activation = Activation::gelu, .norm = true};  // where it stands: its weights are not read
+  EXPECT_EQ(text(classes()), layers + " Pool Linear Norm Linear");
+  EXPECT_EQ(all<Pool>(classes())[0].kind, PoolKind::last);
+  EXPECT_EQ(all<Linear>(classes()).end()[-2].activation, Activation::gelu);
+  head = {.pooling = PoolKind::mean, .late = true, .dense = true};
+  const Program late = classes();
+  EXPECT_EQ(text(late), layers + " Linear Linear Pool");
+  EXPECT_EQ(slot(late, all<Linear>(late).back().out.slot).rows, Rows::tokens);
+  EXPECT_EQ(slot(late, late.output).rows, Rows::segments);
+  EXPECT_EQ(width(late, late.output), tiny::kLabels);
+}
+
+TEST(Programs, AConvertedClassifierWithoutItsDenseLayerSaysSo) {
+  tiny::Model m = tiny::make("bert.gguf");
+  m.tensors.push_back({"cls.output.weight", {tiny::kLabels, tiny::kHidden}});
+  m.tensors.push_back({"cls.output.bias", {tiny::kLabels}});
+  const Loaded bare(m);
+  EXPECT_TRUE(text(body_program(bare.d, 0, 2, Output::classes)).ends_with("Norm Pool Linear"));
+  ASSERT_EQ(bare.d.notes.size(), 1u);
+  EXPECT_NE(bare.d.notes[0].find("no dense layer before it (cls.weight)"), std::string::npos) << bare.d.notes[0];
 }
 
 TEST(Programs, DetailsOfTheLayers) {

@@ -122,7 +122,8 @@ class Builder {
     c_.nmse_automatic = c_.computes_twice ? limit.at("automatic").get<double>() : limit.get<double>();
     if (j.contains("segments")) {
       for (const json& s : j.at("segments")) {
-        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, s.size() > 2 ? s.at(2).get<std::int32_t>() : 0});
+        const auto optional = [&](std::size_t i) { return s.size() > i ? s.at(i).get<std::int32_t>() : 0; };
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3)});
         c_.rows += c_.sequences.back().rows;
       }
     } else {
@@ -278,9 +279,16 @@ class Builder {
     const json& rope = j_.at("rope");
     Rope op{.x = x, .head_dim = number("head_dim")};
     const int dims = rope.at("dims");
-    for (int i = 0; i < dims / 2; ++i) {
-      op.table.inv_freq.push_back(static_cast<float>(std::pow(rope.at("base").get<double>(), -2.0 * i / dims)));
-    }
+    const auto frequencies = [&](const char* base) {
+      std::vector<float> list;
+      for (int i = 0; i < dims / 2; ++i) list.push_back(static_cast<float>(std::pow(rope.at(base).get<double>(), -2.0 * i / dims)));
+      return list;
+    };
+    op.table.inv_freq = frequencies("base");
+    op.table.original = rope.value("original", 0);
+    if (rope.contains("long_base")) op.table.long_inv_freq = frequencies("long_base");
+    op.table.base = rope.at("base");
+    op.table.growth = rope.value("growth", 0.0f);
     op.table.interleaved = rope.at("interleaved");
     op.table.magnitude = rope.at("magnitude");
     op.temperature = j_.value("temperature", 0.0f);
@@ -452,7 +460,7 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
   std::int32_t row = 0;
   for (const Sequence& s : c.sequences) {
     const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
-    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.prompt});
+    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt});
     row += s.rows;
   }
   return slice;
@@ -472,7 +480,7 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
   std::vector<float> turned;
   for (const Sequence& s : c.sequences) {
     if (s.past == 0) continue;
-    const Segment segment{0, s.past, 0, s.pages};
+    const Segment segment{0, s.past, 0, s.pages, s.length};
     turned.resize(s.past_in.size());
     store_->run(*workspace_, caches_.get(), {.rows = s.past, .segments = {&segment, 1}}, {s.past_in, turned}, Cancel());
   }
@@ -501,7 +509,7 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   std::vector<Segment> segments;
   std::int32_t row = 0;
   for (const Sequence& s : slice.sequences) {
-    segments.push_back({row, s.rows, s.past, s.pages, s.prompt});
+    segments.push_back({row, s.rows, s.past, s.pages, s.length, s.prompt});
     row += s.rows;
   }
   Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};

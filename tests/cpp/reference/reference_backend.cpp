@@ -108,7 +108,10 @@ class Run {
       : program_(program), weights_(weights), caches_(caches), batch_(batch) {
     for (const SlotShape& shape : program.slots) slots_.emplace_back(static_cast<std::size_t>(rows(shape.rows) * shape.width), 0.0);
     for (const Segment& s : batch.segments) {
-      for (std::int32_t i = 0; i < s.rows; ++i) positions_.push_back(s.past + i);
+      for (std::int32_t i = 0; i < s.rows; ++i) {
+        positions_.push_back(s.past + i);
+        lengths_.push_back(std::max(s.length, s.past + i + 1));
+      }
     }
     require(batch.segments.empty() || positions_.size() == static_cast<std::size_t>(batch.rows), "reference: the segments have ",
             positions_.size(), " rows, the batch ", batch.rows);
@@ -199,7 +202,7 @@ class Run {
   void operator()(const Rope& op) {
     for (std::int64_t r = 0; r < batch_.rows; ++r) {
       double* x = at(op.x, r);
-      for (std::int64_t head = 0; head < op.x.width; head += op.head_dim) turn(x + head, op.table, position(r));
+      for (std::int64_t head = 0; head < op.x.width; head += op.head_dim) turn(x + head, op.table, position(r), lengths_[static_cast<std::size_t>(r)]);
       if (op.temperature_length == 0) continue;
       const std::int64_t lengths = position(r) / op.temperature_length;
       for (std::int32_t c = 0; c < op.x.width; ++c) x[c] *= 1 + op.temperature * std::log(1 + static_cast<double>(lengths));
@@ -258,7 +261,7 @@ class Run {
 
   void operator()(const Pool& op) {
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const auto [first, count, past, pages, prompt] = batch_.segments[s];
+      const auto [first, count, past, pages, length, prompt] = batch_.segments[s];
       for (std::int64_t c = 0; c < op.out.width; ++c) {
         double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
         double weights = 0;
@@ -381,10 +384,18 @@ class Run {
     return value_of(op.bias, head * (2 * reach + 1) + bucket) - value_of(op.slopes, head) * static_cast<double>(std::abs(distance));
   }
 
-  static void turn(double* head, const RopeTable& rope, std::int64_t position) {
+  // Of a text of `length` tokens.
+  static double frequency(const RopeTable& rope, std::size_t j, std::int64_t length) {
+    if (rope.original == 0 || length <= rope.original) return rope.inv_freq[j];
+    if (!rope.long_inv_freq.empty()) return rope.long_inv_freq[j];
+    const double dims = 2.0 * static_cast<double>(rope.inv_freq.size()), growth = rope.growth;
+    const double stretch = growth * static_cast<double>(length) / static_cast<double>(rope.original) - (growth - 1);
+    return std::pow(rope.base * std::pow(stretch, dims / (dims - 2)), -2.0 * static_cast<double>(j) / dims);
+  }
+  static void turn(double* head, const RopeTable& rope, std::int64_t position, std::int64_t length) {
     const std::size_t pairs = rope.inv_freq.size();
     for (std::size_t j = 0; j < pairs; ++j) {
-      const double angle = static_cast<double>(position) * rope.inv_freq[j];
+      const double angle = static_cast<double>(position) * frequency(rope, j, length);
       const double cos = rope.magnitude * std::cos(angle), sin = rope.magnitude * std::sin(angle);
       double &a = head[rope.interleaved ? 2 * j : j], &b = head[rope.interleaved ? 2 * j + 1 : j + pairs];
       std::tie(a, b) = std::pair(a * cos - b * sin, a * sin + b * cos);
@@ -408,7 +419,7 @@ class Run {
   DoubleCaches* caches_;
   const Batch& batch_;
   std::vector<std::vector<double>> slots_;
-  std::vector<std::int64_t> positions_;
+  std::vector<std::int64_t> positions_, lengths_;  // of each row: its own, and what its text counts as
 };
 
 struct NoWorkspace : Workspace {};

@@ -1,0 +1,46 @@
+// ALBERT (Lan et al. 2020): one layer's weights for all layers, and narrow embeddings that are mapped.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"albert"}, kPrefixes[] = {"", "albert."};
+constexpr TensorName kNames[] = {
+    {token_embedding, "", "embeddings.word_embeddings"},
+    {position_embedding, "", "embeddings.position_embeddings"},
+    {type_embedding, "", "embeddings.token_type_embeddings"},
+    {embedding_norm, "", "embeddings.LayerNorm"},
+    {embedding_map, "", "encoder.embedding_hidden_mapping_in"},
+    {q, "", "encoder.albert_layer_groups.0.albert_layers.0.attention.query"},
+    {k, "", "encoder.albert_layer_groups.0.albert_layers.0.attention.key"},
+    {v, "", "encoder.albert_layer_groups.0.albert_layers.0.attention.value"},
+    {attn_out, "", "encoder.albert_layer_groups.0.albert_layers.0.attention.dense"},
+    {attn_residual_norm, "", "encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm"},
+    {up, "", "encoder.albert_layer_groups.0.albert_layers.0.ffn"},
+    {down, "", "encoder.albert_layer_groups.0.albert_layers.0.ffn_output"},
+    {ffn_residual_norm, "", "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm"},
+    {head_dense, "", "pooler"},
+    {classifier, "", "classifier"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = c.final_norm = false;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu_tanh});
+  for (const char* key : {"num_hidden_groups", "inner_group_num"}) {
+    if (const std::int64_t groups = read.integer("", key).value_or(1); groups != 1)
+      read.unsupported(key, " is ", groups, "; layers that differ are not run: 1 is needed");
+  }
+  make_bert_layers(c);
+  c.embedding_size = read.size("", "embedding_size", kMaxWidth, 128);
+}
+
+}  // namespace
+
+const Family albert{.name = "albert", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+
+}  // namespace pumice::model::families_in_files

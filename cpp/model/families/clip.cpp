@@ -1,0 +1,49 @@
+// The text half of CLIP (Radford et al. 2021): causal, norms before the branches. Its vector is the end token's row after the final norm,
+// projected into the space that texts and pictures share.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"clip_text_model", "clip"}, kPrefixes[] = {"text_model.", ""};
+constexpr TensorName kNames[] = {
+    {token_embedding, "", "embeddings.token_embedding"},
+    {position_embedding, "", "embeddings.position_embedding"},
+    {attn_norm, "", "encoder.layers.{}.layer_norm1"},
+    {q, "", "encoder.layers.{}.self_attn.q_proj"},
+    {k, "", "encoder.layers.{}.self_attn.k_proj"},
+    {v, "", "encoder.layers.{}.self_attn.v_proj"},
+    {attn_out, "", "encoder.layers.{}.self_attn.out_proj"},
+    {ffn_norm, "", "encoder.layers.{}.layer_norm2"},
+    {up, "", "encoder.layers.{}.mlp.fc1"},
+    {down, "", "encoder.layers.{}.mlp.fc2"},
+    {final_norm, "", "final_layer_norm"},
+    {projection, "", "text_projection"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = false;
+  c.learned_positions = c.norm_bias = c.projection = true;
+  read_sizes(read, c, {.n_ctx = 77, .eps = 1e-5, .activation = Activation::quick_gelu});
+  for (Layer& layer : c.layers) {
+    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
+    layer.feed_forward.gated = false;
+  }
+  c.pooling = PoolKind::last;
+  const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");
+  if (end == 2) {  // so old files say, which is wrong: the end token has the largest id
+    c.text_end = {.kind = TextEnd::largest};
+  } else {
+    c.text_end = {.kind = TextEnd::token, .id = static_cast<std::int32_t>(end)};
+  }
+}
+
+}  // namespace
+
+const Family clip{.name = "clip", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+
+}  // namespace pumice::model::families_in_files

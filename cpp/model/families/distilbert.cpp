@@ -1,0 +1,51 @@
+// DistilBERT (Sanh et al. 2019): BERT's layers without token types, under names of its own. Converters write it as GGUF architecture bert.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"distilbert"}, kPrefixes[] = {"", "distilbert."};
+constexpr KeyName kKeys[] = {{"hidden_size", "dim"},
+                             {"num_attention_heads", "n_heads"},
+                             {"num_hidden_layers", "n_layers"},
+                             {"intermediate_size", "hidden_dim"},
+                             {"hidden_act", "activation"}};
+constexpr TensorName kNames[] = {
+    {token_embedding, "", "embeddings.word_embeddings"},
+    {position_embedding, "", "embeddings.position_embeddings"},
+    {embedding_norm, "", "embeddings.LayerNorm"},
+    {q, "", "transformer.layer.{}.attention.q_lin"},
+    {k, "", "transformer.layer.{}.attention.k_lin"},
+    {v, "", "transformer.layer.{}.attention.v_lin"},
+    {attn_out, "", "transformer.layer.{}.attention.out_lin"},
+    {attn_residual_norm, "", "transformer.layer.{}.sa_layer_norm"},
+    {up, "", "transformer.layer.{}.ffn.lin1"},
+    {down, "", "transformer.layer.{}.ffn.lin2"},
+    {ffn_residual_norm, "", "transformer.layer.{}.output_layer_norm"},
+    {head_dense, "", "pre_classifier"},
+    {classifier, "", "classifier"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = c.final_norm = false;
+  c.learned_positions = c.embedding_norm = c.norm_bias = true;
+  c.classifier = {.dense = true, .activation = Activation::relu};
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  c.eps = 1e-12f;  // no key says it
+  make_bert_layers(c);
+}
+
+}  // namespace
+
+const Family distilbert{.name = "distilbert",
+                        .model_types = kTypes,
+                        .prefixes = kPrefixes,
+                        .names = kNames,
+                        .keys = kKeys,
+                        .configure = configure};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,36 @@
+// ELECTRA (Clark et al. 2020), its discriminator: BERT's layers; embeddings that are narrower are mapped.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"electra"}, kPrefixes[] = {"", "electra."};
+constexpr TensorName kNames[] = {{embedding_map, "", "embeddings_project"},
+                                 {head_dense, "", "classifier.dense"},
+                                 {classifier, "", "classifier.out_proj"}};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = c.final_norm = false;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = true;
+  c.classifier = {.dense = true, .activation = Activation::gelu};
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  refuse_decoders(read);
+  make_bert_layers(c);
+  const std::int32_t width = read.size("", "embedding_size", kMaxWidth, 128);
+  if (width != c.hidden_size) c.embedding_size = width;
+}
+
+}  // namespace
+
+const Family electra{.name = "electra",
+                     .model_types = kTypes,
+                     .prefixes = kPrefixes,
+                     .names = kNames,
+                     .more_names = names::kBert,
+                     .configure = configure};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,46 @@
+// MPNet (Song et al. 2020): RoBERTa's positions, no token types, and a learned bias on scores by the distance of query and key, T5's, which
+// all layers share.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"mpnet"}, kPrefixes[] = {"", "mpnet."};
+constexpr TensorName kNames[] = {
+    {token_embedding, "", "embeddings.word_embeddings"},
+    {position_embedding, "", "embeddings.position_embeddings"},
+    {embedding_norm, "", "embeddings.LayerNorm"},
+    {position_bias, "", "encoder.relative_attention_bias"},
+    {q, "", "encoder.layer.{}.attention.attn.q"},
+    {k, "", "encoder.layer.{}.attention.attn.k"},
+    {v, "", "encoder.layer.{}.attention.attn.v"},
+    {attn_out, "", "encoder.layer.{}.attention.attn.o"},
+    {attn_residual_norm, "", "encoder.layer.{}.attention.LayerNorm"},
+    {up, "", "encoder.layer.{}.intermediate.dense"},
+    {down, "", "encoder.layer.{}.output.dense"},
+    {ffn_residual_norm, "", "encoder.layer.{}.output.LayerNorm"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = c.final_norm = false;
+  c.learned_positions = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.position_offset = position_after_padding(read, c);
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  make_bert_layers(c);
+  read_position_buckets(read, c, {.count = 32, .max_distance = 128});
+}
+
+}  // namespace
+
+const Family mpnet{.name = "mpnet",
+                   .model_types = kTypes,
+                   .prefixes = kPrefixes,
+                   .names = kNames,
+                   .more_names = names::kRobertaHead,
+                   .configure = configure};
+
+}  // namespace pumice::model::families_in_files

@@ -1,0 +1,30 @@
+// RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020), XLM-R (Conneau et al. 2020): BERT's layers, positions counted from the padding
+// token's id, one row of token types that every token gets. Converters write them as GGUF architecture bert.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files {
+namespace {
+
+constexpr std::string_view kTypes[] = {"roberta", "camembert", "xlm-roberta"}, kPrefixes[] = {"", "roberta."};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = c.final_norm = false;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.position_offset = position_after_padding(read, c);
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  refuse_decoders(read);
+  make_bert_layers(c);
+}
+
+}  // namespace
+
+const Family roberta{.name = "roberta",
+                     .model_types = kTypes,
+                     .prefixes = kPrefixes,
+                     .names = names::kBert,
+                     .more_names = names::kRobertaHead,
+                     .configure = configure};
+
+}  // namespace pumice::model::families_in_files
