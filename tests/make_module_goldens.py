@@ -93,7 +93,8 @@ def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
         config = transformers.Qwen3Config(
             **size, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=kind == "Qwen3Model", **more
         )
-        fast.chat_template = TEMPLATE
+        if kind == "Qwen3ForCausalLM":  # an embedder with a template would have it written around every text
+            fast.chat_template = TEMPLATE
     getattr(transformers, kind)(config).save_pretrained(folder)
     fast.save_pretrained(folder)
     return str(folder)
