@@ -426,7 +426,7 @@ void rows_table(const Settings& settings) {
     row(settings, label("quantize", n), 5.4 * static_cast<double>(n), 0, [=] { k.quantize(a, n, 1, 0, q); });
     row(settings, label("quantize_fixed", n), 6.125 * static_cast<double>(n), 0, [=] { k.quantize_fixed(a, n, 1, 0, f); });
   }
-  row(settings, "pool mean, 32 rows of 384", 4.0 * 33 * 384, 0, [=] { k.pool(a, 384, 32, 384, PoolKind::mean, c); });
+  row(settings, "pool mean, 32 rows of 384", 4.0 * 33 * 384, 0, [=] { k.pool(a, 384, 0, 32, 384, PoolKind::mean, c); });
   for (const std::int64_t n : {49152, 128256}) {
     volatile double sink = 0;
     row(settings, label("log_sum_exp", n), 4.0 * static_cast<double>(n), 0, [&, n] { sink = k.log_sum_exp(a, n); });

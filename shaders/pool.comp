@@ -24,9 +24,10 @@ void main() {
   if (group() >= p.groups) return;
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
-  const uint first = meta[p.segments_at + segment * kSegmentWords], rows = meta[p.segments_at + segment * kSegmentWords + 1];
+  const uint at = p.segments_at + segment * kSegmentWords, first = meta[at], rows = meta[at + 1], prompt = meta[at + 4];
   // Rows of the segment that are bound; cls and last look at one of all.
-  const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first, wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows;
+  const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first + prompt;
+  const uint wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows - prompt;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
   if (begin >= end) return;  // the whole group
 
@@ -42,10 +43,10 @@ void main() {
   const uint out_at = p.out_at + segment * p.out_stride + col;
   if (begin > wanted_first) value = both(y[out_at], value);
   if (end == wanted_first + wanted_rows) {
-    const float n = float(rows);
+    const float n = float(rows - prompt);
     if (KIND == kPoolMean) value /= n;
     if (KIND == kPoolMeanSqrtLen) value /= sqrt(n);
-    if (KIND == kPoolWeightedMean) value /= n * (n + 1) / 2;
+    if (KIND == kPoolWeightedMean) value /= n * float(rows + prompt + 1) / 2;
   }
   y[out_at] = value;
 }

@@ -34,7 +34,8 @@ norm: without a weight where that is false.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
-segments: [past, rows] or [past, rows, length]. Pages are numbered from the last page of the last segment backwards.
+segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
+backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
@@ -309,6 +310,16 @@ def pools() -> list[Case]:
     ]
 
 
+def pools_behind_prompts() -> list[Case]:
+    kinds = ["mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"]
+    lengths = [[[0, 5, 0, 4], [0, 2, 0, 0], [0, 33, 0, 1]], [[0, 1000, 0, 300], [0, 257, 0, 256]]]
+    return [
+        {"op": "pool", "kind": kind, "width": [17, 384][s], "segments": segments, "pad": PADS[s], "nmse": EXACT}
+        for kind in kinds
+        for s, segments in enumerate(lengths)
+    ]
+
+
 def log_probs() -> list[Case]:
     return [
         {"op": "log_prob", "width": width, "tokens": tokens, "spread": spread, "pad": 0, "nmse": EXACT, "floor": 0.1}
@@ -529,6 +540,7 @@ def main() -> None:
         + stretched()
         + scaled()
         + plain_norms()
+        + pools_behind_prompts()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -14,6 +14,7 @@ struct Segment {
   std::int32_t first = 0, rows = 0, past = 0;
   std::span<const std::int32_t> pages;
   std::int32_t length = 0;  // tokens of its text: position i turns as in one of max(length, i + 1) (RopeTable::original)
+  std::int32_t prompt = 0;  // of its first rows: Pool leaves so many out, fewer than `rows`
 };
 
 struct Batch {

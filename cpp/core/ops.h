@@ -176,7 +176,7 @@ struct Select {
   static constexpr std::string_view kName = "Select";
   View in, out;
 };
-// out: one row per segment.
+// out: one row per segment, of its rows behind Segment::prompt; weighted_mean by their number in the whole segment, from 1 on.
 struct Pool {
   static constexpr std::string_view kName = "Pool";
   View in, out;

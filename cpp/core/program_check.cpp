@@ -368,6 +368,8 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
                   segment.length >= 0,
               in, "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, ", length ", segment.length,
               " follows row ", next);
+      require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ",
+              segment.prompt);
       next += segment.rows;
     }
     require(next == batch.rows, in, "segments cover ", next, " of ", batch.rows, " rows");

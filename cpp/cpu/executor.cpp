@@ -763,7 +763,8 @@ class BatchRun final : public Job {
     const Range segments = task_rows(index);
     for (std::int64_t i = segments.first; i < segments.first + segments.count; ++i) {
       const Segment& segment = batch_.segments[static_cast<std::size_t>(i)];
-      kernels_.rows.pool(row(s.in, segment.first), stride(s.in), segment.rows, s.in.width, s.kind, row(s.out, i));
+      kernels_.rows.pool(row(s.in, segment.first), stride(s.in), segment.prompt, segment.rows, s.in.width, s.kind,
+                         row(s.out, i));
     }
   }
 

@@ -157,7 +157,8 @@ struct RowKernels {
   // `chunks` partials, `stride` floats apart, to head_dim normalised values.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int head_dim, float* out);
   // One segment of `rows` rows to one row.
-  void (*pool)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
+  // Of rows [prompt, rows).
+  void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);
 };
 

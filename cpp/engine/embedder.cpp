@@ -30,6 +30,8 @@ void check(const Runtime& runtime, const Texts& texts) {
     require(texts.offsets[i + 1] <= texts.offsets.back(), "offsets are not ascending at text ", i);
     if (length(texts, i) > runtime.n_ctx)
       fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
+    require(texts.prompt >= 0 && texts.prompt < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, and a prompt of ", texts.prompt,
+            " leaves none to pool");
     const auto first = static_cast<std::size_t>(texts.offsets[i]), size = static_cast<std::size_t>(length(texts, i));
     runtime.check_ids(texts.ids.subspan(first, size), "text", i);
     if (texts.types.empty()) continue;
@@ -88,8 +90,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   scratch.segments.clear();
   for (const std::int64_t text : members) {
     const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
-    const auto rows = static_cast<std::int32_t>(size);
-    scratch.segments.push_back({.first = static_cast<std::int32_t>(scratch.ids.size()), .rows = rows, .length = rows});
+    const auto first = static_cast<std::int32_t>(scratch.ids.size()), rows = static_cast<std::int32_t>(size);
+    scratch.segments.push_back({.first = first, .rows = rows, .length = rows, .prompt = texts.prompt});
     const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
       if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
     };
@@ -174,7 +176,7 @@ class EndedTexts {
       }
       offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
     }
-    texts_ = {.ids = ids_, .offsets = offsets_, .types = types_};
+    texts_ = {.ids = ids_, .offsets = offsets_, .types = types_, .prompt = texts_.prompt};
   }
   const Texts& get() const { return texts_; }
 
@@ -197,6 +199,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
+  check(runtime, texts);  // one whose end is in its prompt has nothing left to pool
   const std::size_t count = texts.offsets.size() - 1;
   require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(),
           " values; asked for: ", d);

@@ -15,6 +15,7 @@ struct Texts {
   std::span<const std::int32_t> ids;
   std::span<const std::int64_t> offsets;  // one more than texts, ascending
   std::span<const std::int32_t> types;
+  std::int32_t prompt = 0;  // of the first tokens of each text: pooling leaves so many out
 };
 
 using TextsDone = std::function<void(std::int64_t)>;  // called on the calling thread

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/backend.h"
+#include "model/modules.h"
 
 namespace pumice::engine {
 
@@ -21,7 +23,9 @@ struct LoadOptions {
   std::optional<std::uint64_t> kv_budget;  // bytes
   Compute compute = Compute::automatic;
   int threads = 0;
-  std::optional<PoolKind> pooling;
+  std::vector<PoolKind> pooling;           // side by side; empty: what the file says, else last of decoders and mean
+  std::vector<model::ModuleSpec> modules;  // behind the layers, in order
+  std::vector<std::int32_t> score_ids;     // a causal reranker: ids whose logits at the last token are its labels
   std::string task;  // whose adapters are merged; empty: not said
 };
 

@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <system_error>
 #include <thread>
 
@@ -25,7 +28,16 @@ PoolKind usual_pooling(const model::Description& d) {
   return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean;
 }
 
-// What each device must hold: its layers, the embedding on the first, the head, the projection and the classifier on the last.
+model::Description describe(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
+  model::Description d = model::describe(std::move(file), options.quantize, options.compute, options.task);
+  std::vector<PoolKind> pooling = options.pooling;
+  if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
+  model::add_modules(d, pooling, options.modules);
+  if (!options.score_ids.empty()) model::add_score(d, options.score_ids);
+  return d;
+}
+
+// What each device must hold: its layers, the embedding on the first; the head, the projection, modules and the classifier on the last.
 std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
   const std::size_t count = d.weights.matrices.size();
   std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
@@ -39,7 +51,7 @@ std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, c
     const Program program = model::body_program(d, placement.stages.back().first, d.config.layers.size(), output);
     last = merge(last, model::used_matrices(program, d.weights));
   };
-  if (!d.config.has_head) also(Output::pooled);
+  if (!d.config.has_head || !d.modules.empty()) also(Output::pooled);
   if (d.labels > 0) also(Output::classes);
   return used;
 }
@@ -83,6 +95,41 @@ class Foresight {
   std::jthread thread_;  // ends before done_ does
 };
 
+// The softmax of each query's scores, as Attend says (core/ops.h): rows of `rows` hold its views q and k.
+void attention_weights(const Attend& a, const Weights& weights, std::span<const float> rows, std::int64_t width, std::int64_t n,
+                       std::span<float> out, const Cancel& cancel) {
+  const std::int64_t heads = a.q.width / a.head_dim, group = heads / a.kv_heads;
+  const auto values = [&](VectorId id) -> const float* {
+    return id == VectorId::none ? nullptr : weights.vectors[static_cast<std::size_t>(id)].values.data();
+  };
+  const float *bias = values(a.bias), *slopes = values(a.slopes);
+  std::vector<double> scores(static_cast<std::size_t>(n));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (i % 64 == 0) cancel.check();
+      const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, i - a.window + (a.causal ? 1 : 0)) : 0;
+      const std::int64_t last = a.causal ? i : a.window > 0 ? std::min(n - 1, i + a.window) : n - 1;
+      const float* q = rows.data() + i * width + a.q.col + head * a.head_dim;
+      double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (std::int64_t j = first; j <= last; ++j) {
+        const float* k = rows.data() + j * width + a.k.col + head / group * a.head_dim;
+        double score = 0;
+        for (std::int32_t c = 0; c < a.head_dim; ++c) score += static_cast<double>(q[c]) * k[c];
+        score *= a.scale;
+        if (a.softcap > 0) score = a.softcap * std::tanh(score / a.softcap);
+        if (bias) score += bias[head * (2 * a.reach + 1) + std::clamp<std::int64_t>(j - i, -a.reach, a.reach) + a.reach];
+        if (slopes) score -= static_cast<double>(slopes[head]) * static_cast<double>(std::abs(i - j));
+        scores[static_cast<std::size_t>(j)] = score;
+        largest = std::max(largest, score);
+      }
+      for (std::int64_t j = first; j <= last; ++j) sum += scores[static_cast<std::size_t>(j)] = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      float* to = out.data() + (head * n + i) * n;
+      std::fill_n(to, n, 0.0f);
+      for (std::int64_t j = first; j <= last; ++j) to[j] = static_cast<float>(scores[static_cast<std::size_t>(j)] / sum);
+    }
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
@@ -92,14 +139,14 @@ std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file,
 
 std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                       const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute, options.task)));
+  std::shared_ptr<Model> m(new Model(file, describe(file, options)));
   m->load(place(m->description_, devices, options), options, progress, cancel);
   return m;
 }
 
 std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                       const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, model::describe(file, options.quantize, options.compute, options.task)));
+  std::shared_ptr<Model> m(new Model(file, describe(file, options)));
   m->load(place_evenly(m->description_, backends, options), options, progress, cancel);
   return m;
 }
@@ -107,7 +154,6 @@ std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>
 void Model::load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
   if (placement.problem) throw *placement.problem;
   placement_ = std::move(placement);
-  pooling_ = options.pooling.value_or(description_.config.pooling.value_or(usual_pooling(description_)));
 
   const auto used = matrices_by_device(description_, placement_);
   const Foresight foresight(description_, placement_, options.compute);
@@ -164,7 +210,7 @@ Pipeline::Stage Model::build_stage(std::size_t device, Program program, const Ca
 Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
   for (const StagePlan& plan : placement_.stages) {
-    body.push_back(build_stage(plan.device, model::body_program(description_, plan.first, plan.last, output, pooling_), cancel));
+    body.push_back(build_stage(plan.device, model::body_program(description_, plan.first, plan.last, output), cancel));
   }
   Pipeline::Stage head{}, log_probs{}, top{};
   if (output == Output::selected) {
@@ -184,6 +230,36 @@ Pipeline Model::build_layers(const Cancel& cancel) const {
       body.push_back(build_stage(plan.device, model::layer_program(description_, layer), cancel));
   }
   return Pipeline(backends(), std::move(body), {}, {}, {});
+}
+
+Pipeline Model::build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const {
+  std::vector<Pipeline::Stage> body;
+  body.push_back(build_stage(placement_.stages.front().device, model::body_program(description_, 0, 0, Output::hidden), cancel));
+  for (const StagePlan& plan : placement_.stages) {
+    for (std::size_t i = plan.first; i < std::min(plan.last, layer); ++i)
+      body.push_back(build_stage(plan.device, model::layer_program(description_, i), cancel));
+    if (plan.first <= layer && layer < plan.last)
+      body.push_back(build_stage(plan.device, model::query_program(description_, layer, attend), cancel));
+  }
+  return Pipeline(backends(), std::move(body), {}, {}, {});
+}
+
+void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const {
+  const auto n = static_cast<std::int64_t>(ids.size());
+  require(layer < description_.config.layers.size(), "layer ", layer, " is not 0 to ", description_.config.layers.size() - 1);
+  require(n > 0, "attentions: there are no ids");
+  if (n > placement_.n_ctx) fail(ErrorKind::context_length, "attentions: ", n, " tokens; this model takes ", placement_.n_ctx);
+  Attend attend;
+  const Pipeline pipeline = build_queries(layer, attend, cancel);
+  const std::int64_t heads = attend.q.width / attend.head_dim;
+  require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
+  for (const std::int32_t id : ids) require(id >= 0 && id < description_.vocab_size, "id ", id, " is no token of this model");
+  const auto count = static_cast<std::int32_t>(n);
+  const Segment segment{.first = 0, .rows = count, .length = count};
+  std::vector<float> rows(static_cast<std::size_t>(n * pipeline.hidden_size()));
+  const auto lane = pipeline.lane(Crew::team);
+  pipeline.body(*lane, nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
+  attention_weights(attend, description_.weights, rows, pipeline.hidden_size(), n, out, cancel);
 }
 
 std::vector<std::shared_ptr<Backend>> Model::backends() const {
@@ -241,7 +317,7 @@ Runtime& Model::classes() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(model::describe(std::move(file), options.quantize, options.compute, options.task), open_devices(options), options);
+  return place(describe(std::move(file), options), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

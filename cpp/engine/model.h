@@ -33,7 +33,6 @@ class Model {
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
-  PoolKind pooling() const { return pooling_; }
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
 
@@ -43,6 +42,10 @@ class Model {
   Runtime& pooled() const;
   Runtime& tokens() const;
   Runtime& classes() const;
+
+  // What each token of a text looks at in a layer (0 is the first): the softmax of its scores, heads x ids x ids, computed in double from the
+  // queries and keys that the layer makes. `out` has that many values.
+  void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
 
   // The rows of a text after each of the asked layers, without caches: 0 is what the first layer reads, n what the n-th gives, the last one
   // after the final norm where the model has one. `out`: layers x ids x hidden_size.
@@ -63,6 +66,7 @@ class Model {
   std::vector<std::shared_ptr<Backend>> backends() const;
   Pipeline::Stage build_stage(std::size_t device, Program program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
+  Pipeline build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const;  // the model up to a layer's attention
   Pipeline build_layers(const Cancel& cancel) const;  // a stage for the embedding, and one for each layer
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
@@ -71,7 +75,6 @@ class Model {
   std::shared_ptr<const files::ModelFile> file_;
   model::Description description_;
   Placement placement_;
-  PoolKind pooling_ = PoolKind::mean;
   Compute compute_ = Compute::automatic;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
   std::unique_ptr<PagePool> pages_;

@@ -44,7 +44,7 @@ struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
   std::uint64_t free = 0;  // bytes that may be taken
-  Cost embedding, head, classifier;
+  Cost embedding, head, modules, classifier;
   std::vector<Cost> layers;
 };
 
@@ -65,7 +65,7 @@ class Planner {
     require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx,
             " positions");
     generates_ = d.config.has_head;
-    p_.encodes_first = !generates_ || options.pooling || d.config.pooling;
+    p_.encodes_first = !generates_ || !options.pooling.empty() || d.config.pooling;
     tied_ = generates_ && d.global(Role::head).matrix == d.global(Role::token_embedding).matrix;
   }
 
@@ -121,10 +121,8 @@ class Planner {
 
   Program embedding_program() const { return model::body_program(d_, 0, 0, Output::hidden); }
   Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
-  bool has_classifier() const { return d_.labels > 0 || d_.global(Role::projection).present(); }
-  Program classes_program() const {
-    return model::body_program(d_, layers_ - 1, layers_, d_.labels > 0 ? Output::classes : Output::pooled);
-  }
+  bool has_modules() const { return !d_.modules.empty() || d_.global(Role::projection).present(); }
+  Program end_program(Output output) const { return model::body_program(d_, layers_ - 1, layers_, output); }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
@@ -134,11 +132,14 @@ class Planner {
     };
     parts.embedding = cost(embedding_program(), rows_);
     for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
-    if (has_classifier()) {
-      parts.classifier = cost(classes_program(), rows_);
-      parts.classifier.weights = less(parts.classifier.weights, parts.layers.back().weights);
-      parts.classifier.page = 0;
-    }
+    const auto behind_layers = [&](Output output) {
+      Cost end = cost(end_program(output), rows_);
+      end.weights = less(end.weights, parts.layers.back().weights);
+      end.page = 0;
+      return end;
+    };
+    if (has_modules()) parts.modules = behind_layers(Output::pooled);
+    if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
     parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
     if (generates_) parts.head = head_cost(*backend);
     return parts;
@@ -180,7 +181,7 @@ class Planner {
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer));
-    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), parts.classifier);
+    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
     return sum;
   }
 
@@ -279,7 +280,8 @@ class Planner {
     }
     if (last != layers_) return;
     if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
-    if (has_classifier()) row(d_.labels > 0 ? "classifier" : "projection", parts.classifier, classes_program());
+    if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end_program(Output::pooled));
+    if (d_.labels > 0) row("classifier", parts.classifier, end_program(Output::classes));
   }
   static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
 

@@ -19,7 +19,7 @@
 namespace pumice::engine {
 
 struct PlacementRow {
-  std::string name;    // "embedding", "layer 0", ..., "head", "classifier"
+  std::string name;    // "embedding", "layer 0", ..., "head", "modules", "classifier"
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; a tied head costs nothing again
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions

@@ -138,7 +138,18 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
     const bool shard = part_name(name, kSafetensors) && Folder(folder).has(kIndex);
     return open_safetensors(path, Folder(folder), shard ? "" : name);
   };
-  std::shared_ptr<ModelFile> model(new ModelFile(opened()));
+  return finish(opened(), path);
+}
+
+std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path) {
+  ModelFile model;
+  model.kind_ = Kind::safetensors;
+  model.tensors_ = model.add_safetensors(File::open(path));
+  return finish(std::move(model), path);
+}
+
+std::shared_ptr<const ModelFile> ModelFile::finish(ModelFile opened, const std::string& path) {
+  std::shared_ptr<ModelFile> model(new ModelFile(std::move(opened)));
   model->path_ = path;
   model->index_names();
   if (model->tensors_.empty()) {
@@ -218,20 +229,12 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
   model.json_text_ = config.read_all(kMaxConfigBytes);
   model.metadata_ = Metadata(config.path(), parse_config(config.path(), model.json_text_));
 
-  const auto add_file = [&](File file) -> std::vector<TensorInfo> {
-    if (const auto* other = known_other(beginning(file))) {
-      fail_at(ErrorKind::model_format, file.path(), "", 0, "is not a safetensors file but ", other->meaning);
-    }
-    auto tensors = read_safetensors_header(file, static_cast<std::uint32_t>(model.files_.size()));
-    model.files_.push_back(std::move(file));
-    return tensors;
-  };
   if (!only_file.empty()) {
-    model.tensors_ = add_file(File::open(path));
+    model.tensors_ = model.add_safetensors(File::open(path));
     return model;
   }
   if (folder.has(kModel)) {
-    model.tensors_ = add_file(folder.open(kModel));
+    model.tensors_ = model.add_safetensors(folder.open(kModel));
     return model;
   }
   if (!folder.has(kIndex)) fail_no_model(folder, "model.safetensors or model.safetensors.index.json");
@@ -246,7 +249,7 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
   }
   for (const auto& [shard, announced] : tensors_in) {
     std::uint64_t found = 0;
-    for (TensorInfo& tensor : add_file(folder.open(std::string(shard)))) {
+    for (TensorInfo& tensor : model.add_safetensors(folder.open(std::string(shard)))) {
       const auto entry = shard_of.find(tensor.name);
       if (entry == shard_of.end() || entry->second != shard) continue;  // the index says what belongs to the model
       model.tensors_.push_back(std::move(tensor));
@@ -262,6 +265,15 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
     }
   }
   return model;
+}
+
+std::vector<TensorInfo> ModelFile::add_safetensors(File file) {
+  if (const auto* other = known_other(beginning(file))) {
+    fail_at(ErrorKind::model_format, file.path(), "", 0, "is not a safetensors file but ", other->meaning);
+  }
+  auto tensors = read_safetensors_header(file, static_cast<std::uint32_t>(files_.size()));
+  files_.push_back(std::move(file));
+  return tensors;
 }
 
 void ModelFile::index_names() {

@@ -25,6 +25,8 @@ class ModelFile {
   // Throws io (cannot be opened or read), model_format (not sound: file, field and offset say where), unsupported_model (sound, but
   // of a version or byte order that is not read).
   static std::shared_ptr<const ModelFile> open(const std::string& path);
+  // A .safetensors file by itself, whose configuration the caller knows: there is no metadata. Throws as open() does.
+  static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
   const std::string& path() const { return path_; }  // as given
   Kind kind() const { return kind_; }
@@ -59,6 +61,8 @@ class ModelFile {
   ModelFile() = default;
   static ModelFile open_gguf(const std::string& path, File file);
   static ModelFile open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file);
+  static std::shared_ptr<const ModelFile> finish(ModelFile opened, const std::string& path);
+  std::vector<TensorInfo> add_safetensors(File file);
   void index_names();  // fills by_name_; throws when a name comes twice
 
   std::string path_;

@@ -45,7 +45,7 @@ class Builder {
   void scale(View in, View out, float by) { program_.ops.push_back(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
   void embed();                                        // ids to x_
-  void finish_body(Output output, PoolKind pooling);   // x_ to what the body gives
+  void finish_body(Output output, bool with_modules);  // x_ to what the body gives
 
   // The row before a layer: hidden columns; keys, then values, of each layer before whose are read from there on; LayerInputs of the layers
   // from there on.
@@ -73,9 +73,12 @@ class Builder {
   std::vector<std::size_t> read_beyond(std::size_t border) const;
   bool read_in(std::size_t layer, std::size_t first, std::size_t last) const;
   void give(const View& out) { program_.output = out.slot; }
-  View pool(View in, PoolKind kind);
-  View projected(View row);
+  View pool(View in, const std::vector<PoolKind>& kinds);
+  View projected(View pooled);
+  View modules(View x, bool on_tokens);
+  void dense(const Module& m, View x, View out);
   View classify();
+  View score();
 
   View inputs_;  // LayerInputs of the layers from first_input_ on
   std::size_t first_input_ = 0;

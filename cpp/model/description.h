@@ -24,6 +24,17 @@ struct Parameter {
 
 using Parameters = std::array<Parameter, kRoles>;
 
+// One of what sentence-transformers puts behind the layers: a small matrix or a norm, on pooled rows, or on token rows before they are pooled.
+enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
+struct Module {
+  ModuleKind kind = ModuleKind::dense;
+  bool on_tokens = false;
+  std::int32_t width = 0;      // of what it gives
+  Parameter weight, shortcut;  // dense: out = activation(weight in) (+ shortcut in, or + in)
+  Activation activation = Activation::none;
+  bool residual = false;
+};
+
 struct Description {
   Config config;
   Weights weights;
@@ -32,6 +43,9 @@ struct Description {
   VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
   VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
   std::int32_t position_reach = 0;
+  std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
+  std::vector<Module> modules;
+  Parameter score;                  // rows of the head that a reranker reads at the last token; they are its labels
   std::int32_t vocab_size = 0;      // rows of the token embedding
   std::int32_t labels = 0;          // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
@@ -39,9 +53,17 @@ struct Description {
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
-  std::int64_t vector_size() const {  // of a pooled row
+  std::int32_t row_size() const {  // of a token's row behind its modules
+    std::int32_t width = config.hidden_size;
+    for (const Module& m : modules) width = m.on_tokens ? m.width : width;
+    return width;
+  }
+  std::int64_t pooled_size() const {  // of a pooled row: each kind of pooling has its part, projected where the model does that
     const MatrixId projection = global(Role::projection).matrix;
-    return projection == MatrixId::none ? config.hidden_size : matrix(projection).rows;
+    return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
+  }
+  std::int64_t vector_size() const {  // of a pooled row behind its modules
+    return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
   // The one value of a vector of one.

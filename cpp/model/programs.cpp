@@ -14,14 +14,14 @@ class Body : public Builder {
   using Builder::Builder;
 
   // `from_ids`: begins with the embedding, where the first layer is the model's first.
-  Program build(std::size_t first, std::size_t last, Output output, PoolKind pooling, bool from_ids = true) {
+  Program build(std::size_t first, std::size_t last, Output output, bool from_ids = true) {
     cached_ = c_.keeps_past() && (output == Output::hidden || output == Output::selected);
     last_ = last;
     const bool embeds = first == 0 && from_ids;
     make_slots(embeds ? c_.hidden_size : row_width(first));
     if (embeds) embed(); else take_row(first);
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
-    finish_body(last == c_.layers.size() ? output : Output::hidden, pooling);
+    finish_body(last == c_.layers.size() ? output : Output::hidden, from_ids);
     return std::move(program_);
   }
 
@@ -182,12 +182,23 @@ class Body : public Builder {
 
 }  // namespace
 
-Program body_program(const Description& d, std::size_t first, std::size_t last, Output output, PoolKind pooling) {
-  return Body(d, str("layers ", first, " to ", last)).build(first, last, output, pooling);
+Program body_program(const Description& d, std::size_t first, std::size_t last, Output output) {
+  return Body(d, str("layers ", first, " to ", last)).build(first, last, output);
 }
 
 Program layer_program(const Description& d, std::size_t layer) {
-  return Body(d, str("layer ", layer)).build(layer, layer + 1, Output::tokens, PoolKind::mean, false);
+  return Body(d, str("layer ", layer)).build(layer, layer + 1, Output::tokens, false);
+}
+
+Program query_program(const Description& d, std::size_t layer, Attend& attend) {
+  Program program = layer_program(d, layer);
+  program.name = str("queries and keys of layer ", layer);
+  const auto at = std::ranges::find_if(program.ops, [](const Op& op) { return std::holds_alternative<Attend>(op); });
+  if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
+  attend = std::get<Attend>(*at);
+  program.output = attend.q.slot;
+  program.ops.erase(at, program.ops.end());
+  return program;
 }
 
 Program head_program(const Description& d) { return Builder(d, "head").head(Builder::Give::logits); }

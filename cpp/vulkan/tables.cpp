@@ -56,7 +56,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   const std::uint32_t at = here();
   for (const Segment& s : batch.segments) {
     words_.insert(words_.end(),
-                  {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u});
+                  {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u,
+                   static_cast<std::uint32_t>(s.prompt)});
   }
   return at;
 }

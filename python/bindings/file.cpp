@@ -21,6 +21,17 @@ py::str to_str(std::string_view bytes) {
   return py::reinterpret_steal<py::str>(text);
 }
 
+py::bytes read(const ModelFile& file, const std::string& name) {
+  const files::TensorInfo* tensor = file.find(name);
+  require(tensor != nullptr, file.path(), " has no tensor ", name);
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(tensor->bytes));
+  if (!bytes) throw py::error_already_set();
+  const auto result = py::reinterpret_steal<py::bytes>(bytes);
+  auto* to = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
+  interruptible([&](const Cancel&) { file.read(*tensor, 0, tensor->bytes, to); });
+  return result;
+}
+
 template <class T>
 py::array_t<T> to_array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
@@ -73,6 +84,12 @@ py::list tensors(const ModelFile& file) {
 
 }  // namespace
 
+std::string file_name(const py::str& name) {
+  PyObject* bytes = nullptr;  // a file's name is bytes, which Python spells with surrogates where they are no UTF-8
+  if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
+  return py::reinterpret_steal<py::bytes>(bytes);
+}
+
 void bind_files(py::module_& module) {
   py::class_<ModelFile, std::shared_ptr<ModelFile>>(module, "ModelFile")
       .def_property_readonly("path",
@@ -83,20 +100,23 @@ void bind_files(py::module_& module) {
       .def_property_readonly("tensors", &tensors)
       .def("metadata", &metadata)
       .def("get", &get, py::arg("key"))
+      .def("read", &read, py::arg("name"))
       .def("keys", [](const ModelFile& file) {
         py::list out;
         for (const auto& entry : file.metadata().entries()) out.append(to_str(entry.first));
         return out;
       });
-  module.def("open_file", [](const py::str& name) {
-    PyObject* bytes = nullptr;  // a file's name is bytes, which Python spells with surrogates where they are no UTF-8
-    if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
-    const std::string path = py::reinterpret_steal<py::bytes>(bytes);
-    prepare_arrays();
-    std::shared_ptr<const ModelFile> file;
-    interruptible([&](const Cancel&) { file = ModelFile::open(path); });
-    return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const
-  }, py::arg("path"));
+  const auto opens = [](std::shared_ptr<const ModelFile> (*open)(const std::string&)) {
+    return [open](const py::str& name) {
+      const std::string path = file_name(name);
+      prepare_arrays();
+      std::shared_ptr<const ModelFile> file;
+      interruptible([&](const Cancel&) { file = open(path); });
+      return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const
+    };
+  };
+  module.def("open_file", opens(&ModelFile::open), py::arg("path"));
+  module.def("open_weights", opens(&ModelFile::open_weights), py::arg("path"));
 }
 
 }  // namespace pumice::bindings

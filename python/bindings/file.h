@@ -2,8 +2,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace pumice::bindings {
 
 void bind_files(pybind11::module_& module);
+std::string file_name(const pybind11::str& name);  // as the system spells it
 
 }  // namespace pumice::bindings

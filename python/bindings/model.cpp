@@ -17,6 +17,7 @@
 #include "engine/generator.h"
 #include "engine/model.h"
 #include "engine/scorer.h"
+#include "file.h"
 #include "gil.h"
 #include "interruptible.h"
 
@@ -82,9 +83,22 @@ Format weight_format(const std::string& name) {
   return *format;
 }
 
+model::ModuleSpec module_spec(const py::dict& module) {
+  const auto get = [&]<class T>(const char* key, T otherwise) { return module.contains(key) ? module[key].cast<T>() : otherwise; };
+  return {.kind = model::module_from_name(module["kind"].cast<std::string>()),
+          .on_tokens = get("on_tokens", false),
+          .file = file_name(get("file", py::str())),
+          .in = get("in_features", std::int64_t{0}),
+          .out = get("out_features", std::int64_t{0}),
+          .bias = get("bias", false),
+          .residual = get("residual", false),
+          .activation = model::activation_from_name(get("activation", std::string("none")))};
+}
+
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
                          std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
-                         const std::string& compute, std::optional<std::int64_t> threads, const std::optional<std::string>& pooling,
+                         const std::string& compute, std::optional<std::int64_t> threads, const std::vector<std::string>& pooling,
+                         const std::vector<py::dict>& modules, const std::vector<std::int32_t>& score_ids,
                          const std::optional<std::string>& task) {
   LoadOptions options;
   options.device = device;
@@ -101,7 +115,9 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
     require(*threads >= 1 && *threads <= 1024, "threads is ", *threads, "; it must lie between 1 and 1024");
     options.threads = static_cast<int>(*threads);
   }
-  if (pooling) options.pooling = model::pooling_from_name(*pooling);
+  for (const std::string& name : pooling) options.pooling.push_back(model::pooling_from_name(name));
+  for (const py::dict& module : modules) options.modules.push_back(module_spec(module));
+  options.score_ids = score_ids;
   options.task = task.value_or("");
   return options;
 }
@@ -161,6 +177,8 @@ py::dict model_info(const Handle& handle) {
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
   if (d.labels > 0) tasks.push_back("classify");
+  std::string pooling;
+  for (const PoolKind kind : d.pooling) pooling += (pooling.empty() ? "" : "+") + std::string(model::name(kind));
   std::map<std::string, std::uint64_t> formats;
   for (const Matrix& matrix : d.weights.matrices) {
     formats[std::string(name(matrix.format))] += static_cast<std::uint64_t>(matrix.rows * row_bytes(matrix.format, matrix.cols));
@@ -182,11 +200,11 @@ py::dict model_info(const Handle& handle) {
     }
   }
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(), "vocab_size"_a = d.vocab_size, "heads"_a = first.heads,
-                  "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
-                  "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels,
-                  "pooling"_a = std::string(model::name(m->pooling())), "threads"_a = threads, "isa"_a = engine::isa(),
-                  "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
+                  "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(),
+                  "vocab_size"_a = d.vocab_size, "heads"_a = first.heads, "kv_heads"_a = first.kv_heads,
+                  "head_dim"_a = first.head_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
+                  "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads,
+                  "isa"_a = engine::isa(), "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers);
 }
 
 py::dict memory(const Handle& handle) {
@@ -257,9 +275,10 @@ py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options
 
 // ---------------------------------------------------------------- encoders
 void encode(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types, py::array& out,
-            bool normalize, std::int64_t token_budget, std::optional<py::function> progress) {
+            bool normalize, std::int64_t token_budget, std::optional<py::function> progress, std::int32_t prompt) {
   const auto m = handle.get();
-  const engine::Texts texts = texts_of(ids, offsets, types);
+  engine::Texts texts = texts_of(ids, offsets, types);
+  texts.prompt = prompt;
   const auto rows = values<float>(out, 2, "out");
   require(out.writeable(), "out is not writable");
   require(out.shape(0) == static_cast<py::ssize_t>(texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ",
@@ -309,6 +328,18 @@ py::array_t<float> hidden_states(const Handle& handle, const py::array& ids, con
                           static_cast<py::ssize_t>(m->description().config.hidden_size)});
   const auto target = writable(out);
   interruptible([&](const Cancel& cancel) { m->hidden_states(tokens, asked, target, cancel); });
+  return out;
+}
+
+py::array_t<float> attentions(const Handle& handle, const py::array& ids, std::int64_t layer) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids);
+  const auto& layers = m->description().config.layers;
+  require(layer >= 0 && layer < static_cast<std::int64_t>(layers.size()), "layer ", layer, " is not 0 to ", layers.size() - 1);
+  const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention.heads);
+  py::array_t<float> out({heads, n, n});
+  const auto target = writable(out);
+  interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });
   return out;
 }
 
@@ -441,7 +472,8 @@ void bind_models(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
       .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(),
            "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
-           "pooling"_a = py::none(), "task"_a = py::none());
+           "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
+           "task"_a = py::none());
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
   py::class_<GeneratorHandle> generator(module, "Generator");
   handle.def_property_readonly("info", &model_info)
@@ -449,10 +481,11 @@ void bind_models(py::module_& module) {
       .def("memory", &memory)
       .def("cache_stats", &cache_stats)
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
-           "progress"_a = py::none())
+           "progress"_a = py::none(), "prompt"_a = 0)
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
       .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
+      .def("attentions", &attentions, "ids"_a, "layer"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
       .def(

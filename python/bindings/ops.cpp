@@ -146,7 +146,7 @@ Op read_op(const std::string& name, const py::dict& d) {
 }
 
 // ---------------------------------------------------------------- runner
-using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t>;
+using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t>;
 
 class Runner {
  public:
@@ -189,14 +189,14 @@ class Runner {
     workspace_ = backend_->workspace(Crew::team);
   }
 
-  // segments: (first, rows, past, pages, length).
+  // segments: (first, rows, past, pages, length, prompt).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments,
                          const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
                          const std::vector<std::int32_t>& masked, const std::vector<std::int32_t>& masked_first) {
     std::vector<Segment> parts;
-    for (const auto& [first, count, past, pages, length] : segments) parts.push_back({first, count, past, pages, length});
+    for (const auto& [first, count, past, pages, length, prompt] : segments) parts.push_back({first, count, past, pages, length, prompt});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
                       .masked_first = masked_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)

@@ -34,11 +34,12 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .diagnostics import Report, doctor
-    from .encoding import RankHit
+    from .encoding import Prediction, RankHit
     from .generation import ChatResult, Chunk, Generation, SamplingParams, Stream
     from .hardware import DeviceInfo, DeviceList, devices
     from .model import Model, load
     from .placement import Plan, plan
+    from .vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
@@ -52,6 +53,12 @@ _HOME = {  # where each lazy name lives (no module is named like a function: imp
     "Stream": "generation",
     "SamplingParams": "generation",
     "RankHit": "encoding",
+    "Prediction": "encoding",
+    "SearchResult": "vectors",
+    "search": "vectors",
+    "similarity_pairwise": "vectors",
+    "maxsim": "vectors",
+    "quantize_vectors": "vectors",
     "devices": "hardware",
     "DeviceInfo": "hardware",
     "DeviceList": "hardware",
@@ -80,10 +87,12 @@ __all__ = [
     "NumericError",
     "OutOfDeviceMemoryError",
     "Plan",
+    "Prediction",
     "PumiceError",
     "RankHit",
     "Report",
     "SamplingParams",
+    "SearchResult",
     "Stream",
     "TokenizerError",
     "TruncationWarning",
@@ -94,7 +103,11 @@ __all__ = [
     "devices",
     "doctor",
     "load",
+    "maxsim",
     "plan",
+    "quantize_vectors",
+    "search",
+    "similarity_pairwise",
 ]
 
 

@@ -121,12 +121,17 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .display import size, text_table
     from .families import explain
     from .hub import resolve
-    from .model import describe_file
+    from .model import describe_file, open_layout
+    from .sentence_config import read_layout
 
-    file = _core.open_file(str(resolve(arguments.model)))
+    path = resolve(arguments.model)
+    apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()  # the model is in a module's folder
+    layout = read_layout(path) if apart else None
+    file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
     half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # of a multimodal folder
-    say(f"  {explain(file.architecture, file.kind, half)}")
+    static = bool(layout and layout.static) or file.architecture == "model2vec"
+    say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
         if not key.startswith("tokenizer.") or not isinstance(file.get(key), list):
             value = file.get(key)

@@ -53,8 +53,12 @@ class ModelFile:
         """One metadata value (fast: nothing else is converted), or None."""
 
     def keys(self) -> list[str]: ...
+    def read(self, name: str) -> bytes:
+        """A tensor as it lies in the file."""
 
 def open_file(path: str) -> ModelFile: ...
+def open_weights(path: str) -> ModelFile:
+    """A .safetensors file by itself, without config.json."""
 
 class LoadOptions:
     """Plain values; see pumice.load for their meaning. None means automatic."""
@@ -70,7 +74,12 @@ class LoadOptions:
         kv_budget: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
-        pooling: str | None = None,  # mean, cls, last, max, mean_sqrt_len, weighted_mean; None: the file (GGUF), last of decoders, mean
+        # of mean, cls, last, max, mean_sqrt_len, weighted_mean, side by side; []: the file (GGUF), else last of decoders, mean
+        pooling: Sequence[str] = [],
+        # behind the layers: kind (dense, layer_norm, normalize), on_tokens, and of those with weights file (safetensors), in_features,
+        # out_features, bias, residual, activation
+        modules: Sequence[dict[str, Any]] = [],
+        score_ids: Sequence[int] = [],  # a causal reranker: its labels are the logits of these tokens after the last one
         task: str | None = None,  # whose adapters are merged (jina v3)
     ) -> None: ...
 
@@ -86,8 +95,9 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 class Model:
     info: dict[str, Any]
     """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vector_size (of a pooled
-    row), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, isa,
-    threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers."""
+    row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels,
+    pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers),
+    gpu_layers."""
 
     def placement(self) -> dict[str, Any]:
         """As plan(), of the loaded model."""
@@ -107,8 +117,10 @@ class Model:
         normalize: bool,
         token_budget: int,
         progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
     ) -> None:
-        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= vector_size: cut to d, then normalised).
+        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= vector_size: cut to d, then normalised). Its
+        first `prompt` tokens stay out of the pool.
 
         Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
         progress(texts_done) is called on the calling thread."""
@@ -121,6 +133,9 @@ class Model:
 
     def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
         """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
+
+    def attentions(self, ids: _Int32, layer: int) -> _Float32:
+        """What each token looks at in a layer (heads x ids x ids)."""
 
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""

@@ -17,7 +17,7 @@ from . import _core
 
 Float32 = npt.NDArray[np.float32]
 Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
-Segment = tuple[int, int, int, list[int], int]  # first row, rows, past, pages, length
+Segment = tuple[int, int, int, list[int], int, int]  # first row, rows, past, pages, length, rows of a prompt that pooling leaves out
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
@@ -90,9 +90,9 @@ def _vector(count: int, seed: int) -> list[float]:
     return [float(x) for x in np.random.default_rng(seed).uniform(0.5, 1.5, count).astype(np.float32)]
 
 
-def _texts(*lengths: int) -> Batch:
+def _texts(*lengths: int, prompt: int = 0) -> Batch:
     firsts = np.cumsum([0, *lengths]).tolist()
-    return Batch(firsts[-1], [(first, rows, 0, [], 0) for first, rows in zip(firsts, lengths, strict=False)])
+    return Batch(firsts[-1], [(first, rows, 0, [], 0, min(prompt, rows - 1)) for first, rows in zip(firsts, lengths, strict=False)])
 
 
 def _embed(formats: list[str]) -> Trial:
@@ -200,13 +200,13 @@ def _attend(kv: str) -> Trial:
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
     attend = {"op": "attend", "q": q, "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "causal": True, "scale": _HEAD_DIM**-0.5}
-    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0), (_MANY - 3, 3, 0, [2], 64)])
+    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0, 0), (_MANY - 3, 3, 0, [2], 64, 0)])
     return Trial(
         "rope, store and attend",
         ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
         slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
-        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0)])],
+        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0, 0)])],
         parts=[(f"{kv} keys and values", 0, q[2])],
         caches=[(_KV_HEADS, _HEAD_DIM)],
         kv=kv,
@@ -241,7 +241,7 @@ def _pools() -> Trial:
         ops=[{"op": "pool", "in": (0, 0, _COLS), "out": (1, i * _COLS, _COLS), "kind": kind} for i, kind in enumerate(kinds)],
         slots=[("tokens", _COLS), ("segments", _COLS * len(kinds))],
         limit=_FLOAT,
-        batches=[_texts(33, 1, 6)],
+        batches=[_texts(33, 1, 6), _texts(33, 1, 6, prompt=4)],
         parts=[(kind, i * _COLS, _COLS) for i, kind in enumerate(kinds)],
     )
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from . import _core
 from .arguments import choice, did_you_mean, flag, integer, length, listed, plain, shown, warn
-from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError
+from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError, UnsupportedTaskError
 from .interruptible import Task
 from .sentence_config import SentenceConfig
 
@@ -33,6 +33,8 @@ WINDOW_CHARACTERS = 4 << 20
 MOST_TOKENS = 1 << 20  # of a micro-batch; the engine's, too
 DIRECT_CHARACTERS = 1 << 14  # windows up to here are tokenised at once: a few milliseconds, less than a thread is worth
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+OUTPUTS = ("sentence", "tokens", "both")
+ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # of predict()
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class RankHit:
     index: int
     score: float
     document: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a classifier says of one text or pair: its likeliest label, that label's probability, and those of all by name."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -166,7 +177,18 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
+    if hasattr(inputs, "to_pylist"):  # Arrow: its scalars are no strings
+        return _arrow_items(inputs), length(inputs, what)
     return inputs, length(inputs, what)
+
+
+def _arrow_items(array: Any) -> Iterator[Any]:
+    """The values of an Arrow array (pyarrow's Array or ChunkedArray, nanoarrow's) as Python's, a window at a time where it can be cut."""
+    if not hasattr(array, "slice"):
+        yield from array.to_pylist()
+        return
+    for first in range(0, len(array), WINDOW_TEXTS):
+        yield from array.slice(first, WINDOW_TEXTS).to_pylist()
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]]) -> Iterator[Any]:
@@ -203,11 +225,21 @@ class Encoder:
     """Texts to arrays with one loaded model."""
 
     def __init__(
-        self, engine: _core.Model, tokenizer: Tokenizer, config: SentenceConfig, activation: str | None, typed: bool = True
+        self,
+        engine: _core.Model,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        activation: str | None,
+        typed: bool = True,
+        render: Callable[[str, str], npt.NDArray[np.int32]] | None = None,
     ) -> None:
         self.engine, self.tokenizer, self.config = engine, tokenizer, config
         self.typed = typed  # whether the model tells token types apart: tokenizers of DistilBERT and ModernBERT name some all the same
         self.vector_size = int(engine.info["vector_size"])  # of a pooled row; not hidden_size where the model projects it (CLIP)
+        self.static = engine.info["architecture"] == "static"  # takes no special tokens, and texts without any token
+        self.unknown = tokenizer.unknown_id if config.drop_unknown else None
+        self.render = render  # a causal reranker: the ids of (query, document), by its template
+        self._suffix: npt.NDArray[np.int32] | None = None  # of them, behind the document
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
         self.activation = activation  # of predict(), as the model's file names it
@@ -228,13 +260,14 @@ class Encoder:
                 hint = did_you_mean(name, self.config.prompts)
                 raise ValueError(f"prompt_name={shown(name)} is not a prompt of this model ({known}){hint}")
             prompt = self.config.prompts[name]
-        prompt = check_text(prompt, "prompt")
-        if prompt and not self.config.pool_prompt:
-            raise UnsupportedModelError(
-                "This model keeps its prompt out of the pooled vector (include_prompt=false in 1_Pooling/config.json), "
-                "which this version cannot do; without a prompt it works"
-            )
-        return prompt
+        return check_text(prompt, "prompt")
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many of each text's first tokens stay out of its vector: the prompt's, and those before it (include_prompt: false)."""
+        if not prompt or self.config.pool_prompt:
+            return 0
+        text = prompt.lower() if self.config.lower_case else prompt
+        return len(self.tokenizer.encode(text, add_special=True)) - len(self.tokenizer.around[1])
 
     def budget(self, batch_size: int | None, token_budget: int | None) -> int:
         if batch_size is not None and token_budget is not None:
@@ -277,25 +310,52 @@ class Encoder:
         texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
         if self.config.lower_case:
             texts = [text.lower() for text in texts]
-        batch = self.tokenizer.encode_batch(texts, add_special=True, truncate_to=self.max_tokens)
-        return self._checked(batch, first, cuts)
+        batch = self.tokenizer.encode_batch(texts, add_special=not self.static, truncate_to=self.max_tokens)
+        tokens = self._checked(batch, first, cuts)
+        return tokens if self.unknown is None else _without(tokens, self.unknown)
 
     def _tokenise_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
+        if all(isinstance(text, str) for text in window) and self.render is None:
+            return self._tokenise(window, first, "", cuts)
         pairs: list[Pair] = []
         for i, pair in enumerate(window):
             parts = listed(itertools.islice(pair, 3)) if isinstance(pair, Sequence) and not isinstance(pair, str) else []
             if len(parts) != 2:
-                raise TypeError(f"pair {first + i} is {shown(pair)}; it must be two strings (query, document)")
+                raise TypeError(f"pair {first + i} is {shown(pair)}; it must be two strings (query, document), or each of all one string")
             query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(parts))
             pairs.append((query, document))
         if self.config.lower_case:
             pairs = [(a.lower(), b.lower()) for a, b in pairs]
+        if self.render is not None:
+            return self._rendered(pairs, first, cuts)
         return self._checked(self.tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
+
+    def _rendered(self, pairs: list[Pair], first: int, cuts: Cuts) -> Tokens:
+        """Pairs by the template of a causal reranker. What is too long loses its end, not what the template writes behind it."""
+        assert self.render is not None
+        rows = [self.render(query, document) for query, document in pairs]
+        cuts.see(np.array([len(row) for row in rows]), first)
+        if any(len(row) > self.max_tokens for row in rows):
+            tail = self._template_tail()
+            keep = max(0, self.max_tokens - len(tail))
+            rows = [row if len(row) <= self.max_tokens else np.concatenate([row[:keep], tail])[-self.max_tokens :] for row in rows]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
+
+    def _template_tail(self) -> npt.NDArray[np.int32]:
+        """The ids with which two renderings of different documents end alike."""
+        if self._suffix is None:
+            assert self.render is not None
+            a, b = (self.render("a", text)[::-1] for text in ("x", "0"))
+            same = min(len(a), len(b))
+            differ = np.flatnonzero(a[:same] != b[:same])
+            self._suffix = a[: int(differ[0]) if differ.size else same][::-1]
+        return self._suffix
 
     def _checked(self, batch: Any, first: int, cuts: Cuts) -> Tokens:
         tokens = Tokens(batch.ids, batch.offsets, batch.types if self.typed else None)
         empty = np.flatnonzero(np.diff(tokens.offsets) == 0)
-        if empty.size:
+        if empty.size and not self.static:
             raise ValueError(
                 f"{cuts.what} {first + int(empty[0])} is empty and this model's tokenizer adds no special tokens: nothing to encode"
             )
@@ -314,6 +374,7 @@ class Encoder:
         normalize: bool | None,
         truncate_dim: int | None,
         precision: str,
+        precision_ranges: Any = None,
         output: str,
         truncate: bool | str,
         show_progress_bar: bool | None,
@@ -322,17 +383,31 @@ class Encoder:
         """Model.encode()."""
         if normalize is not None:
             normalize = flag("normalize", normalize)
-        choice("output", output, ("sentence", "tokens"))
+        choice("output", output, OUTPUTS)
         choice("precision", precision, PRECISIONS)
-        if out is not None and (output == "tokens" or precision != "float32"):
-            raise ValueError('out= takes float32 sentence vectors; with output="tokens" or another precision the result is returned only')
+        if output != "tokens" and not self.config.pools:
+            raise UnsupportedTaskError(
+                'modules.json of this model has no Pooling: it gives one vector for each token. Use output="tokens" (maxsim() compares '
+                'them), or say how to pool: load(pooling="mean")'
+            )
+        if out is not None and (output != "sentence" or precision != "float32"):
+            raise ValueError(
+                f'out= takes float32 sentence vectors; with output="{output}" or another precision the result is returned only'
+            )
+        if output != "sentence" and precision != "float32":
+            raise ValueError(f'output="{output}" gives float32; precision="{precision}" works with output="sentence"')
         if isinstance(inputs, np.ndarray) and inputs.ndim == 0:
             inputs = inputs.item()
         single = isinstance(inputs, str)
-        if single and precision in ("int8", "uint8"):
-            raise ValueError(f'precision="{precision}" takes its ranges from the texts of the call; one text has none. Use "binary"')
-        texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
         width = self.width(truncate_dim)
+        ranges = check_ranges(precision_ranges, precision, width)
+        if single and precision in ("int8", "uint8") and ranges is None:
+            raise ValueError(
+                f'precision="{precision}" takes its ranges from the call, and one text has none. Use precision_ranges=, or "binary"'
+            )
+        texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
+        if output == "both":
+            texts = listed(texts)  # they are read twice
         if out is not None:
             rows_out = out[None] if single and isinstance(out, np.ndarray) and out.ndim == 1 else out
             rows = Rows(width, expected, self.check_out(rows_out, (expected, width)))
@@ -340,33 +415,40 @@ class Encoder:
             rows = Rows(width, 0 if output == "tokens" else expected, None)
         budget = self.budget(batch_size, token_budget)
         cuts = Cuts(self.max_tokens, truncate)
-        windowed = self.tokenised(texts, self.prompt_text(prompt, prompt_name), cuts)
+        before = self.prompt_text(prompt, prompt_name)
+        skipped = self.prompt_tokens(before)
+        windowed = self.tokenised(texts, before, cuts)
         bar = progress_bar(show_progress_bar, expected, "text")
         result: Any
         try:
-            if output == "tokens":
-                if precision != "float32":
-                    raise ValueError(f'output="tokens" gives float32; precision="{precision}" works with output="sentence"')
-                result = self._token_rows(windowed, width, bool(normalize), bar)
-            else:
+            if output != "tokens":
                 norm = self.config.normalize if normalize is None else bool(normalize)
-                result = self._pooled_rows(windowed, rows, norm, budget, bar)
+                result = self._pooled_rows(windowed, rows, norm, budget, bar, skipped)
+            if output != "sentence":
+                if output == "both":
+                    windowed = self.tokenised(texts, before, Cuts(self.max_tokens, truncate))
+                norm = self.config.normalize_tokens if normalize is None else bool(normalize)
+                hidden = self._token_rows(windowed, truncate_dim, norm, bar if output == "tokens" else None)
         finally:
             if bar is not None:
                 bar.close()
         cuts.warn()
-        if output == "sentence" and precision != "float32":
-            result = quantize_rows(result, precision)
-        if not single:
-            return result
-        return out if out is not None else result[0]
+        if output == "tokens":
+            return hidden[0] if single else hidden
+        if precision != "float32":
+            result = quantize_rows(result, precision, ranges)
+        if single:
+            result = out if out is not None else result[0]
+        return result if output == "sentence" else (result, hidden[0] if single else hidden)
 
-    def _pooled_rows(self, windowed: Iterator[Tokens], rows: Rows, normalize: bool, budget: int, bar: Any) -> Float32:
+    def _pooled_rows(self, windowed: Iterator[Tokens], rows: Rows, normalize: bool, budget: int, bar: Any, prompt: int) -> Float32:
         try:
             for tokens in windowed:
                 target = rows.next(len(tokens))
                 update = None if bar is None else functools.partial(_advance_to, bar, rows.filled)
-                self.engine.encode(tokens.ids, tokens.offsets, tokens.types, target, normalize, budget, update)
+                if prompt:
+                    self._check_prompt(tokens, rows.filled, prompt)
+                self.engine.encode(tokens.ids, tokens.offsets, tokens.types, target, normalize, budget, update, prompt)
                 del target
                 rows.filled += len(tokens)
                 if bar is not None:
@@ -376,7 +458,16 @@ class Encoder:
             raise
         return rows.done()
 
-    def _token_rows(self, windowed: Iterator[Tokens], width: int, normalize: bool, bar: Any) -> list[Float32]:
+    @staticmethod
+    def _check_prompt(tokens: Tokens, first: int, prompt: int) -> None:
+        short = np.flatnonzero(np.diff(tokens.offsets) <= prompt)
+        if short.size:
+            raise ContextLengthError(
+                f"text {first + int(short[0])} has no tokens behind its prompt of {prompt} (as many as this model takes, or no text), and "
+                f"the prompt stays out of the vector (include_prompt=false). Give a text, or a shorter prompt"
+            )
+
+    def _token_rows(self, windowed: Iterator[Tokens], width: int | None, normalize: bool, bar: Any) -> list[Float32]:
         result: list[Float32] = []
         try:
             for tokens in windowed:
@@ -392,8 +483,12 @@ class Encoder:
             raise
         return result
 
-    def classify(self, pairs: Iterable[Any], truncate: bool | str, show_progress_bar: bool | None) -> Float32:
-        """(n, labels) float32 scores of text pairs."""
+    def classify(
+        self, pairs: Iterable[Any], truncate: bool | str, show_progress_bar: bool | None, activation: str | None = None
+    ) -> Float32:
+        """(n, labels) float32 scores of text pairs, or of texts."""
+        if activation is not None:
+            choice("activation", activation, ACTIVATIONS)
         items, expected = items_of(pairs, "pairs")
         cuts = Cuts(self.max_tokens, truncate, "pair")
 
@@ -415,8 +510,17 @@ class Encoder:
             if bar is not None:
                 bar.close()
         cuts.warn()
-        logits: Float32 = np.concatenate(scores) if scores else np.empty((0, 1), np.float32)
-        return activate(logits, self.activation)
+        labels = int(self.engine.info["labels"])
+        logits: Float32 = np.concatenate(scores) if scores else np.empty((0, labels), np.float32)
+        if len(self.config.score_ids) == 2:
+            logits = logits[:, :1] - logits[:, 1:]
+        return activate(logits, activation or self.activation)
+
+
+def _without(tokens: Tokens, unwanted: int) -> Tokens:
+    kept = tokens.ids != unwanted
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return Tokens(tokens.ids[kept], before[tokens.offsets].astype(np.int64), None)
 
 
 def _advance_to(bar: Any, before: int, done: int) -> None:
@@ -424,6 +528,8 @@ def _advance_to(bar: Any, before: int, done: int) -> None:
 
 
 def _pair_length(pair: Any) -> int:
+    if isinstance(pair, str):
+        return len(pair)
     return sum(len(text) for text in pair if isinstance(text, str)) if isinstance(pair, (tuple, list)) else 0
 
 
@@ -445,28 +551,48 @@ def _token_batches(tokens: Tokens) -> Iterator[Tokens]:
 def activate(logits: Float32, name: str | None) -> Float32:
     """The activation that a cross-encoder's config names; by default a sigmoid for one label and nothing for more (CrossEncoder's rule)."""
     kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
+    kind = {"none": "Identity", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}.get(kind, kind)
     if kind == "Identity":
         return logits
+    if kind == "Tanh":
+        return np.tanh(logits)
     if kind == "Sigmoid":
         with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinity, and 1 / infinity is the 0 that is meant
             return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
     if kind == "Softmax":
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(shifted / shifted.sum(axis=1, keepdims=True), np.float32)
-    raise UnsupportedModelError(f"The model's config names the activation {name!r}; this version knows Identity, Sigmoid and Softmax")
+    raise UnsupportedModelError(f"The model's config names the activation {name!r}; this version knows Identity, Sigmoid, Softmax and Tanh")
 
 
-def quantize_rows(rows: Float32, precision: str) -> npt.NDArray[Any]:
-    """float32 rows as sentence-transformers packs them: int8 and uint8 in 255 steps of each column's range over this call,
-    binary and ubinary as the signs, eight to a byte."""
+def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
+    """precision_ranges: (2, width), the lowest and the highest value of each column."""
+    if given is None:
+        return None
+    if precision not in ("int8", "uint8"):
+        raise ValueError(f'precision_ranges= are the ranges of "int8" and "uint8"; precision="{precision}" has none')
+    ranges = _numbers(given, "precision_ranges")
+    if ranges.shape != (2, width):
+        raise ValueError(f"precision_ranges has shape {ranges.shape}; it must be (2, {width}): the lowest and the highest of each column")
+    wrong = np.flatnonzero(ranges[0] > ranges[1])
+    if wrong.size:
+        raise ValueError(f"precision_ranges: column {int(wrong[0])} has a lowest value above its highest one")
+    return ranges
+
+
+def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
+    """float32 rows as sentence-transformers packs them: int8 and uint8 in 255 steps of each column's range, over this call or as given
+    (what lies outside becomes the first or the last step); binary and ubinary as the signs, eight to a byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the int8 range of the same bytes
-    if len(rows) < 2:
-        if len(rows) == 0:
-            return rows.astype(precision)
-        raise ValueError(f'precision="{precision}" takes its ranges from the texts of the call; one text has none. Use "binary"')
-    low, high = rows.min(axis=0), rows.max(axis=0)
+    if len(rows) == 0:
+        return rows.astype(precision)
+    if len(rows) < 2 and ranges is None:
+        raise ValueError(
+            f'precision="{precision}" takes its ranges from the call, and one text has none. Use precision_ranges=, or "binary"'
+        )
+    low, high = (rows.min(axis=0), rows.max(axis=0)) if ranges is None else ranges
     step = (high - low) / np.float32(255)
     step[step == 0] = 1
     steps = np.clip(np.floor((rows - low) / step), 0, 255)

@@ -14,6 +14,7 @@ from typing import Any
 
 from .arguments import plain, shown, shown_path
 from .interruptible import interruptible
+from .sentence_config import KNOWN_MODULES
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -33,6 +34,7 @@ _SIDE_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "modules.json",
+    "router_config.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "model.safetensors.index.json",
@@ -98,10 +100,10 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
             raise ValueError(f"{repo}:{wanted} could be {', '.join(found)}; name the whole file")
         raise FileNotFoundError(f"{repo} has no GGUF file called or quantised {wanted!r}; it has {_listed(_first_parts(ggufs))}")
     weights = [n for n in names if n.endswith(".safetensors") and "/" not in n]
-    if "config.json" in names and weights:
+    modules = [n for n in names if _of_module(n)]
+    if ("config.json" in names or "modules.json" in names) and (weights or any(n.endswith(".safetensors") for n in modules)):
         whole = [n for n in weights if n == "model.safetensors" or n.startswith("model-")] or weights
-        poolings = [n for n in names if n.endswith("_Pooling/config.json") and n.count("/") == 1]
-        return [n for n in _SIDE_FILES if n in names] + poolings + whole
+        return [n for n in _SIDE_FILES if n in names] + modules + whole
     first = _first_parts(ggufs)
     if len(first) == 1:
         return _parts(first[0], names)
@@ -110,6 +112,13 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
     other = [n for n in names if n.endswith((".bin", ".pt", ".pth", ".onnx"))]
     hint = f" It has {_listed(other)}, which this package does not read: convert it to safetensors or GGUF" if other else ""
     raise FileNotFoundError(f"{repo} has neither a GGUF file nor config.json with safetensors.{hint}")
+
+
+def _of_module(name: str) -> bool:
+    """A file of the folder of one of sentence-transformers' modules: 1_Pooling/config.json, query_0_StaticEmbedding/model.safetensors."""
+    folder, _, file = name.partition("/")
+    kind = folder.rsplit("_", 1)[-1]
+    return kind in KNOWN_MODULES and (file in _SIDE_FILES or (file.endswith(".safetensors") and "/" not in file))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, encoding
+from . import _core, encoding, vectors
 from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, plain, shown, shown_path, unknown_keyword, warn
 from .display import count, formats, html_lines, size
-from .errors import ChatTemplateError, DeviceError, DeviceLostError, FallbackWarning, ForkedDeviceError, UnsupportedTaskError
+from .errors import (
+    ChatTemplateError,
+    ContextLengthError,
+    DeviceError,
+    DeviceLostError,
+    FallbackWarning,
+    ForkedDeviceError,
+    UnsupportedTaskError,
+)
 from .generation import (
     SAMPLING_DEFAULTS,
     ChatResult,
@@ -38,7 +48,8 @@ from .generation import (
 from .hub import resolve
 from .interruptible import Task, interruptible
 from .placement import Plan
-from .sentence_config import POOLINGS, SentenceConfig, for_task, sentence_config
+from .sentence_config import POOLINGS, Layout, SentenceConfig, for_task, read_layout
+from .side_files import read_object
 
 if TYPE_CHECKING:
     import tokenizers
@@ -69,7 +80,7 @@ class LoadKeywords(TypedDict, total=False):
     threads: int | None
     tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
     chat_template: str | os.PathLike[str] | None
-    pooling: str | None
+    pooling: str | Sequence[str] | None
     task: str | None
     prompts: Mapping[str, str] | None
     progress: Progress
@@ -85,9 +96,10 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
 _TASK_NEEDS = {
     "encode": "an encoder, or a decoder that gives hidden states",
     "generate": "a decoder with an output head",
-    "classify": "a cross-encoder: an encoder with a classifier head",
+    "classify": "a classifier or cross-encoder: a model with a classifier head, or a reranker with LogitScore",
 }
 _TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()"}
+_MOST_ATTENTION = 4096  # tokens
 _RESERVED = ("self", "messages", "add_generation_prompt")  # of chat templates; ChatTemplate knows more
 
 
@@ -109,9 +121,9 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     choice("compute", o["compute"], ("auto", "float32"))
     if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
-    choice("pooling", o["pooling"], (None, *POOLINGS))
     if o["task"] is not None:
         o["task"] = encoding.check_text(o["task"], "task")
+    o["pooling"] = check_pooling(o["pooling"])
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
@@ -126,7 +138,17 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     return o
 
 
-def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig | None = None) -> _core.LoadOptions:
+def check_pooling(given: Any) -> tuple[str, ...] | None:
+    """None, or one or several names."""
+    if given is None or isinstance(given, str):
+        name = choice("pooling", given, (None, *POOLINGS))
+        return None if name is None else (str(name),)
+    if not isinstance(given, Sequence) or not 0 < len(given) <= len(POOLINGS):
+        raise TypeError(f"pooling must be one of {', '.join(POOLINGS)}, or a list of them, not {shown(given)}")
+    return tuple(choice("pooling", name, POOLINGS) for name in listed(given))
+
+
+def engine_options(options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
     gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
     return _core.LoadOptions(
         device=options["device"],
@@ -138,7 +160,9 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         compute=options["compute"],
         threads=options["threads"],
         task=options["task"],
-        pooling=options["pooling"] or (config or sentence_config(file)).pooling,
+        pooling=list(options["pooling"] or config.pooling),
+        modules=list(config.modules),
+        score_ids=list(config.score_ids),
     )
 
 
@@ -169,7 +193,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
-    pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean"; None: what the files say.
+    pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean", or several, whose vectors stand side by side; None: what
+        the files say. A decoder that gets one encodes too.
     task: whose adapters are merged into the weights, for models that have them (jina v3: "retrieval.query", ...; "none": no task's). The
         task's prompt, where there is one, is then the default prompt.
     prompts: name -> text put before each text by encode(prompt_name=name).
@@ -181,9 +206,45 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     """
     checked = check_load_options("load", options)
     path = resolve(source)
+    layout = read_layout(path, checked["prompts"])
+    if not layout.routes:
+        return _load(path, layout, checked)
+    return _load_routes(path, layout, checked)
+
+
+def open_layout(layout: Layout) -> _core.ModelFile:
+    if layout.static:
+        from .static import weights_file
+
+        return _core.open_weights(str(weights_file(layout.source)))
+    return _core.open_file(str(layout.source))
+
+
+def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
+    """Each route is a model; the one of the default route (or of documents) is returned and holds the others."""
+    routes: dict[str, Model] = {}
+    loaded: list[tuple[Layout, Model]] = []
+    try:
+        for name, route in layout.routes.items():
+            model = next((model for known, model in loaded if known == route), None)
+            if model is None:
+                model = _load(path, route, checked)
+                loaded.append((route, model))
+            routes[name] = model
+    except BaseException:
+        for _, model in loaded:
+            model.close()
+        raise
+    base = routes[layout.default_route or ("document" if "document" in routes else next(iter(routes)))]
+    base._set_routes(routes, layout.default_route)
+    return base
+
+
+def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     started = time.perf_counter()
-    file = _core.open_file(str(path))
-    config = for_task(sentence_config(file, checked["prompts"]), checked["task"])
+    file = open_layout(layout)
+    config = for_task(layout.config, checked["task"])
+    config = config if checked["pooling"] is None else replace(config, pools=True)
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
@@ -195,7 +256,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     tokenizer_task = Task(build_tokenizer)
     bar = _LoadBar(checked["progress"], path.name)
     try:
-        engine, lost = _load_engine(file, checked, config, bar.update)
+        engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
     except Exception:
         tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
         raise
@@ -216,18 +277,30 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     return model
 
 
+def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
+    from .static import StaticEngine
+
+    for name, fine in (("device", ("auto", "cpu")), ("quantize", (None,)), ("pooling", (None, ("mean",)))):
+        if options[name] not in fine:
+            raise ValueError(
+                f"{name}={shown(options[name])}: {shown_path(file.path)} is a table of vectors without layers (StaticEmbedding). It is "
+                f"looked up on the CPU as it is, and its rows are averaged"
+            )
+    return StaticEngine(file)
+
+
 def _load_engine(
     file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
 ) -> tuple[_core.Model, str | None]:
     """The loaded engine, and why it is on the CPU where device="auto" had chosen a GPU that failed."""
     try:
-        return _core.load(file, engine_options(file, options, config), progress), None
+        return _core.load(file, engine_options(options, config), progress), None
     except ForkedDeviceError:  # no GPU has failed: this is a child, without the threads that the load began with
         raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU stay with it
             raise
-        engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
+        engine = _core.load(file, engine_options({**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
@@ -309,12 +382,15 @@ class Model:
         self._template_lock = threading.Lock()
         self.path = path
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
-        activation = file.get("sentence_transformers.activation_fn") or file.get("sbert_ce_default_activation_function")
-        self._activation = activation if isinstance(activation, str) else None
-        self._encoder = encoding.Encoder(engine, tokenizer, config, self._activation, _has_types(file))
+        named = (file.get("sentence_transformers.activation_fn"), file.get("sbert_ce_default_activation_function"), config.activation)
+        self._activation = next((name for name in named if isinstance(name, str)), None)
+        self._encoder = self._make_encoder(engine)
+        self._routes: dict[str, Model] = {}
+        self._default_route: str | None = None
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
+            "labels": _labels(file, int(engine.info["labels"]), config),
             "path": str(path),
             "kind": file.kind,
             "normalize": config.normalize,
@@ -325,9 +401,23 @@ class Model:
             "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
         }
 
+    def _make_encoder(self, engine: _core.Model) -> encoding.Encoder:
+        render = self._pair_ids if self._config.score_ids else None
+        return encoding.Encoder(engine, self._tokenizer, self._config, self._activation, _has_types(self._file), render)
+
+    def _pair_ids(self, query: str, document: str) -> Int32:
+        """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
+        prompt = self._config.prompts.get(self._config.default_prompt or "", "")
+        messages = [{"role": "system", "content": prompt}] if prompt else []
+        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        return self._rendered(self._chat_template(), messages, {}, parse_special=False)[1][0]
+
+    def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
+        self._routes, self._default_route = routes, default
+        self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['vector_size']}" for name, route in routes.items()}
+
     # ------------------------------------------------------------ encode
     @checked_keywords()
-    @_survives_its_device
     def encode(
         self,
         inputs: str | Iterable[str],
@@ -339,21 +429,23 @@ class Model:
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         precision: encoding.Precision = "float32",
-        output: Literal["sentence", "tokens"] = "sentence",
+        precision_ranges: npt.ArrayLike | None = None,
+        output: Literal["sentence", "tokens", "both"] = "sentence",
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
         out: Float32 | None = None,
     ) -> Any:
         """Vectors of texts: float32 (d,) for one string, (n, d) C-contiguous for an iterable of n, in its order.
 
-        inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series). A million texts need memory for
-            their vectors and one window of 4096 texts.
+        inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series, Arrow array). A million texts need
+            memory for their vectors and one window of 4096 texts.
         prompt, prompt_name: text put before each text, or the name of one of the model's prompts.
         batch_size: texts of the greatest length that a micro-batch may hold; token_budget: the same in tokens. They change speed and
             memory, never the result (on a GPU its last bits may differ).
         normalize: to length 1; None: as the model's files say.  truncate_dim: the first columns only (cut, then normalised).
-        precision: "float32", "int8", "uint8" (255 steps of each column's range over this call), "binary", "ubinary" (signs, packed).
-        output: "sentence", or "tokens": the last hidden state of every token, a list of (tokens, d).
+        precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary", "ubinary" (signs, packed).
+        precision_ranges: (2, d): the lowest and highest value of each column for int8 and uint8; None: those of this call.
+        output: "sentence"; "tokens": the vector of every token, a list of (tokens, d); "both": a pair of the two (texts run twice).
         truncate: True cuts texts over the model's length and warns with numbers; "error" raises ContextLengthError.
         show_progress_bar: True, False, or None: when the logger "pumice" is at INFO.
         out: a float32 array (also a memmap) of the result's shape to fill and return.
@@ -361,8 +453,12 @@ class Model:
         Raises TypeError or ValueError naming the argument or the text, UnsupportedTaskError. KeyboardInterrupt carries the rows
         done so far as .partial.
         """
-        self._need("encode", "encode()")
-        return self._encoder.encode(
+        if self._routes and self._default_route is None and len({id(route) for route in self._routes.values()}) > 1:
+            raise ValueError(
+                f"this model encodes by routes ({', '.join(self._routes)}) and names none as its default: use encode_query() or "
+                f"encode_document()"
+            )
+        return self._encode(
             inputs,
             prompt=prompt,
             prompt_name=prompt_name,
@@ -371,46 +467,106 @@ class Model:
             normalize=normalize,
             truncate_dim=truncate_dim,
             precision=precision,
+            precision_ranges=precision_ranges,
             output=output,
             truncate=truncate,
             show_progress_bar=show_progress_bar,
             out=out,
         )
 
+    @_survives_its_device
+    def _encode(self, /, inputs: Any, **options: Any) -> Any:
+        self._need("encode", "encode()")
+        return self._encoder.encode(inputs, **options)
+
     def encode_query(self, inputs: str | Iterable[str], **options: Any) -> Any:
-        """encode() with the model's prompt "query", where it has one."""
+        """encode() by the model's route "query", and with its prompt "query", where it has them."""
         return self._encode_as(("query",), inputs, options)
 
     def encode_document(self, inputs: str | Iterable[str], **options: Any) -> Any:
-        """encode() with the model's prompt "document", "passage" or "corpus", where it has one."""
+        """encode() by the model's route "document", and with its prompt "document", "passage" or "corpus", where it has them."""
         return self._encode_as(("document", "passage", "corpus"), inputs, options)
 
     def _encode_as(self, names: Sequence[str], inputs: Any, options: dict[str, Any]) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = next((name for name in names if name in self._config.prompts), None)
-        return self.encode(inputs, **options)
+        route = next((self._routes[name] for name in names if name in self._routes), None)
+        if route is not self:
+            return (route or self).encode(inputs, **options)
+        defaults = {p.name: p.default for p in inspect.signature(Model.encode).parameters.values() if p.kind is p.KEYWORD_ONLY}
+        for name in options:
+            if name not in defaults:
+                raise unknown_keyword("encode", name, defaults)
+        return self._encode(inputs, **{**defaults, **options})
 
     def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
         """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer."""
         return encoding.similarity(a, b, self._config.similarity)
 
     @checked_keywords()
+    def similarity_pairwise(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
+        """(n,) float32: row i of `a` against row i of `b` by the model's own measure; larger is nearer."""
+        return vectors.similarity_pairwise(a, b, self._config.similarity)
+
+    @checked_keywords()
+    def search(
+        self,
+        queries: npt.ArrayLike,
+        corpus: npt.ArrayLike,
+        top_k: int = 10,
+        *,
+        precision: encoding.Precision = "float32",
+        precision_ranges: npt.ArrayLike | None = None,
+        show_progress_bar: bool | None = None,
+    ) -> vectors.SearchResult:
+        """The nearest rows of `corpus` for each query: pumice.search() by the model's own measure."""
+        return vectors.search(
+            queries,
+            corpus,
+            top_k,
+            similarity=self._config.similarity,
+            precision=precision,
+            precision_ranges=precision_ranges,
+            show_progress_bar=show_progress_bar,
+        )
+
+    @checked_keywords()
     @_survives_its_device
     def predict(
         self,
-        pairs: Sequence[str] | Iterable[tuple[str, str]],
+        pairs: str | Sequence[str] | Iterable[tuple[str, str] | str],
         *,
+        activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
+        output: Literal["scores", "labels"] = "scores",
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
-    ) -> Float32:
-        """Scores of (query, document) pairs by a cross-encoder: float32 (n,), or (n, labels) when it has several labels.
+    ) -> Any:
+        """Scores of (query, document) pairs, or of single texts, by a classifier: float32 (n,), or (n, labels) when it has several labels.
 
-        One pair of strings alone gives one score. The activation is the one its config names (a sigmoid for one label otherwise)."""
+        pairs: an iterable of pairs, or of strings. One string, or a tuple or list of exactly two (a pair), gives one result.
+        activation: of the scores. None: the one that the model's config names; otherwise a sigmoid for one label and none for more.
+        output: "scores", or "labels": a list of Predictions with the label's name (info["labels"]) and its probability: by `activation`,
+            None: softmax over several labels (a sigmoid for each where config.json says multi_label_classification, or for one).
+        """
         self._need("classify", "predict()")
-        single = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
-        scores = self._encoder.classify([tuple(pairs)] if single else pairs, truncate, show_progress_bar)
+        choice("output", output, ("scores", "labels"))
+        pair = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
+        single = pair or isinstance(pairs, str)
+        items: Iterable[Any] = [tuple(pairs)] if pair else [pairs] if single else pairs
+        if output == "labels" and activation is None:
+            several = len(self.info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
+            activation = "softmax" if several else "sigmoid"
+        scores = self._encoder.classify(items, truncate, show_progress_bar, activation)
+        if output == "labels":
+            found = [self._prediction(row) for row in scores.tolist()]
+            return found[0] if single else found
         result: Float32 = scores[:, 0] if scores.shape[1] == 1 else scores
         return result[0] if single else result
+
+    def _prediction(self, row: list[float]) -> encoding.Prediction:
+        by_name = dict(zip(self.info["labels"], row, strict=True))
+        label = max(by_name, key=lambda name: by_name[name])
+        return encoding.Prediction(label, by_name[label], by_name)
 
     @checked_keywords()
     @_survives_its_device
@@ -611,6 +767,28 @@ class Model:
         rows = self._core.hidden_states(np.ascontiguousarray(text, np.int32), at)
         return rows[0] if isinstance(layers, int) else rows
 
+    @checked_keywords()
+    @_survives_its_device
+    def attentions(self, ids: str | Ids, layer: int = -1) -> Float32:
+        """What each token of a text looks at in one layer: float32 (heads, T, T), where [h, i, j] is how much of token j's value head h of
+        token i takes; each row adds up to 1.
+
+        ids: a text (with the tokens that the model wants around it), or token ids.  layer: 1 is the first, info["layers"] or -1 the last
+            (attention in layer n reads hidden_states(layers=n - 1)).
+
+        For small texts: the softmax is computed beside the model, from its queries and keys in double, by one thread (about 1 s for 512
+        tokens and 12 heads), and the result takes 4 * heads * T * T bytes. At most 4096 tokens. Raises ContextLengthError for more."""
+        count = self.info["layers"]
+        number = integer("layer", layer, -count, count)
+        if number == 0:
+            raise ValueError(f"layer=0 are the embeddings, which look at nothing; layers are 1 to {count}, or -1 to {-count} from the end")
+        text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
+        if len(text) > _MOST_ATTENTION:
+            raise ContextLengthError(
+                f"attentions() of {len(text)} tokens would take {len(text)} x {len(text)} numbers a head; {_MOST_ATTENTION} are the most"
+            )
+        return self._core.attentions(np.ascontiguousarray(text, np.int32), number - 1 if number > 0 else count + number)
+
     # ------------------------------------------------------------ tokens
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
@@ -644,10 +822,10 @@ class Model:
             if self._core is not lost_core:  # another thread has done it
                 return
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
-            core = _core.load(self._file, engine_options(self._file, options, self._config), None)
+            core = _core.load(self._file, engine_options(options, self._config), None)
             self._core = core
-            self._encoder = encoding.Encoder(core, self._tokenizer, self._config, self._activation, self._encoder.typed)
-            self.info.update(core.info)
+            self._encoder = self._make_encoder(core)
+            self.info.update({**core.info, "labels": self.info["labels"]})
             lost_core.close()
         warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
 
@@ -703,7 +881,12 @@ class Model:
         if "encode" in i["tasks"][:1]:  # what the model is for
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
-            header.append(f"vectors: {i['pooling']} pooling, {norm}, at most {i['max_tokens']} tokens a text; prompts: {prompts}")
+            pooling = f"{i['pooling']} pooling" if self._config.pools else "one for each token"
+            behind = ", ".join(module["kind"].replace("_", " ") for module in self._config.modules)
+            most = "of any length" if i["architecture"] == "static" else f"at most {i['max_tokens']} tokens a text"
+            header.append(f"vectors: {pooling}, {behind + ', ' if behind else ''}{norm}, {most}; prompts: {prompts}")
+        if "routes" in i:
+            header.append("routes: " + ", ".join(f"{name} ({about})" for name, about in i["routes"].items()))
         if "generate" in i["tasks"]:
             settings = ", ".join(f"{k} {v:g}" for k, v in i["sampling"].items()) or "greedy"
             header.append(f"sampling: {settings}; chat template: {'yes' if self._has_template() else 'none'}")
@@ -736,6 +919,8 @@ class Model:
         if not self._closed:
             self._closed = True
             self._core.close()
+            for route in self._routes.values():
+                route.close()
 
     def __enter__(self) -> Model:
         return self
@@ -746,6 +931,20 @@ class Model:
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[str, dict[str, Any]]]:
         options = {k: v for k, v in self._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
         return _reload, (str(self.path), options)
+
+
+def _labels(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[str, ...]:
+    """Names of a classifier's labels: id2label of config.json, classifier.output_labels of GGUF; else as transformers calls them."""
+    if config.score_ids:
+        return ("score",)
+    if file.kind == "gguf":
+        named = list(file.get(f"{file.architecture}.classifier.output_labels") or [])
+    else:
+        path = Path(file.path)
+        given = read_object((path if path.is_dir() else path.parent) / "config.json").get("id2label") if count else None
+        named = [given.get(str(i)) for i in range(count)] if isinstance(given, dict) else []
+    sound = len(named) == count and all(isinstance(name, str) for name in named) and len(set(named)) == count
+    return tuple(named) if sound else tuple(f"LABEL_{i}" for i in range(count))
 
 
 def _has_types(file: _core.ModelFile) -> bool:

@@ -106,8 +106,14 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
     Takes what load() takes. Raises what opening the file raises, ValueError, DeviceNotFoundError, or OSError. A model that does not fit has
     its table too, with what load() would raise in `problem`."""
     from .hub import resolve
-    from .model import check_load_options, describe_file, engine_options
+    from .model import check_load_options, describe_file, engine_options, open_layout
+    from .sentence_config import read_layout
 
     options = check_load_options("plan", load_options)
-    file = _core.open_file(str(resolve(source)))
-    return Plan(_core.plan(file, engine_options(file, options)), header=[describe_file(file)])
+    layout = read_layout(resolve(source), options["prompts"])
+    file = open_layout(layout)
+    if layout.static:
+        from . import static
+
+        return Plan(static.plan(file), header=[describe_file(file)])
+    return Plan(_core.plan(file, engine_options(options, layout.config)), header=[describe_file(file)])

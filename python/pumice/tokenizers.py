@@ -177,7 +177,10 @@ class Tokenizer:
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
         layout = self._pair
-        bodies = self._bodies(list(chain.from_iterable(pairs)))
+        texts = list(chain.from_iterable(pairs))
+        unique = list(dict.fromkeys(texts))  # a query stands in all pairs of its documents
+        body_of = dict(zip(unique, self._bodies(unique), strict=True))
+        bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
         flat: list[int] = []
         types: list[int] = []
@@ -219,6 +222,12 @@ class Tokenizer:
         if text is None:
             raise ValueError(f"there is no token {index}: the vocabulary has {self.vocab_size}")
         return text
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Of what stands for text that no token spells, where the kind of tokenizer has such a token."""
+        token = getattr(self.backend.model, "unk_token", None)
+        return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
 
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it."""

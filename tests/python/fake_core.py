@@ -62,6 +62,7 @@ class Tokenizer:
 
     def __init__(self, file: ModelFile) -> None:
         self.ends = "encode" in file.tasks
+        self.around = (("<bos>",), ("<eos>",) if self.ends else ())
 
     def encode(self, text: str, add_special: bool = True) -> np.ndarray:
         ids = list(text.encode())
@@ -160,7 +161,7 @@ class Model:
             "formats": {"q4_k": 1161, "f32": 32},
             "file_bytes": 4096,
             "labels": self.labels,
-            "pooling": options.pooling or "mean",
+            "pooling": "+".join(options.pooling) or "mean",
             "threads": 2,
             "isa": "avx2",
             "device": "cpu",
@@ -186,7 +187,17 @@ class Model:
         assert offsets[-1] == len(ids)
         return np.stack([np.bincount(ids[a:b] % HIDDEN, minlength=HIDDEN) for a, b in zip(offsets[:-1], offsets[1:], strict=True)])
 
-    def encode(self, ids: Any, offsets: Any, types: Any, out: np.ndarray, normalize: bool, token_budget: int, progress: Any = None) -> None:
+    def encode(
+        self,
+        ids: Any,
+        offsets: Any,
+        types: Any,
+        out: np.ndarray,
+        normalize: bool,
+        token_budget: int,
+        progress: Any = None,
+        prompt: int = 0,
+    ) -> None:
         assert out.flags.c_contiguous
         assert out.dtype == np.float32
         assert out.shape[0] == len(offsets) - 1
@@ -194,7 +205,7 @@ class Model:
             self.interrupt_after -= len(out)
             if self.interrupt_after < 0:
                 raise KeyboardInterrupt
-        self.encode_calls.append({"texts": len(out), "normalize": normalize, "token_budget": token_budget})
+        self.encode_calls.append({"texts": len(out), "normalize": normalize, "token_budget": token_budget, "prompt": prompt})
         rows = self.rows(ids, offsets).astype(np.float32)[:, : out.shape[1]]
         out[:] = rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
         if progress:

@@ -98,6 +98,7 @@ class Segment:
     past: int
     rows: int
     length: int = 0
+    prompt: int = 0
     pages: list[int] = field(default_factory=list)
 
 
@@ -152,7 +153,7 @@ def limits(case: dict[str, Any]) -> dict[str, float]:
 class Builder:
     def __init__(self, index: int, j: dict[str, Any]) -> None:
         self.j, self.seed = j, 1000 * index
-        segments = [Segment(*segment) for segment in j.get("segments", [])]
+        segments = [Segment(*numbers) for numbers in j.get("segments", [])]
         self.case = Case(j["op"], sum(s.rows for s in segments) if segments else j["tokens"], segments)
         self.case.may_round = j.get("may_round", False)
         self.pad: int = j.get("pad", 0)
@@ -398,13 +399,13 @@ def capped(x: Float64, cap: float) -> Float64:
     return single(cap) * np.tanh(x / single(cap)) if cap > 0 else x
 
 
-POOLS: dict[str, Callable[[Float64], Float64]] = {
-    "mean": lambda x: x.mean(axis=0),
-    "cls": lambda x: x[0],
-    "last": lambda x: x[-1],
-    "max": lambda x: x.max(axis=0),
-    "mean_sqrt_len": lambda x: x.sum(axis=0) / math.sqrt(len(x)),
-    "weighted_mean": lambda x: np.arange(1, len(x) + 1) @ x / (len(x) * (len(x) + 1) / 2),
+POOLS: dict[str, Callable[[Float64, int], Float64]] = {  # rows behind the prompt, and its length
+    "mean": lambda x, _: x.mean(axis=0),
+    "cls": lambda x, _: x[0],
+    "last": lambda x, _: x[-1],
+    "max": lambda x, _: x.max(axis=0),
+    "mean_sqrt_len": lambda x, _: x.sum(axis=0) / math.sqrt(len(x)),
+    "weighted_mean": lambda x, prompt: np.average(x, axis=0, weights=np.arange(prompt + 1, prompt + len(x) + 1)),
 }
 
 
@@ -526,7 +527,8 @@ class Reference:
 
     def pool(self, op: dict[str, Any]) -> None:
         for s, rows in enumerate(self.rows):
-            self.at(op["out"])[s] = POOLS[op["kind"]](self.at(op["in"])[rows])
+            prompt = self.case.segments[s].prompt
+            self.at(op["out"])[s] = POOLS[op["kind"]](self.at(op["in"])[rows][prompt:], prompt)
 
     def log_prob(self, op: dict[str, Any]) -> None:
         logits = self.at(op["logits"])
@@ -624,7 +626,7 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0
         for segment, past, count in segments:
-            ragged.append((first, count, past, segment.pages, segment.length))
+            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt))
             first += count
         return runner.run(rows, segments=ragged, input=values, **others)
 

@@ -434,7 +434,7 @@ def test_names_with_control_characters_are_escaped(pumice: Any, tmp_path: Path) 
 def test_a_named_pooling_folder_that_is_missing(pumice: Any, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
     (folder / "modules.json").write_text('[{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "1_Pooling"}]')
-    with pytest.raises(pumice.ModelFormatError, match="names the pooling folder '1_Pooling', and .*config.json is missing"):
+    with pytest.raises(pumice.ModelFormatError, match="names the folder '1_Pooling', and .*config.json is missing"):
         pumice.load(folder)
 
 

@@ -200,7 +200,7 @@ def test_tokens(model: Any) -> None:
     assert [rows.shape for rows in many] == [(5, 4), (2, 4), (8, 4)]
     np.testing.assert_array_equal(many[0], one[:, :4])
     assert np.linalg.norm(model.encode("abc", output="tokens", normalize=True), axis=1) == pytest.approx(1)
-    with pytest.raises(ValueError, match="output='token' is not one of 'sentence', 'tokens'; did you mean 'tokens'"):
+    with pytest.raises(ValueError, match="output='token' is not one of 'sentence', 'tokens', 'both'; did you mean 'tokens'"):
         model.encode("a", output="token")
 
 
@@ -304,7 +304,7 @@ def test_folder_says_pooling_normalisation_length_and_prompts(pumice: Any, tmp_p
         config_sentence_transformers={"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"},
     )
     with pumice.load(folder) as model:
-        assert model._core.options.pooling == "cls"
+        assert model._core.options.pooling == ["cls"]
         assert model.info["max_tokens"] == 16
         assert model._core.encode_calls == []
         np.testing.assert_array_equal(model.encode("ABC"), expected("abc"))
@@ -323,7 +323,7 @@ def test_folder_says_pooling_normalisation_length_and_prompts(pumice: Any, tmp_p
             model.encode("a" * 20)
         assert model.similarity([1, 2], [3, 4]) == 11
     with pumice.load(folder, pooling="max", prompts={"query": "q: "}) as model:
-        assert model._core.options.pooling == "max"
+        assert model._core.options.pooling == ["max"]
         np.testing.assert_array_equal(model.encode_query("ab"), expected("q: ab"))
         assert set(model.info["prompts"]) == {"query", "passage"}
 
@@ -345,15 +345,16 @@ def test_default_prompt(pumice: Any, tmp_path: Path) -> None:
 )
 def test_spellings_of_pooling(pumice: Any, tmp_path: Path, pooling: Any, name: str) -> None:
     with pumice.load(sentence_folder(tmp_path / "m", pooling=pooling, modules=("Transformer", "Pooling"))) as model:
-        assert model._core.options.pooling == name
+        assert model._core.options.pooling == [name]
         assert model.info["normalize"] is False
 
 
 def test_folders_that_cannot_be_right(pumice: Any, tmp_path: Path) -> None:
-    with pytest.raises(pumice.UnsupportedModelError, match=r"also needs 'Dense' \(module '2_Dense'\)"):
-        pumice.load(sentence_folder(tmp_path / "dense", modules=("Transformer", "Pooling", "Dense")))
-    with pytest.raises(pumice.UnsupportedModelError, match=r"pooling cls \+ max"):
-        pumice.load(sentence_folder(tmp_path / "two", pooling={"pooling_mode": ["cls", "max"]}))
+    for kind in ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "Dropout"):
+        with pytest.raises(pumice.UnsupportedModelError, match=rf"also needs '{kind}' \(module '2_{kind}'\)"):
+            pumice.load(sentence_folder(tmp_path / kind, modules=("Transformer", "Pooling", kind)))
+    with pytest.raises(pumice.UnsupportedModelError, match=r"pooling cls \+ median"):
+        pumice.load(sentence_folder(tmp_path / "two", pooling={"pooling_mode": ["cls", "median"]}))
     folder = sentence_folder(tmp_path / "m", pooling={"pooling_mode_cls_token": 1})
     with pytest.raises(pumice.ModelFormatError, match="pooling_mode_cls_token is 1, not bool"):
         pumice.load(folder)
@@ -373,8 +374,10 @@ def test_prompt_outside_of_the_pool(pumice: Any, tmp_path: Path) -> None:
     folder = sentence_folder(tmp_path / "m", pooling={"pooling_mode_mean_tokens": True, "include_prompt": False})
     with pumice.load(folder) as model:
         model.encode("a")
-        with pytest.raises(pumice.UnsupportedModelError, match="include_prompt"):
-            model.encode("a", prompt="x")
+        model.encode("a", prompt="xyz")
+        assert [call["prompt"] for call in model._core.encode_calls] == [0, 4]  # <bos> x y z
+        with pytest.raises(pumice.ContextLengthError, match=f"text 0 has no tokens behind its prompt of {CONTEXT + 1}"):
+            model.encode(["", "a"], prompt="x" * CONTEXT)
 
 
 def test_plain_folder_is_not_normalised_and_has_its_tokenizers_length(pumice: Any, tmp_path: Path) -> None:

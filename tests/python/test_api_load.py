@@ -58,13 +58,16 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "kv_budget": None,
             "compute": "auto",
             "threads": None,
-            "pooling": None,
+            "pooling": [],
+            "modules": [],
+            "score_ids": [],
             "task": None,
         }
     given = {"device": "cpu", "gpu_layers": "all", "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0", "kv_budget": 1 << 20, "threads": 3}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": "last", "task": None}
+        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None}
+        assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
         assert model._core.options.kv_dtype == "f32"
     with pumice.load(path, compute="float32", kv_dtype="f16") as model:
@@ -223,7 +226,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
 def test_info(model: Any) -> None:
     assert model.info["architecture"] == "toy"
     assert model.info["n_ctx"] == CONTEXT
-    assert model.info["special_tokens"] == {"before": ("<bos>",), "after": ()}
+    assert model.info["special_tokens"] == {"before": ("<bos>",), "after": ("<eos>",)}
     assert model.info["load_seconds"] > 0
     assert model.memory()["weights"] == 1193
     assert "reused_tokens" in model.cache_stats()

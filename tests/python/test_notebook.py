@@ -1,6 +1,6 @@
-"""examples/tour.ipynb: every cell runs in a fresh kernel of this Python and shows what is stored in the file.
+"""The notebooks of examples/: every cell runs in a fresh kernel of this Python and shows what is stored in the file.
 
-`python tests/python/test_notebook.py --write` runs the notebook and stores what it shows now."""
+`python tests/python/test_notebook.py --write [name ...]` runs them (tour, inside) and stores what they show now."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent.parent
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
+OTHERS = ("inside",)
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
@@ -50,13 +51,13 @@ class ThisPython(KernelSpecManager):  # type: ignore[misc]
 
 
 # ---------------------------------------------------------------- a run of the notebook
-def executed() -> tuple[nbformat.NotebookNode, dict[str, Any]]:
+def executed(path: Path = NOTEBOOK) -> tuple[nbformat.NotebookNode, dict[str, Any]]:
     """The notebook with what it shows now, and the state of its widgets. A cell that fails raises CellExecutionError."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:  # IPython's history and settings, and the kernel's address: nothing of the user's
         address = {"transport": "ipc", "ip": str(Path(folder) / "kernel"), "connection_file": str(Path(folder) / "kernel.json")}
         manager = AsyncKernelManager(kernel_spec_manager=ThisPython(), **address)
-        client = NotebookClient(notebook, km=manager, timeout=120, coalesce_streams=True, record_timing=False)
+        client = NotebookClient(notebook, km=manager, timeout=600, coalesce_streams=True, record_timing=False)
         client.resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
         client.execute(cleanup_kc=True, env={**os.environ, "IPYTHONDIR": folder})
         widgets = dict(client.widget_state)
@@ -155,9 +156,10 @@ def test_difference_sees_what_matters() -> None:
     assert difference("a", "a\nb")
 
 
-def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> None:
+def compare(run: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> int:
+    """How many outputs were compared."""
     compared = 0
-    for now, before in zip(run[0].cells, stored.cells, strict=True):
+    for now, before in zip(run.cells, stored.cells, strict=True):
         if now.cell_type != "code":
             continue
         new, old = shown(now), shown(before)
@@ -171,7 +173,31 @@ def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> N
                 f"{kind} below this cell:\n{now.source}\n{wrong}\nIf it is meant: python tests/python/{Path(__file__).name} --write"
             )
             compared += 1
-    assert compared >= 20
+    return compared
+
+
+def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> None:
+    assert compare(run[0], stored) >= 20
+
+
+@pytest.fixture(scope="module", params=OTHERS)
+def other(request: pytest.FixtureRequest) -> tuple[str, nbformat.NotebookNode, nbformat.NotebookNode]:
+    """Name, what is stored, what a run shows."""
+    path = NOTEBOOK.parent / f"{request.param}.ipynb"
+    return request.param, nbformat.read(path, as_version=4), portable(*executed(path))
+
+
+def test_other_notebooks(other: Any) -> None:
+    _, stored, run = other
+    assert compare(run, stored) >= 2
+    for notebook in (stored, run):
+        assert dict(below(notebook, "heat_map(weights[sharp], tokens)"))["image/svg+xml"].count("<rect") > 100
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_stored_outputs_tell_of_no_machine(name: str) -> None:
+    path = NOTEBOOK.parent / f"{name}.ipynb"
+    tells_of_no_machine(path, nbformat.read(path, as_version=4))
 
 
 def test_bars_end_full(run: Any) -> None:
@@ -209,7 +235,11 @@ def test_rich_outputs(which: str, request: pytest.FixtureRequest) -> None:
 
 def test_stored_outputs_tell_of_no_machine(stored: nbformat.NotebookNode) -> None:
     assert ABSOLUTE_PATH.search("file /home/somebody/model.gguf (1 MiB)")
-    assert NOTEBOOK.stat().st_size < 300_000
+    tells_of_no_machine(NOTEBOOK, stored)
+
+
+def tells_of_no_machine(path: Path, stored: nbformat.NotebookNode) -> None:
+    assert path.stat().st_size < 300_000
     for i, cell in enumerate(cell for cell in stored.cells if cell.cell_type == "code"):
         assert cell.execution_count == i + 1, "the cells were not run in one go"
         for kind, text in shown(cell):
@@ -220,7 +250,9 @@ def test_stored_outputs_tell_of_no_machine(stored: nbformat.NotebookNode) -> Non
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
+    if sys.argv[1:2] != ["--write"] or not {*sys.argv[2:]} <= {"tour", *OTHERS}:
         sys.exit(f"{__doc__}")
     sys.path.insert(0, str(NOTEBOOK.parent))
-    nbformat.write(portable(*executed()), NOTEBOOK)
+    for name in sys.argv[2:] or ("tour", *OTHERS):
+        path = NOTEBOOK.parent / f"{name}.ipynb"
+        nbformat.write(portable(*executed(path)), path)

@@ -297,7 +297,7 @@ TEST(Rows, PoolKinds) {
            {PoolKind::mean, PoolKind::cls, PoolKind::last, PoolKind::max, PoolKind::mean_sqrt_len, PoolKind::weighted_mean}) {
         const Floats y = on_all("pool", [&](const RowKernels& rows) {
           Floats out(n, kNan);
-          rows.pool(x.data(), stride, rows_in, n, kind, out.data());
+          rows.pool(x.data(), stride, 0, rows_in, n, kind, out.data());
           return out;
         });
         for (int c = 0; c < n; ++c) {
@@ -320,7 +320,7 @@ TEST(Rows, PoolKinds) {
   for (const Kernels* kernels : native_kernels()) {
     const Floats x = {1.0f, kNan, 2.0f};
     float out = 0.0f;
-    kernels->rows.pool(x.data(), 1, 3, 1, PoolKind::max, &out);
+    kernels->rows.pool(x.data(), 1, 0, 3, 1, PoolKind::max, &out);
     EXPECT_TRUE(std::isnan(out)) << "a maximum must not hide a NaN";
   }
 }

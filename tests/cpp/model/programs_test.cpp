@@ -97,7 +97,16 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   const auto linears = all<Linear>(classes);
   EXPECT_EQ(linears[linears.size() - 2].activation, Activation::tanh);
   EXPECT_EQ(linears.back().activation, Activation::none);
-  EXPECT_EQ(all<Pool>(body_program(bert.d, 0, 2, Output::pooled, PoolKind::max))[0].kind, PoolKind::max);
+  Description two = bert.d;
+  two.pooling = {PoolKind::cls, PoolKind::max};
+  const Program pooled = body_program(two, 0, 2, Output::pooled);
+  EXPECT_EQ(width(pooled, pooled.output), 2 * tiny::kHidden);
+  EXPECT_EQ(two.vector_size(), 2 * tiny::kHidden);
+  const auto pools = all<Pool>(pooled);
+  ASSERT_EQ(pools.size(), 2u);
+  EXPECT_EQ(pools[0].kind, PoolKind::cls);
+  EXPECT_EQ(pools[1].kind, PoolKind::max);
+  EXPECT_EQ(pools[1].out, (View{pooled.output, tiny::kHidden, tiny::kHidden}));
 
   const Loaded llama(tiny::make("llama"));
   const Program head = head_program(llama.d), scores = log_prob_program(llama.d);

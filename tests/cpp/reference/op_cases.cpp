@@ -122,7 +122,8 @@ class Builder {
     c_.nmse_automatic = c_.computes_twice ? limit.at("automatic").get<double>() : limit.get<double>();
     if (j.contains("segments")) {
       for (const json& s : j.at("segments")) {
-        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, s.size() > 2 ? s.at(2).get<std::int32_t>() : 0});
+        const auto optional = [&](std::size_t i) { return s.size() > i ? s.at(i).get<std::int32_t>() : 0; };
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3)});
         c_.rows += c_.sequences.back().rows;
       }
     } else {
@@ -459,7 +460,7 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
   std::int32_t row = 0;
   for (const Sequence& s : c.sequences) {
     const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
-    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length});
+    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt});
     row += s.rows;
   }
   return slice;
@@ -508,7 +509,7 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   std::vector<Segment> segments;
   std::int32_t row = 0;
   for (const Sequence& s : slice.sequences) {
-    segments.push_back({row, s.rows, s.past, s.pages, s.length});
+    segments.push_back({row, s.rows, s.past, s.pages, s.length, s.prompt});
     row += s.rows;
   }
   Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};

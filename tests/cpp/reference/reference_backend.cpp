@@ -143,7 +143,6 @@ class Run {
 
   void operator()(const Norm& op) {
     const std::int64_t group = op.group > 0 ? op.group : op.in.width;
-    const std::vector<double>& weight = weights_[op.weight];
     for (std::int64_t r = 0; r < rows(op.out); ++r) {
       for (std::int64_t first = 0; first < op.in.width; first += group) {
         const std::vector<double> x(at(op.in, r) + first, at(op.in, r) + first + group);
@@ -154,8 +153,9 @@ class Run {
         for (const double v : x) square += (v - mean) * (v - mean) / static_cast<double>(group);
         double* out = at(op.out, r) + first;
         for (std::int64_t c = 0; c < group; ++c) {
-          double y = (x[c] - mean) / std::sqrt(square + op.eps) * weight.at(c);
-          if (op.bias != VectorId::none) y += weights_[op.bias].at(c);
+          double y = (x[c] - mean) / std::sqrt(square + op.eps);
+          if (op.weight != VectorId::none) y *= value_of(op.weight, c);
+          y += value_of(op.bias, c);
           out[c] = op.add ? at(op.add, r)[first + c] + y : y;
         }
       }
@@ -261,22 +261,24 @@ class Run {
 
   void operator()(const Pool& op) {
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const auto [first, count, past, pages, length] = batch_.segments[s];
+      const auto [first, count, past, pages, length, prompt] = batch_.segments[s];
       for (std::int64_t c = 0; c < op.out.width; ++c) {
         double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
-        for (std::int32_t i = 0; i < count; ++i) {
+        double weights = 0;
+        for (std::int32_t i = prompt; i < count; ++i) {
           const double x = at(op.in, first + i)[c];
           sum += x;
+          weights += i + 1;
           weighted += (i + 1) * x;
           largest = std::max(largest, x);
         }
-        const double n = count;
+        const double n = count - prompt;
         at(op.out, static_cast<std::int64_t>(s))[c] = [&] {
           switch (op.kind) {
             case PoolKind::mean:
               return sum / n;
             case PoolKind::cls:
-              return at(op.in, first)[c];
+              return at(op.in, first + prompt)[c];
             case PoolKind::last:
               return at(op.in, first + count - 1)[c];
             case PoolKind::max:
@@ -284,7 +286,7 @@ class Run {
             case PoolKind::mean_sqrt_len:
               return sum / std::sqrt(n);
             case PoolKind::weighted_mean:
-              return weighted / (n * (n + 1) / 2);
+              return weighted / weights;
           }
           fail(ErrorKind::invalid_argument, "reference: pooling ", static_cast<int>(op.kind));
         }();

@@ -1,0 +1,313 @@
+"""Makes tests/goldens/modules: folders as sentence-transformers (6.2) and model2vec write them, and what they say of a few texts, each
+encoded alone. Needs torch, transformers, sentence-transformers, safetensors and, for the last two, model2vec; the tests need none of them.
+
+    python tests/make_module_goldens.py [name ...]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "python")]
+
+from module_models import GOLDENS, PAIRS, TEXTS, make_folder  # noqa: E402
+
+WIDTH = 32
+PROMPTS = {"query": "query: ", "passage": "a long passage: "}
+KEPT = ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "router_config.json",
+        "tokenizer_config.json", "tokenizer.json", "chat_template.jinja")  # fmt: skip
+
+
+def make_tokenizer() -> Any:
+    """WordPiece over a few words and all characters of the texts."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    words = [
+        "a",
+        "stone",
+        "that",
+        "float",
+        "##s",
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "six",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+        "rate",
+        "pumice",
+        "on",
+        "water",
+        "query",
+        "passage",
+        "long",
+        "yes",
+        "no",
+    ]
+    characters = sorted(
+        {c for text in [*TEXTS, *(t for pair in PAIRS for t in pair), *PROMPTS.values()] for c in text.lower() if not c.isspace()}
+    )
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *characters[:-3], *("##" + c for c in characters if c.isalpha())]
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(tokens))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
+    """A folder of transformers with a small model and the tokenizer."""
+    import transformers
+
+    tokenizer = make_tokenizer()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]",
+        model_max_length=48,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )  # fmt: skip
+    size = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": len(tokenizer.get_vocab()),
+    }
+    if kind.startswith("Bert"):
+        config: Any = transformers.BertConfig(**size, max_position_embeddings=64, **more)
+    else:
+        config = transformers.Qwen3Config(
+            **size, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=kind == "Qwen3Model", **more
+        )
+        if kind == "Qwen3ForCausalLM":  # an embedder with a template would have it written around every text
+            fast.chat_template = TEMPLATE
+    getattr(transformers, kind)(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return str(folder)
+
+
+TEMPLATE = (
+    "{%- for m in messages %}{%- if m.role == 'system' %}query: {{ m.content }} {% elif m.role == 'query' %}one {{ m.content }}"
+    "{% elif m.role == 'document' %} two {{ m.content }}{% endif %}{%- endfor %} yes no"
+)
+
+
+def embedder(*modules: Callable[[], Any], prompts: dict[str, str] | None = None, kind: str = "BertModel") -> Callable[[Path], Any]:
+    def make(folder: Path) -> Any:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Transformer
+
+        first = Transformer(transformer(folder / "source", kind))
+        return SentenceTransformer(modules=[first, *(module() for module in modules)], prompts=prompts, device="cpu")
+
+    return make
+
+
+def module(name: str, *arguments: Any, **more: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        import torch
+        from sentence_transformers.sentence_transformer import modules
+
+        given = dict(more)
+        if "activation_function" in given:
+            given["activation_function"] = getattr(torch.nn, given["activation_function"])()
+        return getattr(modules, name)(*arguments, **given)
+
+    return make
+
+
+def static(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+
+    return SentenceTransformer(modules=[StaticEmbedding(make_tokenizer(), embedding_dim=WIDTH), Normalize()], device="cpu")
+
+
+def router(folder: Path) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Router, StaticEmbedding, Transformer
+
+    routes = Router.for_query_document(
+        query_modules=[StaticEmbedding(make_tokenizer(), embedding_dim=WIDTH)],
+        document_modules=[Transformer(transformer(folder / "source")), Pooling(WIDTH, "mean")],
+    )
+    return SentenceTransformer(modules=[routes, Normalize()], prompts=PROMPTS, device="cpu")
+
+
+def classifier(**more: Any) -> Callable[[Path], Any]:
+    def make(folder: Path) -> Any:
+        from sentence_transformers import CrossEncoder
+
+        return CrossEncoder(transformer(folder / "source", "BertForSequenceClassification", **more), device="cpu")
+
+    return make
+
+
+def reranker(folder: Path) -> Any:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.cross_encoder.modules import LogitScore
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    source = Transformer(transformer(folder / "source", "Qwen3ForCausalLM"), transformer_task="text-generation")
+    ids = make_tokenizer().get_vocab()
+    return CrossEncoder(
+        modules=[source, LogitScore(ids["yes"], ids["no"])], prompts={"rerank": "rate"}, default_prompt_name="rerank", device="cpu"
+    )
+
+
+MODELS: dict[str, Callable[[Path], Any]] = {
+    "dense": embedder(
+        module("Pooling", WIDTH, "mean"),
+        module("Dense", WIDTH, 48),
+        module("Dense", 48, 16, bias=False, activation_function="Identity"),
+        module("Normalize"),
+    ),
+    "poolings": embedder(
+        module("Pooling", WIDTH, ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")),
+        module("Normalize"),
+        module("LayerNorm", 6 * WIDTH),
+        module("Dense", 6 * WIDTH, 40, activation_function="GELU", use_residual=True),
+    ),
+    "residual": embedder(
+        module("Pooling", WIDTH, "max"),
+        module("Normalize"),
+        module("Dense", WIDTH, WIDTH, activation_function="ReLU", use_residual=True),
+        module("Dense", WIDTH, 24, activation_function="SiLU"),
+        module("Dense", 24, 24, activation_function="Sigmoid"),
+    ),
+    "prompt": embedder(
+        module("Pooling", WIDTH, ("mean", "cls", "weightedmean", "max"), include_prompt=False), module("Normalize"), prompts=PROMPTS
+    ),
+    "colbert": embedder(
+        module("Dense", WIDTH, 12, bias=False, activation_function="Identity", module_input_name="token_embeddings"),
+        module("Normalize", module_input_name="token_embeddings"),
+    ),
+    "decoder": embedder(module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model"),
+    "static": static,
+    "router": router,
+    "labels": classifier(num_labels=3, id2label={0: "contradiction", 1: "entailment", 2: "neutral"}),
+    "tanh": classifier(num_labels=1, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"}),
+    "logit_score": reranker,
+}
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """The texts and the shapes of a saved folder."""
+    from safetensors import safe_open
+
+    files: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.name == "tokenizer.json":
+            files[name] = "tokenizer"
+        elif path.name.endswith(".jinja"):
+            files[name] = path.read_text()
+        elif path.name in KEPT:
+            files[name] = json.loads(path.read_text())
+        elif path.suffix == ".safetensors":
+            with safe_open(path, "np") as file:
+                tensors[name] = {key: list(file.get_slice(key).get_shape()) for key in sorted(file.keys())}
+    return {"files": files, "tensors": tensors}
+
+
+def say(name: str, folder: Path) -> dict[str, np.ndarray]:
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+
+    if name in ("labels", "tanh", "logit_score"):
+        model = CrossEncoder(str(folder), device="cpu")
+        golden = {"scores": np.stack([model.predict([pair], batch_size=1)[0] for pair in PAIRS])}
+        if name == "logit_score":
+            rows = [model.preprocess([pair], prompt="rate")["input_ids"][0].numpy() for pair in PAIRS]
+            golden |= {"ids": np.concatenate(rows).astype(np.int32), "offsets": np.cumsum([0, *map(len, rows)])}
+        return golden
+    model = SentenceTransformer(str(folder), device="cpu")
+    if name == "colbert":
+        rows = [model.encode(text, output_value="token_embeddings").cpu().numpy() for text in TEXTS]
+        return {"tokens": np.concatenate(rows), "offsets": np.cumsum([0, *map(len, rows)])}
+    golden = {}
+    if name != "router":
+        golden["vectors"] = np.stack([model.encode(text) for text in TEXTS])
+    if name in ("router", "prompt"):
+        golden["query"] = np.stack([model.encode_query(text) for text in TEXTS])
+        golden["document"] = np.stack([model.encode_document(text) for text in TEXTS])
+    return golden
+
+
+def attentions(folder: Path) -> dict[str, np.ndarray]:
+    """What transformers says that the tokens of a text look at: (layers, heads, ids, ids)."""
+    import torch
+    from transformers import AutoModel
+
+    ids = np.arange(5, 25, dtype=np.int32)
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager")
+    with torch.no_grad():
+        found = model(torch.from_numpy(ids.astype(np.int64))[None], output_attentions=True).attentions
+    return {"attention_ids": ids, "attentions": torch.stack(found)[:, 0].numpy()}
+
+
+def make(name: str) -> None:
+    with tempfile.TemporaryDirectory() as target:
+        saved = Path(target) / "saved"
+        MODELS[name](Path(target)).save_pretrained(str(saved), create_model_card=False)
+        (GOLDENS / f"{name}.json").write_text(json.dumps(stored(saved), indent=1, sort_keys=True) + "\n")
+        folder = make_folder(name, Path(target))
+        golden = say(name, folder)
+        if name in ("dense", "logit_score"):
+            golden |= attentions(folder)
+    assert all(np.isfinite(value).all() for value in golden.values())
+    np.savez_compressed(GOLDENS / f"{name}.npz", **golden)
+    print(name, {key: value.shape for key, value in golden.items()}, flush=True)
+
+
+def make_model2vec(name: str, mapped: bool) -> None:
+    """embeddings of fewer rows than tokens, a mapping and weights (vocabulary quantisation), or embeddings alone."""
+    from model2vec import StaticModel
+
+    tokens = len(make_tokenizer().get_vocab())
+    shapes: dict[str, Any] = {"embeddings": [40 if mapped else tokens, WIDTH]}
+    if mapped:
+        shapes |= {"mapping": ["below", 40, tokens], "weights": [tokens]}
+    config = {
+        "model_type": "model2vec",
+        "architectures": ["StaticModel"],
+        "tokenizer_name": "none",
+        "hidden_dim": WIDTH,
+        "normalize": mapped,
+    }
+    files = {"config.json": config, "tokenizer.json": "tokenizer"}
+    (GOLDENS / f"{name}.json").write_text(json.dumps({"files": files, "tensors": {"model.safetensors": shapes}}, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as target:
+        model = StaticModel.from_pretrained(str(make_folder(name, Path(target))))
+        vectors = np.stack([model.encode([text], max_length=None)[0] for text in TEXTS]).astype(np.float32)
+    np.savez_compressed(GOLDENS / f"{name}.npz", vectors=vectors)
+    print(name, vectors.shape, flush=True)
+
+
+def main(chosen: list[str]) -> None:
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    make_tokenizer().save(str(GOLDENS / "tokenizer.json"))
+    for name in MODELS:
+        if not chosen or name in chosen:
+            make(name)
+    for name, mapped in (("model2vec", False), ("model2vec_mapped", True)):
+        if not chosen or name in chosen:
+            make_model2vec(name, mapped)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

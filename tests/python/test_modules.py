@@ -1,0 +1,298 @@
+"""Folders of sentence-transformers and model2vec against those packages (tests/make_module_goldens.py), and each part of them broken."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import module_models
+import numpy as np
+import pytest
+from module_models import PAIRS, TEXTS, golden, make_folder
+
+import pumice
+from pumice import encoding
+
+LIMIT = 2e-4
+
+
+def loaded(name: str, folder: Path, **options: Any) -> pumice.Model:
+    return pumice.load(make_folder(name, folder), **{"device": "cpu", "compute": "float32", **options})
+
+
+def cut_silently(call: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pumice.TruncationWarning)
+        return call()
+
+
+EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt", "decoder"]
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
+    wanted = golden(name)["vectors"]
+    with loaded(name, tmp_path) as model:
+        assert model.info["vector_size"] == wanted.shape[1]
+        together = cut_silently(lambda: model.encode(TEXTS))
+        assert np.abs(together - wanted).max() <= LIMIT
+        alone = [cut_silently(lambda text=text: model.encode(text)) for text in TEXTS]
+        np.testing.assert_array_equal(np.stack(alone), together)  # to the bit
+    with loaded(name, tmp_path, compute="auto") as model:
+        rows = cut_silently(lambda: model.encode(TEXTS)).astype(np.float64)
+        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(wanted, axis=1)
+        some = lengths > 0
+        assert ((rows * wanted).sum(1)[some] / lengths[some]).min() >= 0.99999
+
+
+def test_a_decoder_encodes_as_it_is_told_to_pool(tmp_path: Path) -> None:
+    with loaded("logit_score", tmp_path) as model:  # not told: its last row, which alone has seen the whole text
+        last = model.hidden_states("one two", layers=-1)[-1]
+        np.testing.assert_allclose(model.encode("one two", prompt="", normalize=False), last, atol=1e-5)
+    with loaded("logit_score", tmp_path, pooling=["last", "mean"]) as model:
+        assert model.info["tasks"] == ["encode", "generate", "classify"]
+        rows = model.hidden_states("one two three", layers=-1)
+        wanted = np.concatenate([rows[-1], rows.mean(axis=0)])
+        np.testing.assert_allclose(model.encode("one two three", prompt=""), wanted, atol=1e-5)
+        assert len(model.generate("one two", max_new_tokens=3, temperature=0).ids) <= 3
+
+
+def test_the_prompt_stays_out_of_the_pool(tmp_path: Path) -> None:
+    wanted = golden("prompt")
+    with loaded("prompt", tmp_path) as model:
+        texts = [text for text in TEXTS if text]  # an empty one keeps its end token alone: compared below
+        kept = [i for i, text in enumerate(TEXTS) if text]
+        for route, encode in (("query", model.encode_query), ("document", model.encode_document)):
+            rows = cut_silently(lambda encode=encode: encode(texts))
+            assert np.abs(rows - wanted[route][kept]).max() <= LIMIT
+            assert np.abs(encode("") - wanted[route][TEXTS.index("")]).max() <= LIMIT
+        assert model.info["pooling"] == "mean+cls+weighted_mean+max"
+        with pytest.raises(pumice.ContextLengthError, match="no tokens behind its prompt"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", pumice.TruncationWarning)
+            model.encode("a", prompt="one " * 100)
+
+
+def test_vectors_of_tokens_pass_through_dense(tmp_path: Path) -> None:
+    wanted = golden("colbert")
+    with loaded("colbert", tmp_path) as model:
+        rows = cut_silently(lambda: model.encode(TEXTS, output="tokens"))
+        assert [len(r) for r in rows] == np.diff(wanted["offsets"]).tolist()
+        assert np.abs(np.concatenate(rows) - wanted["tokens"]).max() <= LIMIT
+        with pytest.raises(pumice.UnsupportedTaskError, match="no Pooling"):
+            model.encode(TEXTS[0])
+        scores = pumice.maxsim(rows[0], rows)
+        assert scores.shape == (len(TEXTS),)
+        assert int(scores.argmax()) == 0
+    with loaded("colbert", tmp_path, pooling="cls") as model:
+        assert model.encode(TEXTS[0]).shape == (12,)
+
+
+def test_routes(tmp_path: Path) -> None:
+    wanted = golden("router")
+    with loaded("router", tmp_path) as model:
+        assert np.abs(model.encode_query(TEXTS) - wanted["query"]).max() <= LIMIT
+        assert np.abs(cut_silently(lambda: model.encode_document(TEXTS)) - wanted["document"]).max() <= LIMIT
+        np.testing.assert_array_equal(model.encode(TEXTS[0]), model.encode_document(TEXTS[0]))  # its default route
+        with pytest.raises(TypeError, match="precison.*did you mean 'precision'"):
+            model.encode_document(TEXTS, precison="int8")
+        assert "routes: document (bert, 32), query (static, 32)" in str(model.summary())
+        query = model._routes["query"]
+    with pytest.raises(ValueError, match="closed"):
+        query.encode("a")
+
+
+def test_without_a_default_route(tmp_path: Path) -> None:
+    folder = make_folder("router", tmp_path)
+    file = folder / "router_config.json"
+    values = json.loads(file.read_text())
+    values["parameters"]["default_route"] = None
+    file.write_text(json.dumps(values))
+    with pumice.load(folder, device="cpu", compute="float32") as model:
+        with pytest.raises(ValueError, match=r"routes \(document, query\).*encode_query"):
+            model.encode(TEXTS)
+        assert np.abs(model.encode_query(TEXTS) - golden("router")["query"]).max() <= LIMIT
+        assert model.encode_document(TEXTS[0]).shape == (32,)
+
+
+def test_a_default_route(tmp_path: Path) -> None:
+    folder = make_folder("router", tmp_path)
+    file = folder / "router_config.json"
+    values = json.loads(file.read_text())
+    values["parameters"]["default_route"] = "query"
+    file.write_text(json.dumps(values))
+    with pumice.load(folder, device="cpu", compute="float32") as model:
+        assert np.abs(model.encode(TEXTS, prompt="query: ") - golden("router")["query"]).max() <= LIMIT
+
+
+def test_static_vectors_of_texts_of_any_length(tmp_path: Path) -> None:
+    with loaded("static", tmp_path) as model:
+        long = "one two " * 5000
+        together = model.encode([*TEXTS, long])
+        np.testing.assert_array_equal(together[-1], model.encode(long))
+        assert abs(np.linalg.norm(together[-1]) - 1) < 1e-6
+        np.testing.assert_allclose(together[-1], model.encode("one two"), atol=1e-5)
+        assert [rows.shape for rows in model.encode(["one two", ""], output="tokens")] == [(2, 32), (0, 32)]
+        assert model.info["layers"] == 0
+        assert "of any length" in str(model.summary())
+        with pytest.raises(pumice.UnsupportedTaskError):
+            model.generate("a")
+        with pytest.raises(pumice.UnsupportedTaskError, match=r"hidden_states\(\) needs a model with layers"):
+            model.hidden_states(np.array([1]), layers=0)
+    folder = make_folder("static", tmp_path)
+    plan = pumice.plan(folder, device="cpu")
+    with pumice.load(folder) as model:
+        assert plan.totals["cpu"]["weights"] == model.memory()["weights"] > 0
+    with pytest.raises(ValueError, match="table of vectors"):
+        pumice.load(folder, quantize="q8_0")
+
+
+def test_scores_and_labels(tmp_path: Path) -> None:
+    wanted = golden("labels")["scores"]
+    with loaded("labels", tmp_path) as model:
+        assert model.info["labels"] == ("contradiction", "entailment", "neutral")
+        scores = cut_silently(lambda: model.predict(PAIRS))
+        assert np.abs(scores - wanted).max() <= LIMIT
+        found = cut_silently(lambda: model.predict(PAIRS, output="labels"))
+        soft = np.exp(wanted) / np.exp(wanted).sum(1, keepdims=True)
+        for prediction, row in zip(found, soft, strict=True):
+            assert prediction.label == model.info["labels"][row.argmax()]
+            assert prediction.probability == pytest.approx(row.max(), abs=1e-4)
+            assert list(prediction.probabilities) == list(model.info["labels"])
+            assert sum(prediction.probabilities.values()) == pytest.approx(1, abs=1e-5)
+        one = model.predict("one two three")
+        assert one.shape == (3,)
+        np.testing.assert_array_equal(model.predict(["one two three", "x", "a"])[0], one)
+        np.testing.assert_allclose(model.predict(PAIRS[0], activation="softmax"), soft[0], atol=1e-4)
+        with pytest.raises(ValueError, match="activation='relu'"):
+            model.predict(PAIRS, activation="relu")
+        with pytest.raises(TypeError, match="pair 1"):
+            model.predict([("a", "b"), "c"])
+    with loaded("tanh", tmp_path) as model:
+        scores = cut_silently(lambda: model.predict(PAIRS))
+        assert np.abs(scores - golden("tanh")["scores"]).max() <= LIMIT
+        raw = cut_silently(lambda: model.predict(PAIRS, activation="none"))
+        np.testing.assert_allclose(np.tanh(raw), scores, atol=1e-6)
+        assert model.predict("x", output="labels").label == "LABEL_0"
+
+
+def test_a_causal_reranker_reads_two_logits(tmp_path: Path) -> None:
+    wanted = golden("logit_score")
+    with loaded("logit_score", tmp_path) as model:
+        assert "classify" in model.info["tasks"]
+        assert model.info["labels"] == ("score",)
+        short = [
+            i
+            for i, (a, b) in enumerate(zip(wanted["offsets"][:-1], wanted["offsets"][1:], strict=True))
+            if b - a < model.info["max_tokens"]
+        ]
+        assert len(short) >= 3
+        for i in short:
+            assert model._pair_ids(*PAIRS[i]).tolist() == wanted["ids"][wanted["offsets"][i] : wanted["offsets"][i + 1]].tolist()
+        with pytest.warns(pumice.TruncationWarning, match=r"1 of 4 pairs were cut"):
+            scores = model.predict(PAIRS)
+        assert np.abs(scores - wanted["scores"])[short].max() <= LIMIT
+        # sentence-transformers takes a place more for what follows the document: its marker is a token that this vocabulary lacks.
+        (cut,) = {*range(4)} - {*short}
+        ids = model._encoder._rendered([PAIRS[cut]], 0, encoding.Cuts(48, True)).ids
+        assert len(ids) == 48
+        assert ids[:45].tolist() == wanted["ids"][wanted["offsets"][cut] :][:45].tolist()
+        assert ids[-2:].tolist() == wanted["ids"][: wanted["offsets"][cut + 1]][-2:].tolist()
+        hits = cut_silently(lambda: model.rank("a stone", [document for _, document in PAIRS]))
+        assert sorted(hit.index for hit in hits) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["dense", "logit_score"])
+def test_attentions_equal_transformers(name: str, tmp_path: Path) -> None:
+    wanted = golden(name)
+    with loaded(name, tmp_path) as model:
+        ids = wanted["attention_ids"]
+        for layer in (1, 2):
+            found = model.attentions(ids, layer)
+            assert np.abs(found - wanted["attentions"][layer - 1]).max() <= 1e-5
+            np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+        np.testing.assert_array_equal(model.attentions(ids), found)
+        np.testing.assert_array_equal(model.attentions(ids, -2), model.attentions(ids, 1))
+        assert model.attentions("one two").shape[1:] == (model.count_tokens("one two"),) * 2
+        for wrong, message in ((0, "layer=0 are the embeddings"), (3, "layer=3"), (-3, "layer=-3")):
+            with pytest.raises(ValueError, match=message):
+                model.attentions(ids, wrong)
+        with pytest.raises(pumice.ContextLengthError):
+            model.attentions(np.full(5000, 5))
+        with pytest.raises(ValueError):
+            model.attentions([])
+
+
+# ---------------------------------------------------------------- every file broken in turn
+def edit(folder: Path, file: str, **values: Any) -> None:
+    path = folder / file
+    content = json.loads(path.read_text())
+    content.update(values)
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
+    ("dense", lambda f: edit(f, "2_Dense/config.json", in_features=31), pumice.ModelFormatError, "2_Dense.*in_features is 31.* gives 32"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", out_features=47), pumice.ModelFormatError, r"has shape \[48, 32\].*\[47, 32\]"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", out_features="48"), pumice.ModelFormatError, "out_features is '48', not int"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", out_features=...), pumice.ModelFormatError, "out_features is missing"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", out_features=10**30), pumice.ModelFormatError, "out_features is 1000"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", use_residual=True), pumice.ModelFormatError, "2_Dense.*residual.weight is missing"),
+    ("dense", lambda f: edit(f, "3_Dense/config.json", bias=True), pumice.ModelFormatError, "3_Dense.*linear.bias is missing"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", activation_function="torch.nn.modules.activation.Softmax"),
+     pumice.UnsupportedModelError, "2_Dense.*Softmax.*Identity, Tanh"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", activation_function="os.system"), pumice.UnsupportedModelError, "os.system"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", module_input_name="logits"), pumice.UnsupportedModelError, "reads 'logits'"),
+    ("dense", lambda f: (f / "2_Dense/config.json").unlink(), pumice.ModelFormatError, "2_Dense.*config.json is missing"),
+    ("dense", lambda f: (f / "2_Dense/model.safetensors").rename(f / "2_Dense/pytorch_model.bin"), pumice.ModelFormatError, "pickle"),
+    ("dense", lambda f: (f / "2_Dense/model.safetensors").unlink(), pumice.ModelFormatError, "2_Dense/model.safetensors is not there"),
+    ("dense", lambda f: (f / "2_Dense/model.safetensors").write_bytes(b"\0" * 9), pumice.ModelFormatError, "2_Dense/model.safetensors"),
+    ("poolings", lambda f: edit(f, "3_LayerNorm/config.json", dimension=191), pumice.ModelFormatError, "dimension is 191.* gives 192"),
+    ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=["cls", 7]), pumice.UnsupportedModelError, r"pooling cls \+ 7"),
+    ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=[]), pumice.UnsupportedModelError, "asks for pooling"),
+    ("router", lambda f: edit(f, "router_config.json", types=...), pumice.ModelFormatError, "router_config.json: types is missing"),
+    ("router", lambda f: edit(f, "router_config.json", structure={"query": ["gone"]}), pumice.ModelFormatError, "route .query. is not"),
+    ("router", lambda f: edit(f, "router_config.json", parameters={"default_route": "x"}), pumice.ModelFormatError, "default_route 'x'"),
+    ("router", lambda f: edit(f, "router_config.json", types={"../x": "a.Transformer"}, structure={"query": ["../x"]}),
+     pumice.ModelFormatError, "not the name of a folder"),
+    ("static", lambda f: [p.unlink() for p in f.rglob("model.safetensors")], pumice.ModelFormatError, "model.safetensors is not there"),
+    ("model2vec_mapped", lambda f: module_models.write_tensors(f / "model.safetensors", {"embeddings": np.ones((3, 4), np.float32),
+     "mapping": np.array([0, 3])}), pumice.ModelFormatError, "mapping names rows outside of the 3"),
+    ("model2vec_mapped", lambda f: module_models.write_tensors(f / "model.safetensors", {"embeddings": np.ones((3, 4), np.float32),
+     "weights": np.ones(2, np.float32)}), pumice.ModelFormatError, "weights has 2 values for 3 tokens"),
+    ("model2vec", lambda f: module_models.write_tensors(f / "model.safetensors", {"other": np.ones((3, 4), np.float32)}),
+     pumice.ModelFormatError, "embedding.weight is missing.*other"),
+    ("model2vec", lambda f: module_models.write_tensors(f / "model.safetensors", {"embeddings": np.full((3, 4), np.nan, np.float32)}),
+     pumice.ModelFormatError, "row 0 of embeddings holds a NaN"),
+    ("logit_score", lambda f: edit(f, "1_LogitScore/config.json", true_token_id=10**6), ValueError, "token id 1000000 of the score"),
+    ("logit_score", lambda f: edit(f, "1_LogitScore/config.json", true_token_id=...), pumice.ModelFormatError, "true_token_id is missing"),
+    ("logit_score", lambda f: edit(f, "1_LogitScore/config.json", false_token_id=-1), pumice.ModelFormatError, "false_token_id is -1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(BROKEN)))
+def test_broken_files_are_named(case: int, tmp_path: Path) -> None:
+    name, damage, error, message = BROKEN[case]
+    folder = make_folder(name, tmp_path)
+    damage(folder)
+    with pytest.raises(error, match=message):
+        pumice.load(folder, device="cpu")
+
+
+def test_every_golden_is_small_and_used() -> None:
+    used = {*EMBEDDERS, "colbert", "router", "labels", "tanh", "logit_score"}
+    assert used == set(module_models.names())
+    for path in module_models.GOLDENS.iterdir():
+        assert path.stat().st_size <= 40 << 10, path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("static", "static: a table"), ("model2vec", "static: a table"), ("router", "bert"), ("dense", "bert")]
+)
+def test_info_of_the_command_line(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pumice.__main__ import main
+
+    assert main(["info", str(make_folder(name, tmp_path))]) == 0
+    assert said in capsys.readouterr().out
