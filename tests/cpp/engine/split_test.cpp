@@ -6,6 +6,7 @@
 #include <functional>
 #include <random>
 
+#include "core/checked.h"
 #include "cpu/cpu_backend.h"
 #include "engine/embedder.h"
 #include "engine/generator.h"
