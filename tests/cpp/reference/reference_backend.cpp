@@ -143,7 +143,6 @@ class Run {
 
   void operator()(const Norm& op) {
     const std::int64_t group = op.group > 0 ? op.group : op.in.width;
-    const std::vector<double>& weight = weights_[op.weight];
     for (std::int64_t r = 0; r < rows(op.out); ++r) {
       for (std::int64_t first = 0; first < op.in.width; first += group) {
         const std::vector<double> x(at(op.in, r) + first, at(op.in, r) + first + group);
@@ -154,8 +153,9 @@ class Run {
         for (const double v : x) square += (v - mean) * (v - mean) / static_cast<double>(group);
         double* out = at(op.out, r) + first;
         for (std::int64_t c = 0; c < group; ++c) {
-          double y = (x[c] - mean) / std::sqrt(square + op.eps) * weight.at(c);
-          if (op.bias != VectorId::none) y += weights_[op.bias].at(c);
+          double y = (x[c] - mean) / std::sqrt(square + op.eps);
+          if (op.weight != VectorId::none) y *= value_of(op.weight, c);
+          y += value_of(op.bias, c);
           out[c] = op.add ? at(op.add, r)[first + c] + y : y;
         }
       }
