@@ -192,7 +192,8 @@ class Resolver {
       case Role::input_out: return {hidden, c.layer_inputs.width};
       case Role::layer_scale: return {1, 0};
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::attn_second_norm: case Role::ffn_norm:
-      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::input_norm: case Role::final_norm: case Role::head_norm: return {hidden, 0};
+      case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::input_norm: case Role::final_norm:
+      case Role::head_norm: return {hidden, 0};
     }
     fail(ErrorKind::unsupported_model, "a role without a shape");
   }
@@ -483,24 +484,28 @@ class Resolver {
     };
   }
 
-  // Reads float rows and adds what the task adds to them. The sums are float32.
-  void merge_adapter(Matrix& matrix, Slice part, Adapters::Add add) const {
-    if (!add) return;
-    matrix.read = [source = std::move(matrix.read), from = matrix.format, cols = matrix.cols, part, add = std::move(add)](
+  // `matrix` keeps its name and shape: its rows are read as floats, `change` is done to each, and they are packed in format `to`.
+  static void repack(Matrix& matrix, Format to, Adapters::Add change = {}) {
+    matrix.read = [source = std::move(matrix.read), from = matrix.format, to, cols = matrix.cols, change = std::move(change)](
                       std::int64_t first, std::int64_t count, std::uint8_t* out) {
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
       std::vector<float> weights(static_cast<std::size_t>(cols));
       for (std::int64_t row = 0; row < count; ++row) {
         source(first + row, 1, packed.data());
         unpack(from, packed.data(), cols, weights.data());
-        add(part.of(first + row), weights.data());
-        pack(Format::F32, weights.data(), cols, out + row * row_bytes(Format::F32, cols));
+        if (change) change(first + row, weights.data());
+        pack(to, weights.data(), cols, out + row * row_bytes(to, cols));
       }
     };
-    matrix.format = Format::F32;
+    matrix.format = to;
   }
 
-  // Reads float rows, packs them: `matrix` keeps its name and shape and changes its format.
+  // What the task adds to the rows. The sums are float32.
+  static void merge_adapter(Matrix& matrix, Slice part, Adapters::Add add) {
+    if (!add) return;
+    repack(matrix, Format::F32, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
+  }
+
   void quantise(MatrixId id) {
     Matrix& matrix = d_.weights.matrices[static_cast<std::size_t>(id)];
     if (!quantize_ || info(matrix.format).quantised) return;
@@ -509,17 +514,7 @@ class Resolver {
                              info(*quantize_).block, " for ", name(*quantize_)));
       return;
     }
-    matrix.read = [source = std::move(matrix.read), from = matrix.format, to = *quantize_, cols = matrix.cols](
-                      std::int64_t first, std::int64_t count, std::uint8_t* out) {
-      std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
-      std::vector<float> weights(static_cast<std::size_t>(cols));
-      for (std::int64_t row = 0; row < count; ++row) {
-        source(first + row, 1, packed.data());
-        unpack(from, packed.data(), cols, weights.data());
-        pack(to, weights.data(), cols, out + row * row_bytes(to, cols));
-      }
-    };
-    matrix.format = *quantize_;
+    repack(matrix, *quantize_);
   }
 
   // GGUF files of Qwen3-Reranker keep of the head the rows of "yes" and "no": how much likelier yes is than no is the score.
