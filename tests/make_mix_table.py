@@ -1,9 +1,9 @@
-"""Writes docs/mixes.md: every family that has a GGUF form, quantised by llama.cpp as people's files are, and how far each engine's next
+"""Writes docs/mixes.md: every family that has a GGUF form, quantized by llama.cpp as people's files are, and how far each engine's next
 tokens are from those of the float32 weights.
 
     python tests/make_mix_table.py [small model ...]     # minutes; with names: their rows, on the terminal, and the page is left alone
 
-Needs the package and llama-cpp-python. tests/python/test_mixes.py holds the page to its limits, and runs every family on quantised tensors
+Needs the package and llama-cpp-python. tests/python/test_mixes.py holds the page to its limits, and runs every family on quantized tensors
 without llama.cpp.
 """
 
@@ -28,14 +28,14 @@ from mixes import COLUMNS, ENTROPY, MIXES, RATIO, SAME, TOKENS, WIDE  # noqa: E4
 import pumice  # noqa: E402
 
 PAGE = ROOT / "docs" / "mixes.md"
-HEAD = """# Quantised files, as they were compared
+HEAD = """# Quantized files, as they were compared
 Each row is a small model of one family with random weights, whose matrices have {columns} columns or a multiple of that, written as
-GGUF in F32 through what llama.cpp's converter does, and quantised by llama.cpp (llama-cpp-python {version}, `llama_model_quantize`) to the
+GGUF in F32 through what llama.cpp's converter does, and quantized by llama.cpp (llama-cpp-python {version}, `llama_model_quantize`) to the
 mixes that people download. Made by `python tests/make_mix_table.py`.
 
 A cell has two numbers, pumice's and llama.cpp's, both on the same file as loaded by default on one CPU: the Kullback-Leibler
 divergence of the next token's distribution from that of the F32 weights in float32, in nats, the mean of {tokens} positions in three texts.
-Most of it is what quantising took from the weights, the same for both; the rest is what each rounds while it runs. The last norm
+Most of it is what quantizing took from the weights, the same for both; the rest is what each rounds while it runs. The last norm
 is multiplied so that the distributions have an entropy of {entropy:.0f} nats, about what a language model's have on prose: those of bare
 random weights are nearly flat, and would hide what is lost. Random weights lose more than trained ones in fewer bits; only the two
 numbers of a cell are to be compared.
@@ -104,12 +104,12 @@ def llama_cpp_logits(path: Path, **options: int) -> npt.NDArray[np.float32]:
     return np.concatenate(rows)
 
 
-def quantised(source: Path, mix: str) -> Path:
+def quantized(source: Path, mix: str) -> Path:
     target = source.with_name(f"{mix}.gguf")
     settings = llama_cpp.llama_model_quantize_default_params()
     settings.ftype, settings.nthread = MIXES[mix], 1
     failed = llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(settings))
-    assert failed == 0, f"{source}: llama.cpp does not quantise it to {mix}"
+    assert failed == 0, f"{source}: llama.cpp does not quantize it to {mix}"
     return target
 
 
@@ -139,10 +139,10 @@ def row(name: str, target: Path) -> str:
     folder = random_models.make_folder(name, target)
     path, truth = sharpened(name, folder)
     apart = divergence(truth, llama_cpp_logits(path, type_k=0, type_v=0))  # 0: F32, as the keys and values of compute="float32"
-    assert apart <= SAME, f"{name}: llama.cpp's float32 run is {apart:.1e} nats from ours, so that it says nothing of quantised ones"
+    assert apart <= SAME, f"{name}: llama.cpp's float32 run is {apart:.1e} nats from ours, so that it says nothing of quantized ones"
     cells = []
     for mix in MIXES:
-        file = quantised(path, mix)
+        file = quantized(path, mix)
         cells.append(f"{divergence(truth, pumice_logits(file, folder)):.2e} / {divergence(truth, llama_cpp_logits(file)):.2e}")
         file.unlink()
     return f"| {random_models.VARIANTS[name].family} | {name} | {apart:.0e} | {' | '.join(cells)} |\n"

@@ -54,7 +54,8 @@ class Adder {
   void open() { file_ = files::ModelFile::open_weights(spec_.file); }
   void takes(std::int64_t size) const {
     if (size == width_) return;
-    wrong(spec_.kind == ModuleKind::dense ? "in_features" : "dimension", str("is ", size, ", and what comes before this module gives ", width_));
+    wrong(spec_.kind == ModuleKind::dense ? "in_features" : "dimension",
+          str("is ", size, ", and what comes before this module gives ", width_));
   }
 
   const files::TensorInfo& find(const char* name, const std::vector<std::int64_t>& shape) const {

@@ -1,4 +1,4 @@
-"""Quantised GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
+"""Quantized GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
 so that nothing but this package is needed: the same numbers in F32 say what must come out."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_quantised_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
+def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
     """Split, permuted, transposed and shared tensors too, of each family's own names."""
     folder = random_models.make_folder(name, tmp_path)
     packed, plain, used = write_pair(name, tmp_path)
