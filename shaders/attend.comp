@@ -18,6 +18,7 @@ layout(constant_id = kAttendQueries) const uint QUERIES = 1;
 layout(constant_id = kAttendKeys) const uint KEYS = 32;
 layout(constant_id = kAttendBias) const uint HAS_BIAS = 0;
 layout(constant_id = kAttendSlopes) const uint HAS_SLOPES = 0;
+layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 #include "kv.glsl"
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
@@ -40,7 +41,9 @@ layout(set = 0, binding = 3) readonly buffer Meta { uint meta[]; };
 layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };
 layout(set = 0, binding = 5) writeonly buffer Partials { float partials[]; };
 layout(set = 0, binding = 6) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 6) readonly buffer Places { float places[]; };
 layout(set = 0, binding = 7) readonly buffer Slopes { float slopes[]; };
+layout(set = 0, binding = 7) readonly buffer ByPlace { float by_place[]; };
 
 // A row of `queries` has a fifth word quad, so that lanes with different queries read different banks; at the end it holds the row's sum.
 const uint QUERY_STRIDE = DIM_QUADS + 1, SCORE_STRIDE = KEY_QUADS + 1;
@@ -59,6 +62,16 @@ uint kv_head, first_head, heads;
 // Keys [x, y) that the row at a position sees.
 uvec2 seen(uint position) {
   return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
+}
+
+// What a head's product gets for where its key stands, `distance` positions on: `query` and `key` are rows of the batch.
+float placed(uint query, uint key, uint head, int distance) {
+  const int reach = int(p.reach);
+  const uint at = head * p.by_head + uint(places[clamp(distance, -reach, reach) + reach]);
+  float sum = 0;
+  if ((PLACES & kAttendByQuery) != 0) sum += by_place[p.by_query_at + query * p.by_stride + at];
+  if ((PLACES & kAttendByKey) != 0) sum += by_place[p.by_key_at + key * p.by_stride + at];
+  return sum;
 }
 
 // A head's score of the key that lies `distance` positions on.
@@ -131,7 +144,7 @@ void main() {
   first_position = past + first;
   last_key = past + meta[segment + 1] - 1;
   heads = min(p.tile_heads, p.heads_per_kv - first_head);
-  const uint row0 = meta[segment] + first - p.first_row;  // in q, out and partials
+  const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
 
   // This split's steps.
@@ -207,6 +220,9 @@ void main() {
         if (FORMAT == kKvQ8 && block != UNBOUND) s *= k_scales[(block + SCALES_AT) / 4 + quad % 8];
         [[unroll]] for (uint c = 0; c < 4; ++c) {
           const uint key = key0 + 4 * quad + c;
+          if (PLACES != 0 && key >= row_keys.x && key < row_keys.y) {
+            s[c] += p.scale * placed(segment_row + first + row, segment_row + key, row_head, int(key) - int(first_position + row));
+          }
           s[c] = biased(soft_capped(s[c], p.softcap), row_head, int(key) - int(first_position + row));
           if (key < row_keys.x || key >= row_keys.y || block == UNBOUND) s[c] = LOWEST;
           most = max(most, s[c]);

@@ -185,7 +185,8 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 //   [max(0, s - behind), min(past + rows - 1, s + ahead)].
 //   causal: behind = window > 0 ? window - 1 : kNoWindow, ahead = 0.   not causal: behind = ahead = window > 0 ? window : kNoWindow.
 // A score, of the key at position j: scale * q.k, then soft capped, + bias[head][clamp(j - s, -reach, reach) + reach] (2 reach + 1 values a
-// head), - slopes[head] * |j - s|.
+// head), - slopes[head] * |j - s|. With places, p = places[clamp(j - s, -reach, reach) + reach], and q.k gets
+// by_query[row of the query][head * by_head + p] and by_key[row of the key][the same]; then no bias, no slopes, and `past` is 0.
 // FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
 // Tile table in meta: kTileWords words a tile: {segment (in the segment table at segments_at), first row within the segment, rows, 0};
 // rows * tile_heads <= QUERIES. Put tiles with many keys first. One segment's tiles need not be together.
@@ -199,7 +200,8 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
 //   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
 //   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials, 6 bias, 7 slopes.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials, 6 bias or places, 7 slopes or by_query
+// and by_key.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
 struct AttendParams {
   uint first_group, groups;
@@ -212,6 +214,7 @@ struct AttendParams {
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0: none
   uint reach;
+  uint by_query_at, by_key_at, by_stride, by_head;  // of the slot of by_query and by_key; by_head: numbers a head
 };
 PUMICE_CONSTANT(kTileWords, 4);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
@@ -222,6 +225,9 @@ PUMICE_CONSTANT(kAttendQueries, 3);  // rows * heads of a tile: 1, 2, 3 or a mul
 PUMICE_CONSTANT(kAttendKeys, 4);     // keys of one step: 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 5);     // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 6);   // 0 or 1
+PUMICE_CONSTANT(kAttendPlaces, 7);   // sum of kAttendByQuery and kAttendByKey, where given: 6 is then places, 7 all rows of their slot
+PUMICE_CONSTANT(kAttendByQuery, 1);
+PUMICE_CONSTANT(kAttendByKey, 2);
 
 // groups = rows * heads. Bindings: 0 partials, 1 out.
 struct MergeParams {

@@ -21,6 +21,8 @@ view; with in_place, in. With add 'in', add is in.
 q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
 attend: cached ones are Rope q, Rope k, Store, Attend; causal where cached or said so. store: the same without Rope. With 'reach' there is a
 bias of heads x (2 reach + 1) normals; with 'slopes' one 0.1 + 0.03 * normal a head. The bias is the first vector.
+With 'places' (kinds: by_query, by_key or both, in this order) and n 'numbers' a head, views of heads x n columns follow v, one a kind, and
+the first vector has (7 d + 3) modulo n for the d-th distance from -reach on.
 Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
 Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
 rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols),
@@ -502,6 +504,21 @@ def positioned() -> list[Case]:
     return cases
 
 
+def placed() -> list[Case]:
+    """Attention whose scores look at places: each kind, reaches below and above the texts' lengths, heads that share keys, windows."""
+    texts = [[[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]]]
+    kinds, reaches = cycle([["by_query", "by_key"], ["by_query"], ["by_key"]]), cycle([16, 0, 400, 91, 5])
+    windows, softcaps, groups, numbers = cycle([0, 0, 32, 0, 5]), cycle([0.0, 0.0, 30.0]), cycle([1, 1, 3]), cycle([32, 1, 7, 64])
+    cases: list[Case] = []
+    for head_dim in (32, 64, 80):
+        for n, text in enumerate(texts * 2):
+            heads, softcap = 2 * next(groups), next(softcaps)
+            case = {"op": "attend", "cached": False, "head_dim": head_dim, "kv_heads": 2, "heads": heads, "window": next(windows)}
+            case |= {"softcap": softcap, "scale": (3 * head_dim) ** -0.5, "segments": text, "causal": n % 4 == 3}
+            cases.append(case | {"places": next(kinds), "numbers": next(numbers), "reach": next(reaches), "nmse": ATTEND["f32"]})
+    return cases
+
+
 def stretched() -> list[Case]:
     """Frequencies by the length of the text: at the original length and beyond, said by the segment or reached by the row itself."""
     texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [400, 1], [0, 64, 64]]]
@@ -541,6 +558,7 @@ def main() -> None:
         + scaled()
         + plain_norms()
         + pools_behind_prompts()
+        + placed()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

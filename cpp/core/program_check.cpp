@@ -148,6 +148,7 @@ class ProgramCheck {
     check(op.reach >= 0 && op.reach <= kMaxReach, "reach ", op.reach, " is not 0 to ", kMaxReach);
     if (op.bias != VectorId::none) sized(op.bias, "bias", heads * (2 * std::int64_t{op.reach} + 1));
     if (op.slopes != VectorId::none) sized(op.slopes, "slopes", heads);
+    attend_places(op, heads);
     if (op.cache != CacheId::none) {
       const CacheShape& shape = cache(op.cache);
       check(op.causal, "attention over a cache is causal");
@@ -241,6 +242,26 @@ class ProgramCheck {
     if (program_.output < 0) return;
     const auto& written = written_[static_cast<std::size_t>(program_.output)];
     check(std::find(written.begin(), written.end(), false) == written.end(), "the output slot ", program_.output, " is not wholly written");
+  }
+
+  void attend_places(const Attend& op, std::int64_t heads) {
+    const bool given = op.places != VectorId::none;
+    check(given == (op.by_query || op.by_key), "`places` and what they choose from (`by_query`, `by_key`) belong together");
+    if (!given) return;
+    check(op.cache == CacheId::none && op.bias == VectorId::none && op.slopes == VectorId::none,
+          "`places` stand beside a cache, a bias or slopes");
+    sized(op.places, "places", 2 * std::int64_t{op.reach} + 1);
+    const VectorShape& places = weights_.vectors[static_cast<std::size_t>(op.places)];
+    for (const View* view : {&op.by_query, &op.by_key}) {
+      if (!*view) continue;
+      read(*view, "by_query or by_key", Rows::tokens);
+      apart(*view, op.out, "by_query or by_key", "out");
+      check(view->width % heads == 0 && places.indices > 0 && places.indices <= view->width / heads, "'", places.name,
+            "' asks for numbers below ", places.indices, " (0: not whole numbers) of ", view->width, " columns for ", heads, " heads");
+    }
+    check(!op.by_query || !op.by_key || (op.by_query.slot == op.by_key.slot && op.by_query.width == op.by_key.width),
+          "`by_query` and `by_key` are of slots ", op.by_query.slot, " and ", op.by_key.slot, ", ", op.by_query.width, " and ",
+          op.by_key.width, " wide; one slot and one width are needed");
   }
 
   void looks_beyond_one_row() { facts_.last_beyond_row = static_cast<std::int64_t>(op_) + 1; }
@@ -346,10 +367,20 @@ void check_reported(const std::string& in, const Top& op, const Batch& batch) {
 
 }  // namespace
 
+std::int64_t indices_of(std::span<const float> values) {
+  float largest = -1;
+  for (const float value : values) {
+    if (!(value >= 0 && value < static_cast<float>(kMaxWidth) && value == std::floor(value))) return 0;  // mostly the first one
+    largest = std::max(largest, value);
+  }
+  return static_cast<std::int64_t>(largest) + 1;
+}
+
 WeightShapes shapes_of(const Weights& weights) {
   WeightShapes shapes;
   for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true, m.may_round});
-  for (const Vector& v : weights.vectors) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  for (const Vector& v : weights.vectors)
+    shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;
 }
 

@@ -25,7 +25,9 @@ struct MatrixShape {
 struct VectorShape {
   std::string_view name;
   std::int64_t size = 0;
+  std::int64_t indices = 0;  // n, where its values are whole numbers from 0 to n - 1; 0: they are not
 };
+std::int64_t indices_of(std::span<const float> values);
 struct WeightShapes {
   std::vector<MatrixShape> matrices;
   std::vector<VectorShape> vectors;

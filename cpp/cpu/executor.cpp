@@ -712,16 +712,22 @@ class BatchRun final : public Job {
     const float* bias = op.bias == VectorId::none ? nullptr : weights_.vector(op.bias);
     const float* slopes = op.slopes == VectorId::none ? nullptr : weights_.vector(op.slopes);
     const std::int64_t first_head = unit.kv_head * std::int64_t{shape.group} + unit.head, reach = op.reach;
+    const bool placed = op.places != VectorId::none;
+    const auto of_head = [&](const View& view, std::int64_t r, std::int64_t head) -> const float* {
+      return view ? row(view, segment.first + r) + head * (view.width / (op.q.width / op.head_dim)) : nullptr;
+    };
     Query queries[kMaxQueries];
     int count = 0;
     for (std::int64_t r = unit.row; r < unit.row + unit.rows; ++r) {
       const Keys keys = keys_of(shape, segment, r);
       for (std::int64_t head = first_head; head < first_head + unit.heads; ++head) {
         queries[count++] = {row(op.q, segment.first + r) + head * shape.head_dim, keys.first, keys.end, segment.past + r,
-                            bias ? bias + head * (2 * reach + 1) : nullptr, slopes ? slopes[head] : 0.0f};
+                            bias ? bias + head * (2 * reach + 1) : nullptr, slopes ? slopes[head] : 0.0f,
+                            placed ? of_head(op.by_query, r, head) : nullptr, placed ? of_head(op.by_key, 0, head) : nullptr};
       }
     }
-    AttendCall call{shape.cached ? store_->format() : KvFormat::f32, shape.head_dim, op.scale, op.softcap, pages, 0, reach};
+    AttendCall call{shape.cached ? store_->format() : KvFormat::f32, shape.head_dim, op.scale, op.softcap, pages, 0, reach,
+                    placed ? weights_.vector(op.places) : nullptr, op.by_key ? stride(op.by_key) : 0};
     for (call.chunk = first; call.chunk <= last; ++call.chunk) {
       if (cancel_.requested()) return;  // the run's end reports it
       kernels_.rows.attend(call, queries, count, partials);

@@ -106,6 +106,8 @@ struct Query {
   std::int64_t position = 0;
   const float* bias = nullptr;
   float slope = 0.0f;
+  // Where the call has places, its product with key j gets by_query[p] + by_key[j * by_key_stride + p], of what is given, p by distance.
+  const float *by_query = nullptr, *by_key = nullptr;
 };
 
 // Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, head_dim + 2 floats: the
@@ -119,7 +121,9 @@ struct AttendCall {
   float scale, softcap;
   const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // which chunk
-  std::int64_t reach = 0;            // of the queries' biases
+  std::int64_t reach = 0;            // of the queries' biases and of places
+  const float* places = nullptr;     // 2 reach + 1 indices, by distance
+  std::int64_t by_key_stride = 0;
 };
 
 // What a product goes through: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.

@@ -165,7 +165,8 @@ WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
   for (const PackedMatrix& m : weights.matrices())
     shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.may_round});
-  for (const Vector& v : weights.vectors()) shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size())});
+  for (const Vector& v : weights.vectors())
+    shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;
 }
 

@@ -175,6 +175,9 @@ class SelfTest {
     constexpr int head_dim = 64, keys = 70;
     constexpr std::int64_t reach = 20;  // positions lie on both sides of it
     Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
+    constexpr std::int64_t numbers = 8;
+    Aligned<float> places(2 * reach + 1), by_query = floats(numbers, random_), by_key = floats(keys * numbers, random_);
+    for (std::int64_t d = 0; d <= 2 * reach; ++d) places.data()[d] = static_cast<float>(7 * d % numbers);
     for (std::size_t f = 0; f < std::size(kKvFormats); ++f) {
       check(std::string("attention, ") + kKvFormats[f] + " keys and values", head_dim, [&](const Kernels& k, float* out) {
         const auto format = static_cast<KvFormat>(f);
@@ -190,8 +193,8 @@ class SelfTest {
                           std::min(kPageTokens, keys - page * kPageTokens), at);
         }
         const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0,
-                              .reach = reach};
-        const Query query{q.data(), 0, keys, keys / 2, bias.data(), 0.05f};
+                              .reach = reach, .places = places.data(), .by_key_stride = numbers};
+        const Query query{q.data(), 0, keys, keys / 2, bias.data(), 0.05f, by_query.data(), by_key.data()};
         Aligned<float> partial(head_dim + 16);
         k.rows.attend(call, &query, 1, partial.data());
         k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, out);

@@ -102,7 +102,7 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
   const auto values = [&](VectorId id) -> const float* {
     return id == VectorId::none ? nullptr : weights.vectors[static_cast<std::size_t>(id)].values.data();
   };
-  const float *bias = values(a.bias), *slopes = values(a.slopes);
+  const float *bias = values(a.bias), *slopes = values(a.slopes), *places = values(a.places);
   std::vector<double> scores(static_cast<std::size_t>(n));
   for (std::int64_t head = 0; head < heads; ++head) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -115,9 +115,17 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
         const float* k = rows.data() + j * width + a.k.col + head / group * a.head_dim;
         double score = 0;
         for (std::int32_t c = 0; c < a.head_dim; ++c) score += static_cast<double>(q[c]) * k[c];
+        const std::int64_t bucket = std::clamp<std::int64_t>(j - i, -a.reach, a.reach) + a.reach;
+        if (places) {
+          const auto place = static_cast<std::int64_t>(places[bucket]);
+          const auto of = [&](const View& view, std::int64_t row) {
+            return view ? static_cast<double>(rows.data()[row * width + view.col + head * (view.width / heads) + place]) : 0.0;
+          };
+          score += of(a.by_query, i) + of(a.by_key, j);
+        }
         score *= a.scale;
         if (a.softcap > 0) score = a.softcap * std::tanh(score / a.softcap);
-        if (bias) score += bias[head * (2 * a.reach + 1) + std::clamp<std::int64_t>(j - i, -a.reach, a.reach) + a.reach];
+        if (bias) score += bias[head * (2 * a.reach + 1) + bucket];
         if (slopes) score -= static_cast<double>(slopes[head]) * static_cast<double>(std::abs(i - j));
         scores[static_cast<std::size_t>(j)] = score;
         largest = std::max(largest, score);

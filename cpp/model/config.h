@@ -33,6 +33,15 @@ struct PositionBuckets {
   std::int32_t count = 0, max_distance = 0;  // 0: none
 };
 
+// Rows learned for places (DeBERTa, He et al. 2021): those of a key `d` positions before its query have number span + d, from 0 to
+// 2 span - 1, where distances beyond span / 2 grow with their logarithm, up to max_distance, unless that is 0.
+struct RelativePlaces {
+  std::int32_t span = 0, max_distance = 0;  // span 0: none
+  bool by_query = false, by_key = false;    // queries meet keys of places (c2p), keys meet queries of places (p2c)
+  bool shared = false;                      // they are made by the matrices of q and k; otherwise by place_q and place_k
+  bool norm = false;                        // of the rows
+};
+
 // The last token that a pooled row sees, where that is not the text's last: the first such token, or the first of the largest ids (CLIP).
 struct TextEnd {
   enum Kind : std::uint8_t { text, token, largest } kind = text;
@@ -57,6 +66,7 @@ struct Config {
   bool rope_factors = false;     // a GGUF file must have the tensor that divides the first one's frequencies
   std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
   PositionBuckets position_buckets;  // of layers with PositionBias::buckets, one table for all
+  RelativePlaces places;             // of layers with PositionBias::places, one table for all
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
@@ -68,6 +78,7 @@ struct Config {
   std::int32_t embedding_size = 0;    // width of the tables where their rows are mapped to hidden_size (ALBERT, ELECTRA); 0: hidden_size
   LayerInputs layer_inputs;
   bool embedding_norm = false;        // on the embedded rows
+  bool norm_after_map = false;        // and not before they are mapped, which then has no bias (DeBERTa)
   bool learned_positions = false;     // a table of positions is added
   std::int32_t position_offset = 0;   // row of that table for position 0 (RoBERTa, OPT: 2)
   bool token_types = false;           // a table of types is added; GGUF files of families without types leave it out

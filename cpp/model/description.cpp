@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -91,6 +92,7 @@ class Resolver {
     add_alibi();
     add_position_bias();
     finish();
+    add_places();
     return std::move(d_);
   }
 
@@ -119,6 +121,10 @@ class Resolver {
       case Role::embedding_norm: return norm_if(c.embedding_norm);
       case Role::embedding_map: return yes_if(c.embedding_size > 0);
       case Role::position_bias: return Need::no;  // no operation reads it as it is: add_position_bias()
+      case Role::place_embedding: return Need::no;  // likewise: add_places()
+      case Role::place_norm: return norm_if(c.places.span > 0 && c.places.norm);
+      case Role::place_k: return yes_if(c.places.span > 0 && c.places.by_query && !c.places.shared);
+      case Role::place_q: return yes_if(c.places.span > 0 && c.places.by_key && !c.places.shared);
       case Role::attn_norm: return norm_if(attention.before);
       case Role::attn_branch_norm: return norm_if(attention.branch);
       case Role::attn_residual_norm: return norm_if(attention.sum);
@@ -144,15 +150,15 @@ class Resolver {
   bool needs_bias(Role role, std::size_t layer) const {
     const Config& c = config();
     switch (role) {
-      case Role::q: case Role::k: case Role::v: return c.layers[layer].attention.qkv_bias;
+      case Role::q: case Role::k: case Role::v: case Role::place_q: case Role::place_k: return c.layers[layer].attention.qkv_bias;
       case Role::attn_out: return c.layers[layer].attention.out_bias;
       case Role::gate: case Role::up: case Role::down: return c.layers[layer].feed_forward.bias;
       case Role::attn_norm: case Role::attn_branch_norm: case Role::attn_residual_norm: case Role::attn_second_norm: case Role::ffn_norm:
       case Role::ffn_branch_norm: case Role::ffn_residual_norm: case Role::embedding_norm: case Role::final_norm: case Role::head_norm:
-        return c.norm_bias;
+      case Role::place_norm: return c.norm_bias;
       case Role::q_norm: case Role::k_norm: return c.norm_bias && c.layers[layer].attention.qk_norm == QkNorm::whole;
       case Role::head: return c.head_bias;
-      case Role::embedding_map: return true;
+      case Role::embedding_map: return !c.norm_after_map;
       case Role::classifier: return c.classifier.bias;
       case Role::head_dense: return c.classifier.dense_bias;
       default: return false;
@@ -173,11 +179,13 @@ class Resolver {
     switch (role) {
       case Role::token_embedding: case Role::position_embedding: case Role::type_embedding: return {0, embedding};
       case Role::embedding_map: return {hidden, embedding};
-      case Role::embedding_norm: return {embedding, 0};
+      case Role::embedding_norm: return {c.norm_after_map ? hidden : embedding, 0};
+      case Role::place_embedding: return {2 * std::int64_t{c.places.span}, hidden};
+      case Role::place_norm: return {hidden, 0};
       case Role::projection: case Role::classifier: return {0, hidden};
       case Role::position_bias: return {c.position_buckets.count, l.attention.heads};
       case Role::head: return {d_.vocab_size, hidden};
-      case Role::q: return {a.q_width(), hidden};
+      case Role::q: case Role::place_q: case Role::place_k: return {a.q_width(), hidden};
       case Role::k: case Role::v: return {a.kv_width(), hidden};
       case Role::attn_out: return {hidden, a.q_width()};
       case Role::gate: case Role::up: return {l.feed_forward.width, hidden};
@@ -611,6 +619,79 @@ class Resolver {
     if (table->shape != std::vector{rows, heads}) wrong_shape(*table, str("[", rows, ", ", heads, "]"));
     d_.position_reach = position_reach(buckets);
     d_.position_bias = keep({.name = table->name, .values = bias_by_distance(buckets, file_->read_floats(*table))});
+  }
+
+  // Keys and queries of places, a matrix for each head: place_embedding's rows, normalised, through the layer's projections. They are
+  // computed while they are read: n x hidden x head_dim products a head.
+  void add_places() {
+    const RelativePlaces& places = config().places;
+    if (places.span == 0) return;
+    const files::TensorInfo* table = find(Role::place_embedding, 0, "weight", "weight").tensor;
+    if (!table) missing(first_name(Role::place_embedding, 0, "weight"));
+    require_format(*table);
+    const auto [rows, cols] = expected(Role::place_embedding, 0);
+    if (table->shape != std::vector{rows, cols}) wrong_shape(*table, str("[", rows, ", ", cols, "]"));
+    auto values = std::make_shared<std::vector<float>>(file_->read_floats(*table));
+    if (places.norm) normalize_rows(*values, d_.global(Role::place_norm));
+    d_.parameters += static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(cols);
+    d_.place_reach = place_reach(places);
+    d_.places = keep({.name = "places by distance", .values = places_by_distance(places, d_.place_reach)});
+    d_.of_places.resize(d_.layers.size());
+    for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) {
+      const std::int32_t heads = config().layers[layer].attention.heads, dim = config().layers[layer].attention.head_dim;
+      for (std::int32_t head = 0; head < heads; ++head) {
+        if (places.by_query)
+          d_.of_places[layer].keys.push_back(places_of_head(values, d_.at(layer, places.shared ? Role::k : Role::place_k), head, dim));
+        if (places.by_key)
+          d_.of_places[layer].queries.push_back(places_of_head(values, d_.at(layer, places.shared ? Role::q : Role::place_q), head, dim));
+      }
+    }
+  }
+
+  void normalize_rows(std::vector<float>& rows, const Parameter& norm) const {
+    const std::vector<float>& weight = d_.weights.vectors[static_cast<std::size_t>(norm.vector)].values;
+    const std::vector<float>& bias = d_.weights.vectors[static_cast<std::size_t>(norm.bias)].values;
+    const std::size_t width = weight.size();
+    for (std::size_t row = 0; row < rows.size(); row += width) {
+      double mean = 0, variance = 0;
+      for (std::size_t i = 0; i < width; ++i) mean += rows[row + i];
+      mean /= static_cast<double>(width);
+      for (std::size_t i = 0; i < width; ++i) variance += (rows[row + i] - mean) * (rows[row + i] - mean);
+      const double factor = 1 / std::sqrt(variance / static_cast<double>(width) + config().eps);
+      for (std::size_t i = 0; i < width; ++i)
+        rows[row + i] = static_cast<float>((rows[row + i] - mean) * factor * weight[i] + bias[i]);
+    }
+  }
+
+  MatrixId places_of_head(const std::shared_ptr<const std::vector<float>>& places, const Parameter& projection, std::int32_t head,
+                          std::int32_t dim) {
+    const Matrix& source = d_.matrix(projection.matrix);
+    const std::vector<float>& all = d_.weights.vectors[static_cast<std::size_t>(projection.bias)].values;
+    const auto at = all.begin() + std::int64_t{head} * dim;
+    Matrix matrix{.name = str(source.name, " of places, head ", head), .format = Format::F32,
+                  .rows = static_cast<std::int64_t>(places->size()) / source.cols, .cols = dim};
+    matrix.read = [places, read = source.read, format = source.format, width = source.cols, bias = std::vector<float>(at, at + dim), head,
+                   dim](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+      const auto size = static_cast<std::size_t>(dim), cols = static_cast<std::size_t>(width);
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(format, width)));
+      std::vector<float> weights(cols), turned(cols * size), row(size);  // turned: the columns of the head's rows, side by side
+      for (std::size_t c = 0; c < size; ++c) {
+        read(std::int64_t{head} * dim + static_cast<std::int64_t>(c), 1, packed.data());
+        unpack(format, packed.data(), width, weights.data());
+        for (std::size_t i = 0; i < cols; ++i) turned[i * size + c] = weights[i];
+      }
+      for (std::int64_t r = first; r < first + count; ++r) {
+        const float* place = places->data() + r * width;
+        row = bias;
+        for (std::size_t i = 0; i < cols; ++i) {
+          for (std::size_t c = 0; c < size; ++c) row[c] += place[i] * turned[i * size + c];
+        }
+        std::memcpy(out + static_cast<std::size_t>(r - first) * size * sizeof(float), row.data(), size * sizeof(float));
+      }
+    };
+    matrix.may_round = compute_ == Compute::automatic;
+    d_.weights.matrices.push_back(std::move(matrix));
+    return static_cast<MatrixId>(d_.weights.matrices.size() - 1);
   }
 
   void finish() {

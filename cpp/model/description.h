@@ -44,6 +44,12 @@ struct Description {
   VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
   VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
   std::int32_t position_reach = 0;
+  VectorId places = VectorId::none;         // of layers with PositionBias::places: 2 place_reach + 1 indices, as Attend has them
+  std::int32_t place_reach = 0;
+  struct OfPlaces {                         // of each head: a row for each place
+    std::vector<MatrixId> keys, queries;
+  };
+  std::vector<OfPlaces> of_places;          // of each layer
   std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
   std::vector<Module> modules;
   Parameter score;                  // rows of the head that a reranker reads at the last token; they are its labels

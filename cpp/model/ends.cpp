@@ -9,8 +9,9 @@ void Builder::embed() {
   program_.ops.push_back(Embed{.out = rows, .tokens = d_.global(Role::token_embedding).matrix,
                                .positions = d_.global(Role::position_embedding).matrix,
                                .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
-  if (c_.embedding_norm) norm(d_.global(Role::embedding_norm), rows, rows);
+  if (c_.embedding_norm && !c_.norm_after_map) norm(d_.global(Role::embedding_norm), rows, rows);
   if (c_.embedding_size > 0) linear(rows, x_, {d_.global(Role::embedding_map)});
+  if (c_.embedding_norm && c_.norm_after_map) norm(d_.global(Role::embedding_norm), x_, x_);
   if (c_.layer_inputs.width > 0) embed_inputs();
 }
 

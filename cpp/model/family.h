@@ -15,9 +15,11 @@ namespace pumice::model {
 enum class Role : std::uint8_t {
   token_embedding, position_embedding, type_embedding, embedding_norm, embedding_map,
   position_bias,  // by buckets of distances
+  place_embedding, place_norm,  // of RelativePlaces: one row for each place, and the norm of the rows
   inputs_embedding, inputs_projection, inputs_norm,  // of LayerInputs
   // once a layer: attention
   attn_norm, q, k, v, q_norm, k_norm, attn_out,
+  place_k, place_q,    // of rows of place_embedding, where q and k do not serve them
   attn_branch_norm,    // on the branch, before it is added
   attn_residual_norm,  // on the sum
   attn_second_norm,    // on the sum of that and the row (Norms::twice)

@@ -17,8 +17,9 @@ struct Norms {
 // Of queries and keys: not at all, each head with weights that all heads share (Qwen 3), or all heads as one vector (OLMo 2).
 enum class QkNorm : std::uint8_t { none, head, whole };
 
-// What a score gets for the distance of its query and key: nothing, ALiBi's slope (BLOOM, MPT), or a learned number (T5, MPNet).
-enum class PositionBias : std::uint8_t { none, alibi, buckets };
+// What a score gets for the distance of its query and key: nothing, ALiBi's slope (BLOOM, MPT), a learned number (T5, MPNet), or what
+// query and key make of a learned row (DeBERTa).
+enum class PositionBias : std::uint8_t { none, alibi, buckets, places };
 
 struct Attention {
   std::int32_t heads = 0, kv_heads = 0, head_dim = 0;

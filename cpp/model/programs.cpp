@@ -31,7 +31,7 @@ class Body : public Builder {
     std::int32_t q = 0, qkv = 0, ffn = 0;
     for (const Layer& layer : c_.layers) {
       q = std::max(q, layer.attention.q_width());
-      qkv = std::max(qkv, layer.attention.q_width() + 2 * layer.attention.kv_width());
+      qkv = std::max(qkv, layer.attention.q_width() + 2 * layer.attention.kv_width() + places_width(layer.attention));
       ffn = std::max(ffn, layer.feed_forward.width);
     }
     x_ = part(slot(Rows::tokens, row), 0, c_.hidden_size);
@@ -39,6 +39,11 @@ class Body : public Builder {
     qkv_ = slot(Rows::tokens, qkv);
     attended_ = slot(Rows::tokens, q);
     ffn_ = slot(Rows::tokens, ffn);
+  }
+
+  std::int32_t places_width(const Attention& a) const {
+    if (a.position_bias != PositionBias::places) return 0;
+    return (c_.places.by_query + c_.places.by_key) * a.heads * 2 * c_.places.span;
   }
 
   // ---------------------------------------------------------------- a layer
@@ -118,6 +123,7 @@ class Body : public Builder {
       op.bias = d_.position_bias;
       op.reach = d_.position_reach;
     }
+    if (a.position_bias == PositionBias::places) attend_places(layer, op);
     if (cached_) {
       if (a.kv_from < 0) store(layer, k, v);
       op.cache = caches_.at(a.kv_from < 0 ? layer : static_cast<std::size_t>(a.kv_from));
@@ -130,6 +136,24 @@ class Body : public Builder {
       op.v = part(kept, kept.col + a.kv_width(), a.kv_width());
     }
     program_.ops.push_back(op);
+  }
+
+  // Behind q, k and v in their slot: what each query says to the key of each place, and each key to its query, head by head.
+  void attend_places(std::size_t layer, Attend& op) {
+    const std::int32_t places = 2 * c_.places.span, dim = op.head_dim, kv = op.kv_heads * dim, heads = op.q.width / dim;
+    View next = part(qkv_, op.q.width + 2 * kv, heads * places);
+    const auto add = [&](View in, const std::vector<MatrixId>& matrices, View& out) {
+      out = next;
+      next.col += next.width;
+      for (std::int32_t head = 0; head < heads; ++head) {
+        linear(part(in, in.col + head * dim, dim), part(out, out.col + head * places, places),
+               {Parameter{.matrix = matrices[static_cast<std::size_t>(head)]}});
+      }
+    };
+    if (c_.places.by_query) add(op.q, d_.of_places[layer].keys, op.by_query);
+    if (c_.places.by_key) add(part(qkv_, op.q.width, kv), d_.of_places[layer].queries, op.by_key);
+    op.places = d_.places;
+    op.reach = d_.place_reach;
   }
 
   void add_input(std::size_t layer) {

@@ -206,6 +206,36 @@ std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::v
   return bias;
 }
 
+namespace {
+
+// make_log_bucket_position() of transformers, in float32 as there. `before`: how far the key lies before the query.
+std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
+  std::int32_t bucket = before;
+  if (const std::int32_t mid = places.span / 2, away = std::abs(before); places.max_distance > 0 && away > mid) {
+    const float octaves = std::log(static_cast<float>(away) / static_cast<float>(mid)) /
+                          std::log(static_cast<float>(static_cast<double>(places.max_distance - 1) / mid));
+    const auto beyond = static_cast<std::int32_t>(std::min(std::ceil(octaves * static_cast<float>(mid - 1)), 1e9f)) + mid;
+    bucket = before > 0 ? beyond : -beyond;
+  }
+  return std::clamp(places.span + bucket, 0, 2 * places.span - 1);
+}
+
+}  // namespace
+
+std::int32_t place_reach(const RelativePlaces& places) {
+  constexpr std::int32_t kMost = 1 << 20;  // of Attend::reach; a text is never longer
+  std::int32_t reach = 1;
+  while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
+  return reach;
+}
+
+std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach) {
+  std::vector<float> by_distance;
+  for (std::int32_t distance = -reach; distance <= reach; ++distance)
+    by_distance.push_back(static_cast<float>(place_of(places, -distance)));
+  return by_distance;
+}
+
 void make_bert_layers(Config& c) {
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;

@@ -42,6 +42,9 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults 
 
 // ALiBi (Press et al. 2022, section 3): 2^(-max_bias i / n) for n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of
 // the next power of two for what is left, as the authors' code does.
+// The distance from where on the first and the last place repeat; the places by distance of the key from the query, as Attend has them.
+std::int32_t place_reach(const RelativePlaces& places);
+std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);
 std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 
 // Config::position_buckets, and PositionBias::buckets for all layers.

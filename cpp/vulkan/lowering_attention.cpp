@@ -8,6 +8,14 @@
 namespace pumice::vulkan {
 namespace {
 
+// The columns of by_query, of by_key, and between.
+View by_place(const Attend& op) {
+  if (!op.by_query) return op.by_key;
+  if (!op.by_key) return op.by_query;
+  const std::int32_t first = std::min(op.by_query.col, op.by_key.col);
+  return {op.by_query.slot, first, std::max(op.by_query.col, op.by_key.col) + op.by_query.width - first};
+}
+
 Pages pages_of(const AttendShape& shape) { return shape.cached ? Pages::cache : Pages::kept; }
 
 }  // namespace
@@ -116,18 +124,20 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   const KvFormat format = format_of(pages_of(shape));
   const std::uint64_t words = page_words(format, shape);
   const Block block{tiles.first_row, tiles.rows};
-  const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none;
+  const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none, placed = op.places != VectorId::none;
+  const View& by_any = op.by_query ? op.by_query : op.by_key;
   KeyedDispatch d = dispatch(
       "attend", "attend",
-      {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias}, uint{slopes}});
+      {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias}, uint{slopes},
+       uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
   d.bind(rows(op.q, block, false));
   bind_pages(d, range, words, false);
   d.bind(meta());
   const Binding result = tables.parts == 1 ? rows(op.out, block, true) : partials.binding;
   d.bind(result);  // one of the two is not used, but the shader might write it
   d.bind(result);
-  d.bind(bind(op.bias));
-  d.bind(bind(op.slopes));
+  d.bind(bind(placed ? op.places : op.bias));
+  d.bind(placed ? rows(by_place(op), {0, run_.counts.tokens}, false) : bind(op.slopes));  // keys lie in any row; run() checks the size
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(params::AttendParams{.tiles = tiles.tiles,
                                   .kv_heads = word(shape.kv_heads),
@@ -152,7 +162,11 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                                   .out_stride = stride(op.out),
                                   .scale = op.scale,
                                   .softcap = op.softcap,
-                                  .reach = word(op.reach)});
+                                  .reach = word(op.reach),
+                                  .by_query_at = op.by_query ? word(op.by_query.col) : 0,
+                                  .by_key_at = op.by_key ? word(op.by_key.col) : 0,
+                                  .by_stride = placed ? stride(by_any) : 0,
+                                  .by_head = placed ? word(by_any.width / (op.q.width / op.head_dim)) : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
   // Each tile of queries reads its keys and values once.
   const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;

@@ -184,6 +184,15 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
   }
   std::uint64_t found = 0;
   for (const Op& op : plan.program.ops) {
+    const auto* attend = std::get_if<Attend>(&op);
+    if (attend != nullptr && attend->places != VectorId::none) {
+      const View& view = attend->by_query ? attend->by_query : attend->by_key;
+      const std::uint64_t bytes = bytes_of(counts.tokens, slot_stride(plan.program.slots[static_cast<std::size_t>(view.slot)].width) * 4);
+      if (bytes > range) {
+        fail(ErrorKind::out_of_device_memory, "attention by places needs ", bytes, " bytes for ", counts.tokens,
+             " rows, one binding holds ", range, ". Give fewer or shorter texts at once");
+      }
+    }
     const auto* top = std::get_if<Top>(&op);
     if (top != nullptr) found = std::max(found, top_found_bytes(*top, std::min(counts.tokens, top_rows(plan.program, *top, range))));
   }

@@ -107,6 +107,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
     GpuVector& v = vectors_[i];
     v.name = weights.vectors[i].name;
     v.size = static_cast<std::int64_t>(weights.vectors[i].values.size());
+    v.indices = indices_of(weights.vectors[i].values);
     v.bytes = std::max<std::uint64_t>(4, static_cast<std::uint64_t>(v.size) * 4);
     if (v.bytes > piece_bytes) {
       fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", v.bytes, " bytes; ", device_->physical().name, " binds at most ",
@@ -217,7 +218,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
 WeightShapes GpuWeights::shapes() const {
   WeightShapes shapes;
   for (const GpuMatrix& m : matrices_) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, !m.pieces.empty(), m.may_round});
-  for (const GpuVector& v : vectors_) shapes.vectors.push_back({v.name, v.size});
+  for (const GpuVector& v : vectors_) shapes.vectors.push_back({v.name, v.size, v.indices});
   return shapes;
 }
 

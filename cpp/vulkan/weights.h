@@ -26,7 +26,7 @@ struct GpuMatrix {
 };
 struct GpuVector {
   std::string name;
-  std::int64_t size = 0;
+  std::int64_t size = 0, indices = 0;  // indices: as in VectorShape
   std::shared_ptr<Buffer> buffer;
   std::uint64_t offset = 0, bytes = 0;
 };

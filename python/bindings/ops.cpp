@@ -122,7 +122,10 @@ void read(Attend& op, const py::dict& d) {
         .softcap = field<float>(d, "softcap", 0),
         .bias = id<VectorId>(d, "bias"),
         .reach = field<std::int32_t>(d, "reach", 0),
-        .slopes = id<VectorId>(d, "slopes")};
+        .slopes = id<VectorId>(d, "slopes"),
+        .by_query = view(d, "by_query", false),
+        .by_key = view(d, "by_key", false),
+        .places = id<VectorId>(d, "places")};
 }
 void read(Select& op, const py::dict& d) { op = {.in = view(d, "in"), .out = view(d, "out")}; }
 void read(Pool& op, const py::dict& d) {

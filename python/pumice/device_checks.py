@@ -216,21 +216,25 @@ def _attend(kv: str) -> Trial:
 
 def _attend_texts() -> Trial:
     heads, width = _heads()
-    out, reach = heads["q"][2], 9
+    out, reach, places = heads["q"][2], 9, 5
     op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("whole texts", {}),
         ("causal, slopes", {"causal": True, "slopes": 0}),
         ("bias by distance", {"bias": 1, "reach": reach}),
+        (
+            "places",
+            {"by_query": (0, width, _HEADS * places), "by_key": (0, width + _HEADS * places, _HEADS * places), "places": 2, "reach": reach},
+        ),
     ]
     return Trial(
         "attend",
         ops=[op | kind | {"out": (1, i * out, out)} for i, (_, kind) in enumerate(kinds)],
-        slots=[("tokens", width), ("tokens", len(kinds) * out)],
+        slots=[("tokens", width + 2 * _HEADS * places), ("tokens", len(kinds) * out)],
         limit=_KV["f32"],
         batches=[_texts(33, 1, 6)],
         parts=[(label, i * out, out) for i, (label, _) in enumerate(kinds)],
-        vectors=[_vector(_HEADS, 6), _vector(_HEADS * (2 * reach + 1), 7)],
+        vectors=[_vector(_HEADS, 6), _vector(_HEADS * (2 * reach + 1), 7), [float(d % places) for d in range(2 * reach + 1)]],
     )
 
 

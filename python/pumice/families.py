@@ -9,7 +9,7 @@ from . import _core
 EXPERTS = "a mixture of experts (routing, products by expert)"
 STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
-DISENTANGLED = "disentangled attention (content and position apart)"
+DISENTANGLED = "its own layout of queries, keys and values"
 REFUSED = "is not planned"
 
 
@@ -45,7 +45,7 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
     "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
     "embedding_gemma2_text": ("EmbeddingGemma 2", "Gemma 4's layers without a causal mask"),
-    "deberta deberta-v2": ("DeBERTa", DISENTANGLED),
+    "deberta": ("DeBERTa 1 (2 and 3 are run)", DISENTANGLED),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }
 NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.items() for word in words.split()}

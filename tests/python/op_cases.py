@@ -299,7 +299,14 @@ class Builder:
         keys = ("head_dim", "kv_heads", "window", "scale", "softcap")
         op = {"op": "attend", "q": heads["q"], "out": self.output(heads["q"][2])} | {key: j[key] for key in keys}
         op["causal"] = j["cached"] or j.get("causal", False)
-        if "reach" in j:
+        if "places" in j:
+            places = (7 * np.arange(2 * j["reach"] + 1) + 3) % j["numbers"]
+            c.vectors.append(places.astype(np.float32))
+            op |= {kind: self.input(j["heads"] * j["numbers"]) for kind in j["places"]} | {
+                "places": len(c.vectors) - 1,
+                "reach": j["reach"],
+            }
+        elif "reach" in j:
             op |= {"reach": j["reach"], "bias": self.vector(j["heads"] * (2 * j["reach"] + 1), 1.0, 0.0)}
         if j.get("slopes"):
             op["slopes"] = self.vector(j["heads"], 0.03, 0.1)
@@ -512,7 +519,14 @@ class Reference:
                 seen = np.abs(other - own) <= (window or len(keys))
             q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
             k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, dim)
-            scores = capped(scale * (q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]), op["softcap"])
+            scores = q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]
+            if "places" in op:
+                place = self.vectors[op["places"]].astype(int)[np.clip(other - own, -reach, reach) + reach]  # row, key
+                for kind, row in (("by_query", own), ("by_key", other)):
+                    if kind in op:
+                        numbers = self.at(op[kind])[rows].reshape(len(own), kv_heads, q.shape[2], -1)
+                        scores = scores + numbers[row, :, :, place].transpose(2, 3, 0, 1)
+            scores = capped(scale * scores, op["softcap"])
             if "bias" in op:
                 table = self.vectors[op["bias"]].reshape(kv_heads, -1, 2 * reach + 1)
                 scores = scores + table[:, :, np.clip(other - own, -reach, reach) + reach]

@@ -62,8 +62,8 @@ def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) ->
 
 EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind in random_models.ENCODERS and not variant.pending]
 ENCODER_SAMPLE = [
-    "roberta_classifier", "mpnet", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection", "modernbert_classifier",
-    "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier",
+    "roberta_classifier", "mpnet", "deberta_v3_classifier", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection",
+    "modernbert_classifier", "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier",
 ]  # fmt: skip
 
 

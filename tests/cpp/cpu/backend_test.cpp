@@ -870,6 +870,9 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused(
       "a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
   refused("slopes of another size", [&](Program& p) { op(p, Attend{}).slopes = VectorId{0}; }, "needed are 4");
+  refused("views of places without places", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q; }, "belong together");
+  refused("places beside a cache", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q, op(p, Attend{}).places = VectorId{0}; },
+          "stand beside a cache");
   refused("a gate's bias of another size", [&](Program& p) { op(p, GatedLinear{}).gate_bias = VectorId{0}; }, "needed are 96");
   refused("a soft cap below 0", [&](Program& p) { op(p, Linear{}).softcap = -1; }, "softcap -1");
   refused("a scale of NaN", [&](Program& p) { op(p, Linear{}).scale = NAN; }, "scale nan");

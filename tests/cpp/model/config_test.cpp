@@ -347,6 +347,24 @@ TEST(RopeScaling, Dynamic) {  // transformers' formula, by the length of each te
   EXPECT_EQ(alpha.n_ctx, 8192);
 }
 
+TEST(RelativePlaces, GrowWithTheLogarithmOfTheDistanceAndEndAtTheSpan) {
+  const auto at = [](const RelativePlaces& places, std::int32_t before) {
+    const std::int32_t reach = place_reach(places);
+    return places_by_distance(places, reach)[static_cast<std::size_t>(reach - std::clamp(before, -reach, reach))];
+  };
+  const RelativePlaces v3{.span = 256, .max_distance = 512};  // make_log_bucket_position(d, 256, 512) + 256, clamped
+  EXPECT_EQ(place_reach(v3), 512);
+  for (const auto& [before, place] : {std::pair{0, 256}, {128, 384}, {129, 385}, {510, 511}, {511, 511}, {9999, 511}, {-1, 255},
+                                      {-128, 128}, {-129, 127}, {-511, 1}, {-512, 0}, {-9999, 0}}) {
+    EXPECT_EQ(at(v3, before), place) << before;
+  }
+  const RelativePlaces plain{.span = 24};
+  EXPECT_EQ(place_reach(plain), 24);
+  for (const auto& [before, place] : {std::pair{0, 24}, {23, 47}, {24, 47}, {-24, 0}, {-99, 0}}) {
+    EXPECT_EQ(at(plain, before), place) << before;
+  }
+}
+
 TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for other numbers of heads
   const auto expect_powers = [](const std::vector<float>& slopes, const std::vector<double>& powers) {
     ASSERT_EQ(slopes.size(), powers.size());

@@ -410,9 +410,10 @@ std::set<std::string> fields() {
     FIELDS(Layer, attention, feed_forward, parallel, windowed, branch_scale, scaled);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, rope_factors, alibi_slopes, position_buckets, norm, eps, norm_weight,
-           norm_bias, norm_offset, embedding_scale, embedding_size, layer_inputs, embedding_norm, learned_positions, position_offset,
-           token_types, final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap, projection, text_end, pooling, notes);
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, rope_factors, alibi_slopes, position_buckets, places, norm, eps,
+           norm_weight, norm_bias, norm_offset, embedding_scale, embedding_size, layer_inputs, embedding_norm, norm_after_map,
+           learned_positions, position_offset, token_types, final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap,
+           projection, text_end, pooling, notes);
   }
   return found;
 }
@@ -435,6 +436,8 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Norms::twice", "an encoder alone: jina_v2_code in tests/python/test_random_models.py"},
     {"Config::rope_factors", "a tensor that must be there"},
     {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/test_random_models.py"},
+    {"Config::places", "encoders alone: deberta_v2 in tests/python/test_random_models.py"},
+    {"Config::norm_after_map", "encoders alone: deberta_v2_narrow"},
     {"Config::embedding_size", "encoders alone: albert, electra_wide"},
     {"Config::classifier", "classifiers alone: their logits in tests/python/test_random_models.py"},
     {"Config::projection", "clip_text_projection alone"},

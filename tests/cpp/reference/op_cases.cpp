@@ -334,8 +334,15 @@ class Builder {
     op.scale = j_.at("scale").get<float>();
     op.softcap = j_.at("softcap").get<float>();
     op.causal = cached || j_.value("causal", false);
-    if (j_.contains("reach")) {
-      op.reach = number("reach");
+    if (j_.contains("reach")) op.reach = number("reach");
+    if (j_.contains("places")) {
+      for (const auto& kind : j_.at("places"))
+        (kind == "by_query" ? op.by_query : op.by_key) = input(op.q.width / op.head_dim * number("numbers"));
+      std::vector<float> places;
+      for (std::int32_t d = 0; d <= 2 * op.reach; ++d) places.push_back(static_cast<float>((7 * d + 3) % number("numbers")));
+      c_.weights.vectors.push_back({"places", std::move(places)});
+      op.places = static_cast<VectorId>(c_.weights.vectors.size() - 1);
+    } else if (j_.contains("reach")) {
       op.bias = vector(std::int64_t{number("heads")} * (2 * op.reach + 1), 1.0f, 0.0f);
     }
     if (j_.value("slopes", false)) op.slopes = vector(number("heads"), 0.03f, 0.1f);

@@ -238,7 +238,8 @@ class Run {
             const std::int64_t from = cached ? offset(cache(op.cache), s, j) : 0;
             const double* k = (cached ? cache(op.cache).k.data() + from : at(op.k, s.first + j)) + shared;
             values.push_back((cached ? cache(op.cache).v.data() + from : at(op.v, s.first + j)) + shared);
-            scores.push_back(capped(op.scale * dot(q, k, op.head_dim), op.softcap) + by_distance(op, head, j - self));
+            const double product = dot(q, k, op.head_dim) + by_place(op, head, s.first + i, s.first + j);
+            scores.push_back(capped(op.scale * product, op.softcap) + by_distance(op, head, j - self));
           }
           const double largest = *std::max_element(scores.begin(), scores.end());
           double sum = 0;
@@ -383,6 +384,17 @@ class Run {
   double by_distance(const Attend& op, std::int64_t head, std::int64_t distance) const {
     const std::int64_t reach = op.reach, bucket = std::clamp(distance, -reach, reach) + reach;
     return value_of(op.bias, head * (2 * reach + 1) + bucket) - value_of(op.slopes, head) * static_cast<double>(std::abs(distance));
+  }
+
+  // Of rows of the batch.
+  double by_place(const Attend& op, std::int64_t head, std::int64_t query, std::int64_t key) {
+    if (op.places == VectorId::none) return 0;
+    const std::int64_t reach = op.reach, heads = op.q.width / op.head_dim;
+    const auto place = static_cast<std::int64_t>(value_of(op.places, std::clamp(key - query, -reach, reach) + reach));
+    double sum = 0;
+    if (op.by_query) sum += at(op.by_query, query)[head * (op.by_query.width / heads) + place];
+    if (op.by_key) sum += at(op.by_key, key)[head * (op.by_key.width / heads) + place];
+    return sum;
   }
 
   // Of a text of `length` tokens.
