@@ -68,6 +68,7 @@ class Resolver {
       : file_(std::move(file)), quantize_(quantize), compute_(compute), adapters_(file_, task) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
+    d_.lacks = d_.config.lacks;
   }
 
   Description run() {
@@ -621,8 +622,8 @@ class Resolver {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
     if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
-      d_.notes.push_back(str("the classifier has no dense layer before it (", first_name(Role::head_dense, 0, "weight"),
-                             "): scores rank, but their scale is not the original model's"));
+      d_.lacks.push_back(str("the dense layer before the classifier (", first_name(Role::head_dense, 0, "weight"),
+                             "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }
     for (const Matrix& matrix : d_.weights.matrices)
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);

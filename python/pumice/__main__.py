@@ -275,6 +275,7 @@ def main(argv: list[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", pumice.TruncationWarning)
             warnings.simplefilter("always", pumice.FallbackWarning)
+            warnings.simplefilter("always", pumice.IncompleteModelWarning)
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             return int(arguments.run(arguments))
     except KeyboardInterrupt:

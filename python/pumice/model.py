@@ -27,6 +27,7 @@ from .errors import (
     DeviceLostError,
     FallbackWarning,
     ForkedDeviceError,
+    IncompleteModelWarning,
     UnsupportedTaskError,
 )
 from .generation import (
@@ -274,7 +275,23 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     logger.info("%s", model._log_line())
     if fallback := lost or engine.placement().get("fallback"):
         warn(FallbackWarning, str(fallback))
+    for part in model._lacks:
+        warn(IncompleteModelWarning, f"{shown_path(path.name)} lacks {part}")
     return model
+
+
+_POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
+
+
+def missing_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
+    """What the model has and its file does not, so that its vectors or scores are not the original's."""
+    missing = [str(part) for part in engine.placement().get("lacks") or ()]
+    if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
+        missing.append(
+            "an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for embedders of "
+            "this kind is an end token. Pass tokenizer= with the folder of the original"
+        )
+    return missing
 
 
 def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
@@ -377,6 +394,7 @@ class Model:
     ) -> None:
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._settings = settings
+        self._lacks = missing_parts(file, engine, tokenizer)
         self._closed = False
         self._template: ChatTemplate | None = None
         self._template_lock = threading.Lock()
@@ -895,7 +913,7 @@ class Model:
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
         used = self._core.memory()
         footer = ["memory: " + ", ".join(f"{name.replace('_', ' ')} {size(value)}" for name, value in used.items())]
-        return Plan(self._core.placement(), header=header, footer=footer)
+        return Plan({**self._core.placement(), "lacks": self._lacks}, header=header, footer=footer)
 
     def _has_template(self) -> bool:
         try:
