@@ -13,3 +13,5 @@ ENTROPY = 3.0  # nats
 SAME = 1e-5  # nats between two float32 runs that compute the same
 RATIO = 1.05  # of llama.cpp's divergence, at most
 WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in FORMS]
+ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in FORMS]
+ENCODERS_TITLE = "## Encoders\n"  # of their table, on the same page
