@@ -194,7 +194,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     Packing p{std::string(f.name), f.block, k.group_bytes, {}, f.block_bytes, {}};
     p.pack = [&k, &file, &f](Shape shape, std::int64_t group, std::uint8_t* out) {
       const std::int64_t stride = row_bytes(f.format, shape.cols);
-      if (f.quantised) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
+      if (f.quantized) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
       // Of random bytes some are subnormal numbers, at 150 cycles a multiply-add on Intel's processors.
       std::vector<std::uint8_t> quarters(static_cast<std::size_t>(kGroupRows * stride), 0);
       const std::int64_t width = f.block_bytes / f.block;
@@ -270,7 +270,7 @@ void products(const Settings& settings) {
               "MAC/cycle", "GB/s", "OpenBLAS", "ours / its");
   for (const Packing& packing : packings(x, file, floats)) {
     const auto format = format_from_name(packing.format);  // none: the rounded floats, which go with float formats
-    const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantised; };
+    const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantized; };
     if (!settings.formats.empty() && std::none_of(settings.formats.begin(), settings.formats.end(), wanted)) continue;
     for (Shape shape : shapes) {
       if (shape.cols % packing.block != 0) shape.cols = round_up(shape.cols, packing.block);

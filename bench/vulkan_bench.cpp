@@ -106,7 +106,7 @@ class Bench {
     };
     simple(str("linear, ", info(format).name), rows, program);
     const Variants offers = offered(device_->physical(), Compute::automatic);
-    if (offers.integer_dot && info(format).quantised)
+    if (offers.integer_dot && info(format).quantized)
       simple(str("linear, ", info(format).name, ", integer dot"), rows, program, {.integer_dot = true});
     if (offers.cooperative_matrix && rows > 8)
       simple(str("linear, ", info(format).name, ", cooperative"), rows, program, {.cooperative_matrix = true});

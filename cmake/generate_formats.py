@@ -25,7 +25,7 @@ def format_switches(definitions: str) -> str:
     if not formats:
         raise SystemExit("generate_formats.py: no PUMICE_FORMAT(...) in the list of formats")
     names = [name for name, _ in formats]
-    quantised = [name for name, flag in formats if flag == "true"]
+    quantized = [name for name, flag in formats if flag == "true"]
     plain = [name for name, flag in formats if flag == "false"]
     parts = constants(names, "format")
     for function, constant in [
@@ -38,11 +38,11 @@ def format_switches(definitions: str) -> str:
         parts.append(switch(f"uint {function}(uint format)", [(n, f"return k{constant}_{n};") for n in names], "  return 0;\n"))
     parts.append(
         switch(
-            "uvec4 codes_of(uint format, Row row, uint k)", [(n, f"return codes_{n}(row, k);") for n in quantised], "  return uvec4(0);\n"
+            "uvec4 codes_of(uint format, Row row, uint k)", [(n, f"return codes_{n}(row, k);") for n in quantized], "  return uvec4(0);\n"
         )
     )
     parts.append(
-        switch("vec2 scale_of(uint format, Row row, uint k)", [(n, f"return scale_{n}(row, k);") for n in quantised], "  return vec2(0);\n")
+        switch("vec2 scale_of(uint format, Row row, uint k)", [(n, f"return scale_{n}(row, k);") for n in quantized], "  return vec2(0);\n")
     )
     parts.append(
         switch(

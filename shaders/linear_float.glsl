@@ -13,7 +13,7 @@ vec4 four_activations(uint token, uint k) {
 }
 // The same where columns may end inside the four, as they do for formats without blocks: anything may lie behind, or no memory at all.
 vec4 activations(uint token, uint k) {
-  if (is_quantised(FORMAT) || k + 4 <= p.cols) return four_activations(token, k);
+  if (is_quantized(FORMAT) || k + 4 <= p.cols) return four_activations(token, k);
   vec4 v = vec4(0);
   for (uint i = 0; i < 4; ++i) {
     if (k + i < p.cols) v[i] = x[activation_at(token, k + i)];

@@ -12,7 +12,7 @@ struct Sixteen {
 };
 Sixteen sixteen_of(uint format, Row row, uint k) {
   Sixteen s;
-  if (is_quantised(format)) {
+  if (is_quantized(format)) {
     const uvec4 codes = codes_of(format, row, k);
     [[unroll]] for (uint i = 0; i < 4; ++i) s.w[i] = code_floats(format, row.side, codes[i]);
     s.scale = scale_of(format, row, k);
@@ -49,13 +49,13 @@ void main() {
       [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
         float product = 0;
         [[unroll]] for (uint j = 0; j < 4; ++j) product += dot(s[i].w[j], v[j]);
-        if (is_quantised(is_second(i) ? FORMAT2 : FORMAT)) product = s[i].scale.x * product + s[i].scale.y * total;
+        if (is_quantized(is_second(i) ? FORMAT2 : FORMAT)) product = s[i].scale.x * product + s[i].scale.y * total;
         sums[t * OUTPUTS + i] += product;
       }
     }
   }
   // Up to 15 columns are left in rows of formats without blocks: one a lane.
-  if (!is_quantised(FORMAT) && whole + LANE < p.cols) {
+  if (!is_quantized(FORMAT) && whole + LANE < p.cols) {
     const uint k = whole + LANE;
     [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
       const float w = is_second(i) ? float_of(FORMAT2, rows[i], k) : float_of(FORMAT, rows[i], k);

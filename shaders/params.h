@@ -29,7 +29,7 @@ struct LinearParams {
   uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / OUTPUTS), half the OUTPUTS when GATED
   uint tokens, outputs, cols;
   uint weights_at, weights2_at;  // rows follow each other without gaps, device_row_words(format, cols) words each; multiples of 4
-  uint in_at, in_stride;         // _i8: multiples of 4; in_stride = quantised_row_words(cols)
+  uint in_at, in_stride;         // _i8: multiples of 4; in_stride = quantized_row_words(cols)
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
@@ -92,12 +92,12 @@ struct QuantizeParams {
   uint first_group, groups;  // groups = ceil(tokens * cols / 4 / LANES)
   uint tokens, cols;
   uint in_at, in_stride;
-  uint out_at, out_stride;  // out_stride = quantised_row_words(cols)
+  uint out_at, out_stride;  // out_stride = quantized_row_words(cols)
 };
 PUMICE_CONSTANT(kQuantizeAligned, 1);  // as kLinearAligned
 
 #ifdef __cplusplus
-constexpr std::int64_t quantised_row_words(std::int64_t cols) { return (cols / 4 + cols / 32 + 3) / 4 * 4; }
+constexpr std::int64_t quantized_row_words(std::int64_t cols) { return (cols / 4 + cols / 32 + 3) / 4 * 4; }
 static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && sizeof(QuantizeParams) <= 128);
 #endif
 
@@ -273,16 +273,16 @@ struct LogProbParams {
 };
 
 // ---------------------------------------------------------------- sampling: top.comp
-// Of each row of logits: is every one finite, log-sum-exp, the k largest, and the raw logits of `masked` ids, which are left out of the
+// Of each row of logits: is every one finite, log-sum-exp, the k largest, and the raw logits of `reported` ids, which are left out of the
 // ranking (the host ranks penalised and biased ids itself).
 // Two dispatches, a barrier between: STAGE 0 ranks blocks of kTopBlock logits (groups = rows * blocks, blocks = ceil(width / kTopBlock)),
 // which writes kTopHead + 2 k words for each (row, block) to `found`: top_found_words(); STAGE 1 folds a row's blocks (groups = rows).
-// Row table in meta: kTopRowWords words a row: {word of meta where the row's masked ids begin, their number, word of `out`, 0}. Masked ids
-// ascend, without repeats, and are below width. A row of out at that word (the host allots kTopHead + 2 k + masked words):
+// Row table in meta: kTopRowWords words a row: {word of meta where the row's reported ids begin, their number, word of `out`, 0}. Reported
+// ids ascend, without repeats, and are below width. A row of out at that word (the host allots kTopHead + 2 k + reported words):
 //   kTopHead words: {logits that are not finite, id of the first of them (0xffffffff: none), its bits, candidates c, float maximum,
-//     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, width - masked)
+//     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, width - reported)
 //   float[k]: the largest logits, descending, ties by ascending id; uint[k]: their ids; beyond c: -3.4e38 and 0xffffffff
-//   float[masked]: logits of the masked ids in the order of the list
+//   float[reported]: logits of the reported ids in the order of the list
 // Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES 32..256; 128 suits.
 struct TopParams {
   uint first_group, groups;

@@ -149,7 +149,7 @@ void main() {
   if (group() >= p.groups) return;
   row = STAGE == 0 ? group() / p.blocks : group();
   block = STAGE == 0 ? group() % p.blocks : 0;
-  const uint record = p.rows_at + row * kTopRowWords, masked_at = meta[record], masked = meta[record + 1], out_at = meta[record + 2];
+  const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2];
   const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;  // the record, or the first of them
 
   if (LANE == 0) first_bad = NO_ID;
@@ -160,8 +160,8 @@ void main() {
     for (uint i = LANE; i < kTopBlock / 32; i += LANES) excluded[i] = 0;
     barrier();
     uint here = 0;
-    for (uint i = LANE; i < masked; i += LANES) {
-      const uint id = meta[masked_at + i];
+    for (uint i = LANE; i < reported; i += LANES) {
+      const uint id = meta[reported_at + i];
       if (id / kTopBlock != block || id >= p.width) continue;
       atomicOr(excluded[id % kTopBlock / 32], 1u << id % 32);
       y[out_at + FOUND_WORDS + i] = logits[logits_at + id];

@@ -109,7 +109,7 @@ float float_BF16(Row row, uint k) { return uintBitsToFloat(word_at(row.side, row
 
 #include "formats.glsl"
 
-bool is_quantised(uint format) { return code_kind(format) != kFloat; }
+bool is_quantized(uint format) { return code_kind(format) != kFloat; }
 
 uint plane_words(uint cols, uint per_word) { return per_word == 0 ? 0 : ((cols + 15 & ~15) + per_word - 1) / per_word + 3 & ~3; }
 uint row_words(uint format, uint cols) {
@@ -168,7 +168,7 @@ uvec4 code_bytes(uint format, uint side, uvec4 codes) {
 
 // The sixteen weights at k.
 void weights_of(uint format, Row row, uint k, out vec4 w[4]) {
-  if (is_quantised(format)) {
+  if (is_quantized(format)) {
     const uvec4 codes = codes_of(format, row, k);
     const vec2 scale = scale_of(format, row, k);
     [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = scale.x * code_floats(format, row.side, codes[i]) + scale.y;

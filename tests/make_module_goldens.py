@@ -275,7 +275,7 @@ def make(name: str) -> None:
 
 
 def make_model2vec(name: str, mapped: bool) -> None:
-    """embeddings of fewer rows than tokens, a mapping and weights (vocabulary quantisation), or embeddings alone."""
+    """embeddings of fewer rows than tokens, a mapping and weights (vocabulary quantization), or embeddings alone."""
     from model2vec import StaticModel
 
     tokens = len(make_tokenizer().get_vocab())

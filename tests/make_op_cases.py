@@ -33,7 +33,7 @@ multiply: in is a; b, of width / repeat columns, follows it, where repeat is not
 norm: without a weight where that is false.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
-bits modulo (masked + 1) is how many of the `masked` draws that follow, modulo width, are its masked ids; doubles count once.
+bits modulo (reported + 1) is how many of the `reported` draws that follow, modulo width, are its reported ids; doubles count once.
 segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
 backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
@@ -332,8 +332,8 @@ def tops() -> list[Case]:
     cases = []
     for n, width in enumerate((1, 5, 33, 1000, 4096, 4097, 40000)):
         for t, (tokens, k) in enumerate(((1, 1), (3, 64), (35, [16, 128][n % 2]))):
-            masked, steps = [0, 7, 64, 300][(n + t) % 4], [0.0, 4.0, 64.0][(n + 2 * t) % 3]
-            cases.append({"op": "top", "width": width, "tokens": tokens, "k": k, "masked": masked, "steps": steps, "spread": 3.0})
+            reported, steps = [0, 7, 64, 300][(n + t) % 4], [0.0, 4.0, 64.0][(n + 2 * t) % 3]
+            cases.append({"op": "top", "width": width, "tokens": tokens, "k": k, "reported": reported, "steps": steps, "spread": 3.0})
     return [case | {"pad": PADS[n % 3], "nmse": 0.0} for n, case in enumerate(cases)]
 
 

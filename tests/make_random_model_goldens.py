@@ -242,7 +242,7 @@ def make(variant: Variant) -> None:
         write_config(variant, variant.settings)
         (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
     if variant.kind in ("refused", *MIXES):
-        print(f"{variant.name}: written, {f'to be refused for {variant.reason}' if variant.reason else 'to be quantised'}", flush=True)
+        print(f"{variant.name}: written, {f'to be refused for {variant.reason}' if variant.reason else 'to be quantized'}", flush=True)
         return
     with tempfile.TemporaryDirectory() as target:
         folder = random_models.make_folder(variant.name, Path(target))

@@ -28,7 +28,7 @@ struct DeviceInfo {
   ErrorKind why_kind = ErrorKind::device_not_found;  // of the error for whoever asks for it all the same
 };
 
-enum class Compute : std::uint8_t { automatic, float32 };  // float32: activations are never quantised
+enum class Compute : std::uint8_t { automatic, float32 };  // float32: activations are never quantized
 
 // Progress of a load: bytes done so far, of a total that the caller knows. Called from one thread at a time.
 using Progress = std::function<void(std::uint64_t bytes)>;
@@ -77,24 +77,24 @@ class Backend {
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
   // Packs every matrix (all threads, cancel checked, `progress` called). Only matrices with used[i] true are taken (empty: all).
-  virtual std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                        const Cancel& cancel) = 0;
-  virtual std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
+  virtual std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
   // Called beside weights(): what prepare() of this program will want made and does not need the weights' bytes (a GPU compiles its
   // pipelines while they are uploaded; a CPU has nothing to make). An error here is none: prepare() meets it again.
   virtual void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) = 0;
   // A GPU compiles what foresee() has not: seconds, with `cancel` seen from pipeline to pipeline.
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                                     const Cancel& cancel = Cancel()) = 0;
-  virtual std::unique_ptr<Workspace> workspace(Crew crew) = 0;
+  virtual std::unique_ptr<Workspace> make_workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
   // Results come back over a bus: a row of logits costs more than choosing from it there (Top).
   virtual bool reads_back_slowly() const { return false; }
-  virtual int lanes() const = 0;  // how many solo runs go on at once: threads of the CPU, 1 of a GPU
+  virtual int workers() const = 0;  // how many solo runs go on at once: threads of the CPU, 1 of a GPU
   virtual std::int64_t batch_rows() const = 0;  // token rows of one batch that keep the device busy; more only take memory and time
-  // Runs job(index, lane) for index in [0, jobs), up to lanes() at once; the first exception is thrown after all have stopped.
+  // Runs job(index, worker) for index in [0, jobs), up to workers() at once; the first exception is thrown after all have stopped.
   // Takes the device for the time of the call: callers keep calls short (tens of milliseconds), so that others get their turn.
-  virtual void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) = 0;
+  virtual void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) = 0;
 };
 
 }  // namespace pumice

@@ -23,9 +23,9 @@ struct Batch {
   std::span<const std::int32_t> types;       // rows, or empty for all 0
   std::span<const Segment> segments;         // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
   std::span<const std::int32_t> selected;    // rows, ascending
-  // Top: the masked ids of row r are masked[masked_first[r]] to masked[masked_first[r + 1] - 1], ascending. masked_first: rows + 1, or
-  // empty for none.
-  std::span<const std::int32_t> masked, masked_first;
+  // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first: rows
+  // + 1, or empty for none.
+  std::span<const std::int32_t> reported, reported_first;
 };
 
 struct Io {

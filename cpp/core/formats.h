@@ -22,7 +22,7 @@ struct FormatInfo {
   std::uint32_t gguf_id;
   std::int64_t block;        // weights per block
   std::int64_t block_bytes;  // bytes per block
-  bool quantised;            // products may run on int8 activations
+  bool quantized;            // products may run on int8 activations
 };
 
 inline constexpr FormatInfo kFormats[] = {
@@ -43,9 +43,9 @@ std::optional<Format> format_from_name(std::string_view name);  // any case: "q4
 // Bit-equal to gguf-py's gguf.quants.dequantize.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
-// Packs float weights: exact rounding for F32, F16 and BF16 (nearest even); for quantised formats the search that
+// Packs float weights: exact rounding for F32, F16 and BF16 (nearest even); for quantized formats the search that
 // minimises the squared error (see formats_pack.cpp). Throws invalid_argument for formats that it cannot write, numeric where a
-// quantised format meets NaN or a number beyond +-65504.
+// quantized format meets NaN or a number beyond +-65504.
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 

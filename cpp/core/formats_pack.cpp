@@ -1,4 +1,4 @@
-// Packs float weights. 16-bit floats are rounded; quantised formats search for the codes and scales of least squared error.
+// Packs float weights. 16-bit floats are rounded; quantized formats search for the codes and scales of least squared error.
 // Four blocks go side by side, one per vector lane, so that sums over a block need no shuffles and stay in one fixed order.
 #include <algorithm>
 #include <cmath>
@@ -300,7 +300,7 @@ void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* pac
   const Pack pack_weights = packer(format);
   require(pack_weights != nullptr, "pack: weights cannot be written as ", f.name);
   require(n >= 0 && n % f.block == 0, "pack: ", n, " weights are not whole blocks of ", f.name, ", which hold ", f.block);
-  if (f.quantised) {
+  if (f.quantized) {
     constexpr float kLargest = 65504;  // of a half float: then every scale fits into one
     for (std::int64_t i = 0; i < n; ++i) {
       if (std::fabs(weights[i]) <= kLargest) continue;

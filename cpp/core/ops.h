@@ -152,8 +152,8 @@ struct Store {
 };
 
 // Attention of the rows of a segment: over the cache (positions 0 .. own; causal), or, without a cache, over the k and v views of the
-// segment itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each side
-// and the own one when not. Heads of q share heads of k in groups (Ainslie et al. 2023). With i and j the positions of q and k:
+// segment itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each
+// side and the own one when not. Heads of q share heads of k in groups (Ainslie et al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
@@ -188,12 +188,12 @@ struct LogProb {
   View logits, out;
 };
 
-// What choosing a token needs to know of a row of logits, without the row: its k largest, and the logits of the row's masked ids
-// (Batch::masked; at most `masked` of them), which are not among those k. TopRow reads a row of `out`.
+// What choosing a token needs to know of a row of logits, without the row: its k largest, and the logits of the row's reported ids
+// (Batch::reported; at most `reported` of them), which are not among those k. TopRow reads a row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
-  View logits, out;  // `out`: top_width(k, masked) columns
-  std::int32_t k = 1, masked = 0;
+  View logits, out;  // `out`: top_width(k, reported) columns
+  std::int32_t k = 1, reported = 0;
 };
 
 using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store, Attend, Select, Pool, LogProb, Top>;

@@ -195,8 +195,8 @@ class ProgramCheck {
   void operator()(const Top& op) {
     read(op.logits, "logits", Rows::tokens);
     check(op.k >= 1 && op.k <= kMostTop, "k is ", op.k, ", not 1 to ", kMostTop);
-    check(op.masked >= 0 && op.masked <= kMaxWidth, "masked is ", op.masked, ", not 0 to ", kMaxWidth);
-    check(op.out.width == top_width(op.k, op.masked), "`out` is ", op.out.width, " wide, not ", top_width(op.k, op.masked));
+    check(op.reported >= 0 && op.reported <= kMaxWidth, "reported is ", op.reported, ", not 0 to ", kMaxWidth);
+    check(op.out.width == top_width(op.k, op.reported), "`out` is ", op.out.width, " wide, not ", top_width(op.k, op.reported));
     apart(op.logits, op.out, "logits", "out");
     write(op.out, "out", Rows::tokens);
     facts_.reduces_logits = true;
@@ -327,17 +327,17 @@ std::int64_t positions(const Segment& segment) { return std::int64_t{segment.pas
 
 std::string where(const Program& program) { return "program '" + program.name + "': "; }
 
-void check_masked(const std::string& in, const Top& op, const Batch& batch) {
-  if (batch.masked_first.empty()) return;
+void check_reported(const std::string& in, const Top& op, const Batch& batch) {
+  if (batch.reported_first.empty()) return;
   const auto rows = static_cast<std::size_t>(batch.rows);
-  require(batch.masked_first.size() == rows + 1, in, batch.masked_first.size(), " bounds of masked ids for ", rows, " rows");
+  require(batch.reported_first.size() == rows + 1, in, batch.reported_first.size(), " bounds of reported ids for ", rows, " rows");
   for (std::size_t r = 0; r < rows; ++r) {
-    const std::int64_t first = batch.masked_first[r], end = batch.masked_first[r + 1];
-    require(first >= 0 && first <= end && end <= static_cast<std::int64_t>(batch.masked.size()) && end - first <= op.masked, in, "row ", r,
-            " has masked ids ", first, " to ", end, " of ", batch.masked.size(), "; at most ", op.masked, " can be");
+    const std::int64_t first = batch.reported_first[r], end = batch.reported_first[r + 1];
+    require(first >= 0 && first <= end && end <= static_cast<std::int64_t>(batch.reported.size()) && end - first <= op.reported, in, "row ",
+            r, " has reported ids ", first, " to ", end, " of ", batch.reported.size(), "; at most ", op.reported, " can be");
     std::int64_t before = -1;
-    for (const std::int32_t id : batch.masked.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first))) {
-      require(id > before && id < op.logits.width, in, "masked id ", id, " in row ", r, " follows ", before, "; ids are 0 to ",
+    for (const std::int32_t id : batch.reported.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first))) {
+      require(id > before && id < op.logits.width, in, "reported id ", id, " in row ", r, " follows ", before, "; ids are 0 to ",
               op.logits.width - 1, ", ascending");
       before = id;
     }
@@ -400,7 +400,7 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
     } else if (const auto* log_prob = std::get_if<LogProb>(&op)) {
       in_range(batch.ids, log_prob->logits.width, "target id");
     } else if (const auto* top = std::get_if<Top>(&op)) {
-      check_masked(in, *top, batch);
+      check_reported(in, *top, batch);
     }
   }
   const auto floats = [&](std::int32_t slot) {

@@ -9,20 +9,20 @@ namespace pumice {
 
 inline constexpr std::int32_t kTopHead = 8;    // words of a row of Top's `out` before its logits
 inline constexpr std::int32_t kMostTop = 128;  // k
-constexpr std::int64_t top_width(std::int64_t k, std::int64_t masked) { return kTopHead + 2 * k + masked; }
+constexpr std::int64_t top_width(std::int64_t k, std::int64_t reported) { return kTopHead + 2 * k + reported; }
 
 // A row of Top's `out`: words of 32 bits, floats and integers. Where a logit is no finite number, only the first three and
-// masked() are valid.
+// reported() are valid.
 struct TopRow {
   std::span<const float> words;
   std::int32_t k = 1;
   std::int32_t not_finite() const { return integer(0); }          // how many logits are not
   std::int32_t first_not_finite() const { return integer(1); }    // its id; -1: none
   float value_not_finite() const { return words[2]; }
-  std::int32_t count() const { return integer(3); }               // of logits below: min(k, width - the row's masked ids)
+  std::int32_t count() const { return integer(3); }               // of logits below: min(k, width - the row's reported ids)
   float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }        // descending, ties by ascending id
   std::int32_t id(std::int32_t i) const { return integer(kTopHead + k + i); }
-  float masked(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of the batch's list
+  float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of the batch's list
 
  private:
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }

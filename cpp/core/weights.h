@@ -27,7 +27,7 @@ struct Matrix {
 };
 
 // May products with such a matrix round their activations to 8 bits?
-constexpr bool takes_int8(Format format, bool may_round) { return info(format).quantised && !(may_round && format == Format::Q8_0); }
+constexpr bool takes_int8(Format format, bool may_round) { return info(format).quantized && !(may_round && format == Format::Q8_0); }
 
 // Norm weights and biases: float32 from the start.
 struct Vector {

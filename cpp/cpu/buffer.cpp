@@ -58,7 +58,7 @@ void check_memory(std::uint64_t bytes, const std::string& what) {
   const Memory now = memory();
   if (now.total == 0 || bytes <= now.free) return;
   fail(ErrorKind::out_of_memory, "cpu: ", what, " needs ", bytes, " bytes, ", now.free, " of ", now.total,
-       " are free; close other programs, or take a smaller model, quantisation or context");
+       " are free; close other programs, or take a smaller model, quantization or context");
 }
 
 }  // namespace pumice::cpu

@@ -24,7 +24,7 @@ class CpuBackend final : public Backend {
   DeviceInfo info() const override {
     DeviceInfo info;
     info.id = "cpu";
-    info.name = str(cpu_model(), " (", lanes(), lanes() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
+    info.name = str(cpu_model(), " (", workers(), workers() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
     info.type = "cpu";
     info.driver = str(kernels().isa, sgemm_by_openblas() ? ", OpenBLAS for float32" : ", own kernels");
     const Memory now = memory();
@@ -34,12 +34,12 @@ class CpuBackend final : public Backend {
     return info;
   }
 
-  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                const Cancel& cancel) override {
     return std::make_shared<PackedWeights>(weights, used, team_->get(), progress, cancel);
   }
 
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
     return std::make_unique<PageStore>(shapes, format);
   }
 
@@ -52,11 +52,11 @@ class CpuBackend final : public Backend {
     return std::make_shared<ProgramExecutable>(std::move(program), std::move(packed), compute, team_);
   }
 
-  std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<ScratchSpace>(crew, lanes()); }
+  std::unique_ptr<Workspace> make_workspace(Crew crew) override { return std::make_unique<ScratchSpace>(crew, workers()); }
 
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
-    const Plan plan = lower(program, shapes_of(weights), Compute::automatic);
+    const CpuPlan plan = lower(program, shapes_of(weights), Compute::automatic);
     Cost cost;
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;
@@ -74,7 +74,7 @@ class CpuBackend final : public Backend {
     batch.segments = {&text, 1};
     batch.selected = selected;
     BatchLayout layout;
-    layout.arrange(plan, batch, lanes());
+    layout.arrange(plan, batch, workers());
     cost.scratch = scratch_capacity(layout.total);
     return cost;
   }
@@ -82,9 +82,9 @@ class CpuBackend final : public Backend {
   // Two blocks of 72 tokens, whole tiles of 6: the activations of a small encoder stay near a core's L2 cache.
   std::int64_t batch_rows() const override { return 144; }
 
-  int lanes() const override { return team_->threads(); }
+  int workers() const override { return team_->threads(); }
 
-  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override {
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) override {
     team_->get().parallel(jobs, job, cancel);
   }
 

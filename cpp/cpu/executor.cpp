@@ -115,7 +115,7 @@ std::int64_t block_rows(std::int64_t rows) {
 }
 
 // ---------------------------------------------------------------- memory of a batch
-void BatchLayout::arrange(const Plan& plan, const Batch& batch, int threads) {
+void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) {
   rows[static_cast<int>(Rows::tokens)] = batch.rows;
   rows[static_cast<int>(Rows::segments)] = static_cast<std::int64_t>(batch.segments.size());
   rows[static_cast<int>(Rows::selected)] = static_cast<std::int64_t>(batch.selected.size());
@@ -245,13 +245,13 @@ class BatchRun final : public Job {
     return reinterpret_cast<float*>(area(place.area)) + (r - first_row(place.area)) * place.stride + view.col;
   }
 
-  const QuantisedPlace& place_of(std::int32_t q) const { return plan_.quantised[static_cast<std::size_t>(q)]; }
-  std::int64_t rows_at(const QuantisedPlace& place) const {
+  const QuantizedPlace& place_of(std::int32_t q) const { return plan_.quantized[static_cast<std::size_t>(q)]; }
+  std::int64_t rows_at(const QuantizedPlace& place) const {
     const std::int64_t all = layout_.rows[static_cast<int>(place.rows)];
     return place.terms() * (plan_.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
   FixedRows fixed(std::int32_t q) const {
-    const QuantisedPlace& place = place_of(q);
+    const QuantizedPlace& place = place_of(q);
     FixedRows rows;
     rows.cols = place.cols;
     rows.rows = rows_at(place);
@@ -261,8 +261,8 @@ class BatchRun final : public Job {
     rows.starts = reinterpret_cast<std::int32_t*>(rows.scales + blocks);
     return rows;
   }
-  QuantRows quantised(std::int32_t q) const {
-    const QuantisedPlace& place = place_of(q);
+  QuantRows quantized(std::int32_t q) const {
+    const QuantizedPlace& place = place_of(q);
     QuantRows rows;
     rows.cols = place.cols;
     rows.rows = rows_at(place);
@@ -274,19 +274,19 @@ class BatchRun final : public Job {
     rows.sums = reinterpret_cast<std::int32_t*>(at);
     return rows;
   }
-  std::int64_t quantised_row(std::int32_t q, std::int64_t r) const { return place_of(q).terms() * (r - first_row(place_of(q).area)); }
-  void quantise(const float* in, std::int64_t in_stride, std::int32_t q, std::int64_t first, std::int64_t count) const {
+  std::int64_t quantized_row(std::int32_t q, std::int64_t r) const { return place_of(q).terms() * (r - first_row(place_of(q).area)); }
+  void quantize(const float* in, std::int64_t in_stride, std::int32_t q, std::int64_t first, std::int64_t count) const {
     switch (place_of(q).codes) {
-      case Codes::int8: return kernels_.rows.quantize(in, in_stride, count, quantised_row(q, first), quantised(q));
-      case Codes::fixed: return kernels_.rows.quantize_fixed(in, in_stride, count, quantised_row(q, first), fixed(q));
+      case Codes::int8: return kernels_.rows.quantize(in, in_stride, count, quantized_row(q, first), quantized(q));
+      case Codes::fixed: return kernels_.rows.quantize_fixed(in, in_stride, count, quantized_row(q, first), fixed(q));
       case Codes::two_int8: {
-        const QuantRows out = quantised(q);
-        for (std::int64_t r = 0; r < count; ++r) quantise_twice(in + r * in_stride, quantised_row(q, first + r), out);
+        const QuantRows out = quantized(q);
+        for (std::int64_t r = 0; r < count; ++r) quantize_twice(in + r * in_stride, quantized_row(q, first + r), out);
       }
     }
   }
   // x ~ s c + s' c': the second term is what rounding took from the first, at most s / 2, so that s' <= s / 254.
-  void quantise_twice(const float* in, std::int64_t row, const QuantRows& out) const {
+  void quantize_twice(const float* in, std::int64_t row, const QuantRows& out) const {
     constexpr std::int64_t kCols = 16 * kQuantBlock;
     float rest[kCols];
     for (std::int64_t c = 0; c < out.cols; c += kCols) {
@@ -364,7 +364,7 @@ class BatchRun final : public Job {
     return batch_.segments[at].past + (r - batch_.segments[at].first);
   }
 
-  // ------------------------------------------------------------ norm, quantisation
+  // ------------------------------------------------------------ norm, quantization
   std::int64_t tasks(const NormStep& s) { return row_tasks(slot(s.op.in).rows, s.op.in.width); }
   void run(const NormStep& s, std::int64_t index, int) {
     const Norm& op = s.op;
@@ -383,14 +383,14 @@ class BatchRun final : public Job {
           kernels_.rows.layer_norm(in + c, weight, bias, add ? add + c : nullptr, op.eps, group, out + c);
         }
       }
-      if (s.quantised >= 0) quantise(out, stride(op.out), s.quantised, r, 1);
+      if (s.quantized >= 0) quantize(out, stride(op.out), s.quantized, r, 1);
     }
   }
 
   std::int64_t tasks(const QuantizeStep& s) { return row_tasks(slot(s.in).rows, s.in.width); }
   void run(const QuantizeStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index);
-    quantise(row(s.in, rows.first), stride(s.in), s.quantised, rows.first, rows.count);
+    quantize(row(s.in, rows.first), stride(s.in), s.quantized, rows.first, rows.count);
   }
 
   // ------------------------------------------------------------ products
@@ -417,19 +417,19 @@ class BatchRun final : public Job {
   }
 
   // out = in * W^T for outputs [first, first + count) of a part.
-  void product(const Part& part, const View& in, std::int64_t first, std::int64_t count, const Range& rows, float* out,
+  void product(const ProductPart& part, const View& in, std::int64_t first, std::int64_t count, const Range& rows, float* out,
                std::int64_t out_stride) const {
     const PackedMatrix& matrix = weights_.matrix(part.weight);
-    const std::int32_t q = part.quantised;
+    const std::int32_t q = part.quantized;
     if (q >= 0) {
       switch (place_of(q).codes) {
         case Codes::int8:
-          return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantised(q),
-                                              quantised_row(q, rows.first), rows.count, out, out_stride);
+          return matrix.kernels->product_int8(matrix.group(first / kGroupRows), count, matrix.cols, quantized(q),
+                                              quantized_row(q, rows.first), rows.count, out, out_stride);
         case Codes::two_int8: return product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
         case Codes::fixed: {
           const ProductFixed product = matrix.fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
-          return product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantised_row(q, rows.first), rows.count, out,
+          return product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantized_row(q, rows.first), rows.count, out,
                          out_stride);
         }
       }
@@ -450,7 +450,7 @@ class BatchRun final : public Job {
     const std::int64_t width = std::min(count, kTileFloats / (2 * rows.count) / kGroupRows * kGroupRows);
     for (std::int64_t c = 0; c < count; c += width) {
       const std::int64_t cols = std::min(width, count - c);
-      matrix.kernels->product_int8(matrix.group((first + c) / kGroupRows), cols, matrix.cols, quantised(q), quantised_row(q, rows.first),
+      matrix.kernels->product_int8(matrix.group((first + c) / kGroupRows), cols, matrix.cols, quantized(q), quantized_row(q, rows.first),
                                    2 * rows.count, tile, width);
       for (std::int64_t r = 0; r < rows.count; ++r) {
         const float* terms = tile + 2 * r * width;
@@ -459,26 +459,26 @@ class BatchRun final : public Job {
     }
   }
 
-  std::int64_t group_bytes(const Part& part) const {
+  std::int64_t group_bytes(const ProductPart& part) const {
     return std::max<std::int64_t>(kLine, weights_.matrix(part.weight).group_bytes);
   }
 
   std::int64_t tasks(const LinearStep& s) {
     std::int64_t groups = 0, heaviest = 0, cols = 1;
-    for (const Part& part : s.parts) {
+    for (const ProductPart& part : s.parts) {
       groups += ceil_div(part.rows, kGroupRows);
       heaviest = std::max(heaviest, group_bytes(part));
       cols = part.cols;
     }
     const std::int64_t blocks = cut_product(groups, heaviest, cols, slot(s.op.in).rows, INT32_MAX);
     group_tasks_ = 0;
-    for (const Part& part : s.parts) group_tasks_ += ceil_div(ceil_div(part.rows, kGroupRows), groups_per_task_);
+    for (const ProductPart& part : s.parts) group_tasks_ += ceil_div(ceil_div(part.rows, kGroupRows), groups_per_task_);
     return group_tasks_ * blocks;
   }
   void run(const LinearStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index / group_tasks_);
     std::int64_t task = index % group_tasks_;
-    const Part* part = s.parts.data();
+    const ProductPart* part = s.parts.data();
     for (std::int64_t own; task >= (own = ceil_div(ceil_div(part->rows, kGroupRows), groups_per_task_)); ++part) task -= own;
     const std::int64_t first = task * groups_per_task_ * kGroupRows;
     const std::int64_t count = std::min(groups_per_task_ * kGroupRows, part->rows - first);
@@ -491,16 +491,17 @@ class BatchRun final : public Job {
     }
     finish_in_place(s, *part, first, count, rows, out);
   }
-  const float* bias_of(const Part& part, std::int64_t first) const {
+  const float* bias_of(const ProductPart& part, std::int64_t first) const {
     return part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first;
   }
-  Finish finish_of(const LinearStep& s, const Part& part, std::int64_t first, const float* residual) const {
+  Finish finish_of(const LinearStep& s, const ProductPart& part, std::int64_t first, const float* residual) const {
     return {.bias = bias_of(part, first), .activation = s.op.activation,
             .residual = residual, .residual_stride = residual ? stride(s.op.residual) : 0, .scale = s.op.scale, .softcap = s.op.softcap,
             .alpha_p = s.op.alpha_p, .alpha_n = s.op.alpha_n};
   }
   // x = x + W h: the product goes to a tile beside, since its place still holds x.
-  void finish_in_place(const LinearStep& s, const Part& part, std::int64_t first, std::int64_t count, const Range& rows, float* out) const {
+  void finish_in_place(const LinearStep& s, const ProductPart& part, std::int64_t first, std::int64_t count, const Range& rows,
+                       float* out) const {
     alignas(kLine) float tile[kTileFloats];
     const std::int64_t width = std::min<std::int64_t>(count, kTileFloats / rows.count / kGroupRows * kGroupRows);
     for (std::int64_t c = 0; c < count; c += width) {
@@ -782,28 +783,28 @@ class BatchRun final : public Job {
   void run(const TopStep& s, std::int64_t index, int) {
     const Range rows = task_rows(index);
     for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-      std::span<const std::int32_t> masked;
-      if (!batch_.masked_first.empty()) {
-        const auto first = static_cast<std::size_t>(batch_.masked_first[static_cast<std::size_t>(r)]);
-        masked = batch_.masked.subspan(first, static_cast<std::size_t>(batch_.masked_first[static_cast<std::size_t>(r) + 1]) - first);
+      std::span<const std::int32_t> reported;
+      if (!batch_.reported_first.empty()) {
+        const auto first = static_cast<std::size_t>(batch_.reported_first[static_cast<std::size_t>(r)]);
+        reported = batch_.reported.subspan(first, static_cast<std::size_t>(batch_.reported_first[static_cast<std::size_t>(r) + 1]) - first);
       }
-      top_row(s.op, row(s.op.logits, r), masked, row(s.op.out, r));
+      top_row(s.op, row(s.op.logits, r), reported, row(s.op.out, r));
     }
   }
   // The k largest so far, in order; nearly every logit is below the last of them.
-  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> masked, float* out) {
+  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported, float* out) {
     const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
     const std::int32_t width = op.logits.width, k = op.k;
     std::fill_n(out, op.out.width, 0.0f);
     float *largest = out + kTopHead, *ids = largest + k;
-    std::transform(masked.begin(), masked.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
+    std::transform(reported.begin(), reported.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
     std::int32_t not_finite = 0, first = -1, count = 0;
-    auto next_masked = masked.begin();
+    auto next_reported = reported.begin();
     for (std::int32_t id = 0; id < width; ++id) {
       const float x = logits[id];
       if (!std::isfinite(x) && not_finite++ == 0) first = id;
-      if (next_masked != masked.end() && *next_masked == id) {
-        ++next_masked;
+      if (next_reported != reported.end() && *next_reported == id) {
+        ++next_reported;
         continue;
       }
       if (count == k && x <= largest[k - 1]) continue;
@@ -827,7 +828,7 @@ class BatchRun final : public Job {
   }
 
   const ProgramExecutable& exe_;
-  const Plan& plan_;
+  const CpuPlan& plan_;
   const PackedWeights& weights_;
   ScratchSpace& space_;
   const BatchLayout& layout_;

@@ -52,7 +52,7 @@ struct BatchLayout {
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
   std::uint64_t total = 0;  // bytes of scratch
 
-  void arrange(const Plan& plan, const Batch& batch, int threads);
+  void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
 std::uint64_t scratch_capacity(std::uint64_t needed);  // what a workspace takes for so many bytes
@@ -79,7 +79,7 @@ class ProgramExecutable final : public Executable {
   ProgramExecutable(Program program, std::shared_ptr<const PackedWeights> weights, Compute compute, std::shared_ptr<TeamHolder> team);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
-  const Plan& plan() const { return plan_; }
+  const CpuPlan& plan() const { return plan_; }
   const PackedWeights& weights() const { return *weights_; }
   const float* ones() const { return ones_.data(); }
   const float* zeros() const { return zeros_.data(); }
@@ -88,7 +88,7 @@ class ProgramExecutable final : public Executable {
   Program program_;
   std::shared_ptr<const PackedWeights> weights_;
   WeightShapes shapes_;  // of weights_
-  Plan plan_;
+  CpuPlan plan_;
   std::shared_ptr<TeamHolder> team_;
   std::vector<float> ones_, zeros_;  // for norms without weight or bias
 };

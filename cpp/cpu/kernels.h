@@ -43,7 +43,8 @@ using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
-static_assert(kFixedWeight + kFixedActivation <= INT16_MAX && kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // starts
+static_assert(kFixedWeight + kFixedActivation <= INT16_MAX &&
+              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // starts
 
 // Block-major as QuantRows: codes[block][row][64], scales[block][row], starts[block][row]. Columns past `cols` are zeros. A start is
 // minus the sum of c0 c2 + c1 c3 over a block's fours of codes; matrix/fixed.h says what for.
@@ -74,7 +75,7 @@ struct FormatKernels {
   // Activations may lose what bfloat16 cannot hold: product_f32 itself, but for BF16 weights on avx512_bf16, the one kernel whose bits are
   // its own (docs/numerics.md). They still do not depend on how many rows go along.
   ProductF32 product_bf16;
-  ProductInt8 product_int8;    // null for formats that are not quantised (info(format).quantised)
+  ProductInt8 product_int8;    // null for formats that are not quantized (info(format).quantized)
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 

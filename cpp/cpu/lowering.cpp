@@ -10,14 +10,14 @@
 namespace pumice::cpu {
 namespace {
 
-class Lowering {
+class CpuLowering {
  public:
-  Lowering(const Program& program, const WeightShapes& weights, Compute compute)
+  CpuLowering(const Program& program, const WeightShapes& weights, Compute compute)
       : program_(program), weights_(weights), compute_(compute) {
     for (const MatrixShape& matrix : weights.matrices) names_what_may_round_ |= matrix.may_round;
   }
 
-  Plan lower() {
+  CpuPlan lower() {
     plan_.facts = check_program(program_, weights_);
     begin();
     for (op_ = 0; op_ < program_.ops.size(); ++op_) {
@@ -139,21 +139,21 @@ class Lowering {
 
   // What views held, as int8 or as a norm's output, is gone.
   void written(const View& v) {
-    std::erase_if(quantised_now_, [&](const Quantised& q) { return overlap(q.view, v); });
+    std::erase_if(quantized_now_, [&](const Quantized& q) { return overlap(q.view, v); });
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
   }
 
-  Part part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
+  ProductPart part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
     const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
     const bool fixed = packs_fixed(shape.format, shape.may_round);
     require(!fixed || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
             "', which was packed rounded");
-    Part part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
+    ProductPart part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
     if (compute_ == Compute::float32) return part;
     if (takes_int8(shape.format, shape.may_round)) {
-      part.quantised = quantised(in, precise ? Codes::two_int8 : Codes::int8);
-    } else if (fixed || info(shape.format).quantised) {
-      part.quantised = quantised(in, Codes::fixed);
+      part.quantized = quantized(in, precise ? Codes::two_int8 : Codes::int8);
+    } else if (fixed || info(shape.format).quantized) {
+      part.quantized = quantized(in, Codes::fixed);
     } else {
       part.may_round = !precise && !names_what_may_round_;
     }
@@ -161,24 +161,24 @@ class Lowering {
   }
 
   // ---------------------------------------------------------------- what is made once
-  std::int32_t quantised(const View& in, Codes codes) {
+  std::int32_t quantized(const View& in, Codes codes) {
     const auto now = static_cast<std::int64_t>(op_);
-    for (const Quantised& known : quantised_now_) {
-      if (known.view == in && plan_.quantised[static_cast<std::size_t>(known.id)].codes == codes) {
-        quantised_lives_[static_cast<std::size_t>(known.id)].at(now);
+    for (const Quantized& known : quantized_now_) {
+      if (known.view == in && plan_.quantized[static_cast<std::size_t>(known.id)].codes == codes) {
+        quantized_lives_[static_cast<std::size_t>(known.id)].at(now);
         return known.id;
       }
     }
-    const auto id = static_cast<std::int32_t>(plan_.quantised.size());
-    plan_.quantised.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes});
-    quantised_lives_.emplace_back();
-    quantised_lives_.back().at(now);
-    quantised_now_.push_back({in, id});
+    const auto id = static_cast<std::int32_t>(plan_.quantized.size());
+    plan_.quantized.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes});
+    quantized_lives_.emplace_back();
+    quantized_lives_.back().at(now);
+    quantized_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
       NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
-      if (made.view == in && norm.quantised < 0) {  // its own loop over rows does it while the row is in the first cache
-        norm.quantised = id;
-        quantised_lives_.back().at(static_cast<std::int64_t>(made.op));
+      if (made.view == in && norm.quantized < 0) {  // its own loop over rows does it while the row is in the first cache
+        norm.quantized = id;
+        quantized_lives_.back().at(static_cast<std::int64_t>(made.op));
         return id;
       }
     }
@@ -209,7 +209,7 @@ class Lowering {
     std::int32_t* area;
   };
 
-  // Gives every slot and quantised input an area; those whose lives do not touch share one, the best fitting first.
+  // Gives every slot and quantized input an area; those whose lives do not touch share one, the best fitting first.
   void place() {
     std::vector<Tenant> tenants;
     for (std::size_t s = 0; s < plan_.slots.size(); ++s) {
@@ -218,9 +218,9 @@ class Lowering {
       if (!life.used() || static_cast<std::int32_t>(s) == program_.output) continue;
       tenants.push_back({life, slot.rows, slot.stride * static_cast<std::int64_t>(sizeof(float)), &slot.area});
     }
-    for (std::size_t q = 0; q < plan_.quantised.size(); ++q) {
-      QuantisedPlace& place = plan_.quantised[q];
-      tenants.push_back({quantised_lives_[q], place.rows, place.row_bytes(), &place.area});
+    for (std::size_t q = 0; q < plan_.quantized.size(); ++q) {
+      QuantizedPlace& place = plan_.quantized[q];
+      tenants.push_back({quantized_lives_[q], place.rows, place.row_bytes(), &place.area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // per area
@@ -245,18 +245,18 @@ class Lowering {
     }
   }
 
-  struct Quantised { View view; std::int32_t id; };
+  struct Quantized { View view; std::int32_t id; };
   struct Made { View view; std::size_t step, op; };
 
   const Program& program_;
   const WeightShapes& weights_;
   const Compute compute_;
   bool names_what_may_round_ = false;  // an encoder: what it does not name, a classifier, keeps its floats
-  Plan plan_;
+  CpuPlan plan_;
   std::size_t op_ = 0;
-  std::vector<Quantised> quantised_now_;    // still what their views hold
+  std::vector<Quantized> quantized_now_;    // still what their views hold
   std::vector<Made> made_by_norm_;
-  std::vector<Life> quantised_lives_;
+  std::vector<Life> quantized_lives_;
   std::size_t tail_step_ = 0;
   bool in_blocks_ = false;
 };
@@ -270,12 +270,14 @@ std::int64_t activation_stride(std::int64_t width) {
   return stride - beyond + (beyond < kApart ? 0 : kCycle) + kApart;
 }
 
-std::int64_t QuantisedPlace::row_bytes() const {
+std::int64_t QuantizedPlace::row_bytes() const {
   constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t), kCode = sizeof(std::int16_t);
   if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
   return terms() * (cols + cols / kQuantBlock * (kScale + 2 * kSum));
 }
 
-Plan lower(const Program& program, const WeightShapes& weights, Compute compute) { return Lowering(program, weights, compute).lower(); }
+CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute) {
+  return CpuLowering(program, weights, compute).lower();
+}
 
 }  // namespace pumice::cpu

@@ -14,18 +14,18 @@ namespace pumice::cpu {
 // ---------------------------------------------------------------- steps
 struct InputStep { std::int32_t slot; };
 struct EmbedStep { Embed op; };
-struct NormStep { Norm op; std::int32_t quantised = -1; };  // quantised: also leaves `out` as codes there
-struct QuantizeStep { View in; std::int32_t quantised; };
-struct Part {
+struct NormStep { Norm op; std::int32_t quantized = -1; };  // quantized: also leaves `out` as codes there
+struct QuantizeStep { View in; std::int32_t quantized; };
+struct ProductPart {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
   std::int32_t col;        // of `out`
-  std::int32_t quantised;  // what it multiplies; -1: the floats themselves
+  std::int32_t quantized;  // what it multiplies; -1: the floats themselves
   bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
 };
-struct LinearStep { Linear op; std::vector<Part> parts; };
-struct GatedStep { View in, out; Activation activation; Part gate, up; };
+struct LinearStep { Linear op; std::vector<ProductPart> parts; };
+struct GatedStep { View in, out; Activation activation; ProductPart gate, up; };
 struct MultiplyStep { Multiply op; };
 struct TurnsStep { std::int32_t turns; };  // cos and sin of every row
 // Ropes that follow each other, and the Store after them: a row needs no other row's, so that all share one phase.
@@ -42,7 +42,7 @@ using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearSt
                           KeepStep, AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
-// Rows of scratch that several slots or quantised inputs use one after another.
+// Rows of scratch that several slots or quantized inputs use one after another.
 struct Area {
   Rows rows = Rows::tokens;
   bool in_blocks = false;  // holds the rows of one tail block only
@@ -61,7 +61,7 @@ std::int64_t activation_stride(std::int64_t width);
 // How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its
 // own.
 enum class Codes : std::uint8_t { int8, two_int8, fixed };
-struct QuantisedPlace {
+struct QuantizedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
@@ -81,12 +81,12 @@ struct AttendShape {
 // block by block, so that no rows x vocabulary array is ever there (32 x 262,144 floats are 32 MiB).
 inline constexpr std::int64_t kTailRows = 32;
 
-struct Plan {
+struct CpuPlan {
   ProgramFacts facts;
   std::vector<Step> steps;
   std::size_t tail = 0;  // steps from here on run in blocks; steps.size() when there is no tail
   std::vector<SlotPlace> slots;
-  std::vector<QuantisedPlace> quantised;
+  std::vector<QuantizedPlace> quantized;
   std::vector<Area> areas;
   std::vector<RopeTable> turns;  // distinct
   std::vector<AttendShape> attends;
@@ -95,6 +95,6 @@ struct Plan {
 };
 
 // Throws what check_program() throws.
-Plan lower(const Program& program, const WeightShapes& weights, Compute compute);
+CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute);
 
 }  // namespace pumice::cpu

@@ -45,7 +45,7 @@ bool sgemm_by_openblas() {
 
 bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
 
-bool packs_fixed(Format format, bool may_round) { return may_round && !info(format).quantised && !stays_row_major(format); }
+bool packs_fixed(Format format, bool may_round) { return may_round && !info(format).quantized && !stays_row_major(format); }
 
 std::uint64_t packed_bytes(const Matrix& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);

@@ -115,16 +115,16 @@ class SelfTest {
           },
           kBf16Limit);
     }
-    if (!format.quantised) return;
+    if (!format.quantized) return;
     check(std::string("linear ") + std::string(format.name) + ", int8 activations", kRows * kTokens, [&](const Kernels& k, float* out) {
       Aligned<std::uint8_t> groups = groups_of(k);
       constexpr std::size_t blocks = kCols / kQuantBlock;
       Aligned<std::int8_t> codes(kTokens * kCols);
       Aligned<float> scales(blocks * kTokens);
       Aligned<std::int32_t> sums(blocks * kTokens * 2);
-      const QuantRows quantised{codes.data(), scales.data(), sums.data(), kTokens, kCols};
-      k.rows.quantize(x.data(), kCols, kTokens, 0, quantised);
-      k.matrix[format.format].product_int8(groups.data(), kRows, kCols, quantised, 0, kTokens, out, kRows);
+      const QuantRows quantized{codes.data(), scales.data(), sums.data(), kTokens, kCols};
+      k.rows.quantize(x.data(), kCols, kTokens, 0, quantized);
+      k.matrix[format.format].product_int8(groups.data(), kRows, kCols, quantized, 0, kTokens, out, kRows);
     });
   }
 

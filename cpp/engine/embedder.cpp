@@ -30,8 +30,8 @@ void check(const Runtime& runtime, const Texts& texts) {
     require(texts.offsets[i + 1] <= texts.offsets.back(), "offsets are not ascending at text ", i);
     if (length(texts, i) > runtime.n_ctx)
       fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
-    require(texts.prompt >= 0 && texts.prompt < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, and a prompt of ", texts.prompt,
-            " leaves none to pool");
+    require(texts.prompt >= 0 && texts.prompt < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, and a prompt of ",
+            texts.prompt, " leaves none to pool");
     const auto first = static_cast<std::size_t>(texts.offsets[i]), size = static_cast<std::size_t>(length(texts, i));
     runtime.check_ids(texts.ids.subspan(first, size), "text", i);
     if (texts.types.empty()) continue;
@@ -42,7 +42,7 @@ void check(const Runtime& runtime, const Texts& texts) {
 }
 
 // Texts in the order in which they run, cut into micro-batches: batch b is order[first[b] .. first[b + 1]).
-struct Plan {
+struct MicroBatches {
   std::vector<std::int64_t> order, first;
   std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
   std::span<const std::int64_t> members(std::int64_t b) const { return std::span(order).subspan(first[b], first[b + 1] - first[b]); }
@@ -64,8 +64,8 @@ struct Plan {
   }
 };
 
-Plan pack(const Texts& texts, std::int64_t token_budget) {
-  Plan plan;
+MicroBatches pack(const Texts& texts, std::int64_t token_budget) {
+  MicroBatches plan;
   plan.order.resize(texts.offsets.size() - 1);
   std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(),
@@ -83,8 +83,8 @@ struct Scratch {
 // Takes a finished row of the pipeline to where the caller wants it.
 using Deliver = std::function<void(std::int64_t text, std::span<const float> rows)>;
 
-void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, Lane& lane, Scratch& scratch,
-               const Deliver& deliver, const Cancel& cancel) {
+void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, RunSpace& space,
+               Scratch& scratch, const Deliver& deliver, const Cancel& cancel) {
   scratch.ids.clear();
   scratch.types.clear();
   scratch.segments.clear();
@@ -109,7 +109,7 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
                     .types = scratch.types,
                     .segments = scratch.segments,
                     .selected = scratch.selected};
-  runtime.pipeline.body(lane, nullptr, batch, std::span(scratch.rows).first(values), cancel);
+  runtime.pipeline.body(space, nullptr, batch, std::span(scratch.rows).first(values), cancel);
   for (std::size_t i = 0; i < members.size(); ++i) {
     const Segment& segment = scratch.segments[i];
     const std::size_t first = by_token ? segment.first : i, count = by_token ? segment.rows : 1;
@@ -120,19 +120,19 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
 // All micro-batches: a few of them as a team, many side by side, each on a worker of its own (where there are several). The bits are the
 // same. What a GPU holds is known when it is tried (its free memory is others' too, and what it binds depends on the texts' lengths): a
 // batch that is too large for it is cut in halves, and those that follow are as small.
-void run_all(Runtime& runtime, const Texts& texts, Plan plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
+void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
              const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
-  const std::int64_t lanes = std::max(1, device.lanes());
-  std::vector<Scratch> scratch(static_cast<std::size_t>(lanes));
+  const std::int64_t workers = std::max(1, device.workers());
+  std::vector<Scratch> scratch(static_cast<std::size_t>(workers));
   std::int64_t next = 0;
   double seconds_per_batch = 0;
   while (next < plan.batches()) {
     cancel.check();
     const auto start = std::chrono::steady_clock::now();
     std::int64_t round = 1;
-    if (lanes == 1 || plan.batches() - next < lanes) {
-      const auto lease = runtime.lanes.take(Crew::team, cancel);
+    if (workers == 1 || plan.batches() - next < workers) {
+      const auto lease = runtime.spaces.take(Crew::team, cancel);
       try {
         run_batch(runtime, texts, plan.members(next), unit, lease[0], scratch[0], deliver, cancel);
       } catch (const Error& error) {
@@ -141,17 +141,17 @@ void run_all(Runtime& runtime, const Texts& texts, Plan plan, Rows unit, const D
         continue;
       }
     } else {
-      const double fit = seconds_per_batch > 0 ? kRoundSeconds / seconds_per_batch * static_cast<double>(lanes) : 0;
-      round = std::clamp(static_cast<std::int64_t>(std::min(fit, 65536.0)) / lanes * lanes, lanes, plan.batches() - next);
-      const auto lease = runtime.lanes.take(Crew::solo, cancel);
+      const double fit = seconds_per_batch > 0 ? kRoundSeconds / seconds_per_batch * static_cast<double>(workers) : 0;
+      round = std::clamp(static_cast<std::int64_t>(std::min(fit, 65536.0)) / workers * workers, workers, plan.batches() - next);
+      const auto lease = runtime.spaces.take(Crew::solo, cancel);
       device.parallel(
           round,
-          [&](std::int64_t job, int lane) {
-            run_batch(runtime, texts, plan.members(next + job), unit, lease[lane], scratch[lane], deliver, cancel);
+          [&](std::int64_t job, int worker) {
+            run_batch(runtime, texts, plan.members(next + job), unit, lease[worker], scratch[worker], deliver, cancel);
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      seconds_per_batch = seconds / static_cast<double>((round + lanes - 1) / lanes);
+      seconds_per_batch = seconds / static_cast<double>((round + workers - 1) / workers);
     }
     next += round;
     if (progress) progress(plan.first[next]);

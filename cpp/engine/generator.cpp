@@ -65,7 +65,7 @@ Generator::Generator(std::shared_ptr<Runtime> runtime, const std::vector<std::ve
       s.stream = stream++;
       s.state = i == 0 ? State::waits : State::follows;
       s.ids = prompt;
-      s.changed = ChangedIds(static_cast<std::size_t>(model::top_masked(r.pipeline.vocab_size())));
+      s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(r.pipeline.vocab_size())));
       if (from_top_)
         for (const auto& [id, bias] : params_.sampling.logit_bias) s.changed.add(id);
       if (params_.sampling.penalises())
@@ -236,41 +236,41 @@ void Generator::assemble(std::int64_t decode_rows, std::int64_t prompt_rows) {
 }
 
 // The largest logits of the parts that sample now, and those that penalties or bias change.
-void Generator::run_top(Lane& lane, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel) {
-  masked_.clear();
-  masked_first_.assign(1, 0);
-  for (const Part* part : sampling_) {
+void Generator::run_top(RunSpace& space, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel) {
+  reported_.clear();
+  reported_first_.assign(1, 0);
+  for (const StepPart* part : sampling_) {
     const auto ids = part->sequence->changed.ids();
-    masked_.insert(masked_.end(), ids.begin(), ids.end());
-    masked_first_.push_back(static_cast<std::int32_t>(masked_.size()));
+    reported_.insert(reported_.end(), ids.begin(), ids.end());
+    reported_first_.push_back(static_cast<std::int32_t>(reported_.size()));
   }
-  runtime_->pipeline.top(lane, hidden, masked_, masked_first_, rows, cancel);
+  runtime_->pipeline.top(space, hidden, reported_, reported_first_, rows, cancel);
 }
 
 // Heads and choices of all parts that reached their last id, a block of rows at a time. Changes no sequence.
-void Generator::sample(Lane& lane, const Cancel& cancel) {
+void Generator::sample(RunSpace& space, const Cancel& cancel) {
   const Pipeline& pipeline = runtime_->pipeline;
   Backend& device = pipeline.widest();
   const auto width = static_cast<std::size_t>(pipeline.hidden_size()), vocab = static_cast<std::size_t>(pipeline.vocab_size());
   const auto block = static_cast<std::size_t>(runtime_->head_rows());
-  samplers_.resize(static_cast<std::size_t>(std::max(1, device.lanes())));
+  samplers_.resize(static_cast<std::size_t>(std::max(1, device.workers())));
   std::size_t row = 0;
   auto part = parts_.begin();
   while (row < selected_.size()) {
     const std::size_t rows = std::min(block, selected_.size() - row);
-    std::vector<Part*>& now = sampling_;
+    std::vector<StepPart*>& now = sampling_;
     now.clear();
     for (; now.size() < rows; ++part)
       if (part->samples) now.push_back(&*part);
-    const bool top = from_top_ && std::all_of(now.begin(), now.end(), [](const Part* p) { return p->sequence->changed.fit(); });
+    const bool top = from_top_ && std::all_of(now.begin(), now.end(), [](const StepPart* p) { return p->sequence->changed.fit(); });
     const std::size_t columns = top ? static_cast<std::size_t>(pipeline.top_columns()) : vocab;
     if (logits_.size() < rows * columns) logits_.resize(rows * columns);
     const std::span<float> logits = std::span(logits_).first(rows * columns);
     const auto hidden = std::span<const float>(hidden_).subspan(row * width, rows * width);
     if (top) {
-      run_top(lane, hidden, logits, cancel);
+      run_top(space, hidden, logits, cancel);
     } else {
-      pipeline.head(lane, hidden, logits, cancel);
+      pipeline.head(space, hidden, logits, cancel);
     }
     const auto choose = [&](std::int64_t i, int worker) {
       std::unique_ptr<Sampler>& sampler = samplers_[worker];
@@ -323,7 +323,7 @@ void Generator::take_choice(Sequence& s, const Choice& choice) {
 // Everything was computed and chosen: from here on the step counts.
 void Generator::commit() {
   PagePool& pool = *runtime_->pages;
-  for (const Part& part : parts_) {
+  for (const StepPart& part : parts_) {
     Sequence& s = *part.sequence;
     s.computed += part.rows;
     pool.publish(s.table, s.known());
@@ -364,18 +364,18 @@ Generator::Outcome Generator::step(const Cancel& cancel) {
   assemble(most - prompt_rows_left, prompt_rows_left);
   if (parts_.empty()) return Outcome::starved;
 
-  const auto lanes = runtime_->lanes.take(Crew::team, cancel);
+  const auto spaces = runtime_->spaces.take(Crew::team, cancel);
   const bool samples = !selected_.empty();
   if (!samples) selected_.push_back(static_cast<std::int32_t>(batch_ids_.size()) - 1);  // a run has at least one row to give
   const std::size_t values = selected_.size() * static_cast<std::size_t>(runtime_->pipeline.hidden_size());
   if (hidden_.size() < values) hidden_.resize(values);
   const auto rows = static_cast<std::int32_t>(batch_ids_.size());
   const Batch batch{.rows = rows, .ids = batch_ids_, .segments = segments_, .selected = selected_};
-  if (!runtime_->body(lanes[0], batch, std::span(hidden_).first(values), cancel)) return Outcome::computed;  // again, with fewer
-  if (samples) sample(lanes[0], cancel);
+  if (!runtime_->body(spaces[0], batch, std::span(hidden_).first(values), cancel)) return Outcome::computed;  // again, with fewer
+  if (samples) sample(spaces[0], cancel);
 
   std::int64_t prompt_rows = 0;
-  for (const Part& part : parts_)
+  for (const StepPart& part : parts_)
     if (part.rows > 1 || part.sequence->generated() == 0) prompt_rows += part.rows;
   commit();
   const double seconds = seconds_since(start), share = static_cast<double>(prompt_rows) / rows;

@@ -83,7 +83,7 @@ class Generator {
     std::int64_t generated() const { return static_cast<std::int64_t>(ids.size()) - prompt_tokens; }
     std::span<const std::int32_t> known() const { return std::span(ids).first(static_cast<std::size_t>(computed)); }
   };
-  struct Part {  // of a step
+  struct StepPart {  // of a step
     Sequence* sequence;
     std::int32_t rows;
     bool samples;
@@ -98,8 +98,8 @@ class Generator {
   void admit(std::int64_t rows_left);
   bool prefix_on_its_way(const Sequence& sequence) const;
   void assemble(std::int64_t decode_rows, std::int64_t prompt_rows);
-  void sample(Lane& lane, const Cancel& cancel);
-  void run_top(Lane& lane, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel);
+  void sample(RunSpace& space, const Cancel& cancel);
+  void run_top(RunSpace& space, std::span<const float> hidden, std::span<float> rows, const Cancel& cancel);
   void commit();
   void see(Sequence& sequence, std::int32_t id, bool generated) const;
   void take_choice(Sequence& sequence, const Choice& choice);
@@ -123,12 +123,12 @@ class Generator {
   std::atomic<bool> done_{false};
 
   // Of the current step; reused.
-  std::vector<Part> parts_;
-  std::vector<Part*> sampling_;
-  std::vector<std::int32_t> batch_ids_, selected_, masked_, masked_first_;
+  std::vector<StepPart> parts_;
+  std::vector<StepPart*> sampling_;
+  std::vector<std::int32_t> batch_ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;
   std::vector<float> hidden_, logits_;
-  std::vector<std::unique_ptr<Sampler>> samplers_;  // per lane of the device
+  std::vector<std::unique_ptr<Sampler>> samplers_;  // per worker of the device
   std::vector<Choice> choices_;
 };
 

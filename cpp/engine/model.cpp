@@ -122,7 +122,8 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
         scores[static_cast<std::size_t>(j)] = score;
         largest = std::max(largest, score);
       }
-      for (std::int64_t j = first; j <= last; ++j) sum += scores[static_cast<std::size_t>(j)] = std::exp(scores[static_cast<std::size_t>(j)] - largest);
+      for (std::int64_t j = first; j <= last; ++j)
+        sum += scores[static_cast<std::size_t>(j)] = std::exp(scores[static_cast<std::size_t>(j)] - largest);
       float* to = out.data() + (head * n + i) * n;
       std::fill_n(to, n, 0.0f);
       for (std::int64_t j = first; j <= last; ++j) to[j] = static_cast<float>(scores[static_cast<std::size_t>(j)] / sum);
@@ -161,7 +162,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights_.push_back(placement_.devices[i].backend->weights(description_.weights, used[i], here, cancel));
+    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, used[i], here, cancel));
     done += weights_.back()->bytes();
   }
 
@@ -170,7 +171,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
       const Program body = model::body_program(d, stage.first, stage.last, Output::selected);
-      stores.push_back(placement_.devices[stage.device].backend->caches(body.caches, options.kv_format));
+      stores.push_back(placement_.devices[stage.device].backend->make_caches(body.caches, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
@@ -257,8 +258,8 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   const auto count = static_cast<std::int32_t>(n);
   const Segment segment{.first = 0, .rows = count, .length = count};
   std::vector<float> rows(static_cast<std::size_t>(n * pipeline.hidden_size()));
-  const auto lane = pipeline.lane(Crew::team);
-  pipeline.body(*lane, nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
+  const auto space = pipeline.make_space(Crew::team);
+  pipeline.body(*space, nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
   attention_weights(attend, description_.weights, rows, pipeline.hidden_size(), n, out, cancel);
 }
 
@@ -278,14 +279,15 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
     fail(ErrorKind::context_length, "hidden_states: ", ids.size(), " tokens; this model takes ", runtime.n_ctx);
   runtime.check_ids(ids, "text", 0);
   for (const std::int32_t layer : layers)
-    require(layer >= 0 && layer <= last, "layers: ", layer, " is not 0 (what the first layer reads) to ", last, " (what the last one gives)");
+    require(layer >= 0 && layer <= last, "layers: ", layer, " is not 0 (what the first layer reads) to ", last,
+            " (what the last one gives)");
   const std::size_t rows = ids.size() * width;
   require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
   const auto count = static_cast<std::int32_t>(ids.size());
   const Segment segment{.first = 0, .rows = count, .length = count};
   const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
   std::vector<float> end(rows);
-  const auto lease = runtime.lanes.take(Crew::team, cancel);
+  const auto lease = runtime.spaces.take(Crew::team, cancel);
   runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> given) {
     const std::size_t stride = given.size() / ids.size();  // rows between layers may have more columns, behind these
     for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -36,20 +36,21 @@ class Model {
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
 
-  // What runs it: generation, logits and scores (unsupported_task without a head); pooled vectors and token vectors, of every model; classes
-  // (unsupported_task without a classifier). What load() has not prepared is prepared by the first call.
+  // What runs it: generation, logits and scores (unsupported_task without a head); pooled vectors and token vectors, of every model;
+  // classes (unsupported_task without a classifier). What load() has not prepared is prepared by the first call.
   Runtime& decoder() const;
   Runtime& pooled() const;
   Runtime& tokens() const;
   Runtime& classes() const;
 
-  // What each token of a text looks at in a layer (0 is the first): the softmax of its scores, heads x ids x ids, computed in double from the
-  // queries and keys that the layer makes. `out` has that many values.
+  // What each token of a text looks at in a layer (0 is the first): the softmax of its scores, heads x ids x ids, computed in double from
+  // the queries and keys that the layer makes. `out` has that many values.
   void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
 
   // The rows of a text after each of the asked layers, without caches: 0 is what the first layer reads, n what the n-th gives, the last one
   // after the final norm where the model has one. `out`: layers x ids x hidden_size.
-  void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out, const Cancel& cancel) const;
+  void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
+                     const Cancel& cancel) const;
 
  private:
   // A pipeline and the runtime over it.

@@ -17,66 +17,66 @@ Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<S
   vocab_size_ = head_.executable ? head_.output_width : 0;
   for (const auto& backend : backends_) {
     batch_rows_ = std::max(batch_rows_, backend->batch_rows());
-    if (!narrowest_ || backend->lanes() < narrowest_->lanes()) narrowest_ = backend.get();
-    if (!widest_ || backend->lanes() > widest_->lanes()) widest_ = backend.get();
+    if (!narrowest_ || backend->workers() < narrowest_->workers()) narrowest_ = backend.get();
+    if (!widest_ || backend->workers() > widest_->workers()) widest_ = backend.get();
   }
 }
 
-std::unique_ptr<Lane> Pipeline::lane(Crew crew) const {
-  auto lane = std::make_unique<Lane>();
-  for (const auto& backend : backends_) lane->workspaces.push_back(backend->workspace(crew));
-  return lane;
+std::unique_ptr<RunSpace> Pipeline::make_space(Crew crew) const {
+  auto space = std::make_unique<RunSpace>();
+  for (const auto& backend : backends_) space->workspaces.push_back(backend->make_workspace(crew));
+  return space;
 }
 
 namespace {
 
-void run_stage(const Pipeline::Stage& stage, Lane& lane, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) {
-  stage.executable->run(*lane.workspaces[stage.backend_index], caches, batch, io, cancel);
+void run_stage(const Pipeline::Stage& stage, RunSpace& space, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) {
+  stage.executable->run(*space.workspaces[stage.backend_index], caches, batch, io, cancel);
 }
 
 }  // namespace
 
-void Pipeline::body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel,
+void Pipeline::body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel,
                     const Look& look) const {
   std::span<const float> hidden;
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
     Io io{.in = hidden, .out = out};
     if (i + 1 < body_.size()) {  // every row crosses to the next device
-      std::vector<float>& border = lane.borders[i % 2];
+      std::vector<float>& border = space.borders[i % 2];
       border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
       io.out = border;
     }
-    run_stage(stage, lane, caches ? caches->stage(i) : nullptr, batch, io, cancel);
+    run_stage(stage, space, caches ? caches->stage(i) : nullptr, batch, io, cancel);
     hidden = io.out;
     if (look) look(i, hidden);
   }
 }
 
-void Pipeline::head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const {
+void Pipeline::head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const {
   if (!head_.executable) fail(ErrorKind::unsupported_task, "this model has no output head");
   Batch batch;
   batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(head_.input_width));
-  run_stage(head_, lane, nullptr, batch, {.in = hidden, .out = logits}, cancel);
+  run_stage(head_, space, nullptr, batch, {.in = hidden, .out = logits}, cancel);
 }
 
-void Pipeline::top(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> masked,
-                   std::span<const std::int32_t> masked_first, std::span<float> out, const Cancel& cancel) const {
+void Pipeline::top(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> reported,
+                   std::span<const std::int32_t> reported_first, std::span<float> out, const Cancel& cancel) const {
   if (!top_.executable) fail(ErrorKind::unsupported_task, "this model's device gives whole rows of logits");
   Batch batch;
   batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(top_.input_width));
-  batch.masked = masked;
-  batch.masked_first = masked_first;
-  run_stage(top_, lane, nullptr, batch, {.in = hidden, .out = out}, cancel);
+  batch.reported = reported;
+  batch.reported_first = reported_first;
+  run_stage(top_, space, nullptr, batch, {.in = hidden, .out = out}, cancel);
 }
 
-void Pipeline::log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
+void Pipeline::log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                          const Cancel& cancel) const {
   if (!log_probs_.executable) fail(ErrorKind::unsupported_task, "this model has no output head");
   Batch batch;
   batch.rows = static_cast<std::int32_t>(targets.size());
   batch.ids = targets;
-  run_stage(log_probs_, lane, nullptr, batch, {.in = hidden, .out = out}, cancel);
+  run_stage(log_probs_, space, nullptr, batch, {.in = hidden, .out = out}, cancel);
 }
 
 }  // namespace pumice::engine

@@ -26,7 +26,7 @@ class CacheSet {
 };
 
 // What one run needs for itself: a workspace per device, and the hidden rows between stages. Reused from run to run.
-struct Lane {
+struct RunSpace {
   std::vector<std::unique_ptr<Workspace>> workspaces;  // per backend
   std::vector<float> borders[2];                       // what one stage gives and the next one takes, in turns
 };
@@ -44,27 +44,27 @@ class Pipeline {
   std::int32_t hidden_size() const { return hidden_size_; }  // width of what body() gives
   std::int32_t vocab_size() const { return vocab_size_; }    // width of what head() gives: 0 without a head
 
-  // Solo runs pass through every device: as many go on at once as the device with the fewest lanes takes, and on its workers.
+  // Solo runs pass through every device: as many go on at once as the device with the fewest workers takes, and on its workers.
   Backend& narrowest() const { return *narrowest_; }
   // Work of the host beside the model (choosing tokens) goes to the device with the most workers.
   Backend& widest() const { return *widest_; }
   std::int64_t batch_rows() const { return batch_rows_; }  // token rows of one batch that keep every device busy
 
-  std::unique_ptr<Lane> lane(Crew crew) const;
+  std::unique_ptr<RunSpace> make_space(Crew crew) const;
 
   // Runs the body. Decoders: one row of hidden_size() per batch.selected; encoders: one pooled row per segment.
   // `look`, when given, sees what each stage gives.
   using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
-  void body(Lane& lane, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
+  void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Logits of hidden rows: rows x vocab_size().
-  void head(Lane& lane, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
-  // The same hidden rows' largest logits, and those of masked ids (core/program.h, Top): rows x top_columns(). 0 columns where the device
+  void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
+  // The same hidden rows' largest logits, and those of reported ids (core/program.h, Top): rows x top_columns(). 0 columns where the device
   // gives whole rows as fast: there they are all that is needed.
   std::int32_t top_columns() const { return top_.output_width; }
-  void top(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> masked, std::span<const std::int32_t> masked_first,
-           std::span<float> out, const Cancel& cancel) const;
+  void top(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> reported,
+           std::span<const std::int32_t> reported_first, std::span<float> out, const Cancel& cancel) const;
   // Log-probability of targets[i] after hidden row i, without a rows x vocabulary array at the caller's.
-  void log_probs(Lane& lane, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
+  void log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
 
  private:

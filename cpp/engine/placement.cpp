@@ -57,9 +57,9 @@ struct Bound {
   std::uint64_t room() const { return less(free, add(cost.weights, cost.scratch)); }
 };
 
-class Planner {
+class Placer {
  public:
-  Planner(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
+  Placer(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
     p_.notes = d.notes;
     p_.lacks = d.lacks;
     p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
@@ -164,8 +164,8 @@ class Planner {
     return head;
   }
 
-  // In a stage that begins with `first`. Layers that share their weights (ALBERT) have them once. A layer that reads keys and values of another
-  // one has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
+  // In a stage that begins with `first`. Layers that share their weights (ALBERT) have them once. A layer that reads keys and values of
+  // another one has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
     Cost cost = parts.layers[layer];
     if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) cost.weights = 0;
@@ -330,7 +330,7 @@ class Planner {
       if (add(bound.cost.weights, bound.cost.scratch) <= bound.free) continue;
       problem(bound.kind, p_.devices.size() == 1 ? "the model" : str("what lies on ", bound.name), " needs ", mib(bound.cost.weights),
               " for weights and ", mib(bound.cost.scratch), " for scratch; ", mib(bound.free),
-              " of memory is free. Take a smaller quantisation, or close other programs");
+              " of memory is free. Take a smaller quantization, or close other programs");
     }
     if (p_.kv_page > 0) plan_caches(wanted);
     for (PlacementRow& row : p_.rows) row.kv = times(row.kv, pages_for(p_.n_ctx));
@@ -398,10 +398,10 @@ class Planner {
 
 }  // namespace
 
-Placement place(const Description& d, const Devices& devices, const LoadOptions& options) { return Planner(d, options).on(devices); }
+Placement place(const Description& d, const Devices& devices, const LoadOptions& options) { return Placer(d, options).on(devices); }
 
 Placement place_evenly(const Description& d, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options) {
-  return Planner(d, options).evenly(backends);
+  return Placer(d, options).evenly(backends);
 }
 
 }  // namespace pumice::engine

@@ -7,15 +7,15 @@
 
 namespace pumice::engine {
 
-LanePool::LanePool(const Pipeline& pipeline)
+RunSpaces::RunSpaces(const Pipeline& pipeline)
     : pipeline_(pipeline),
       returned_(std::make_unique<std::condition_variable>()),
       at_fork_({.before = [this] { mutex_.lock(); },
                 .in_parent = [this] { mutex_.unlock(); },
                 .in_child = [this] { forget_parent(); mutex_.unlock(); }}) {}
 
-// Lanes that were lent stay with the parent's threads, and so do those who wait: a condition variable with waiters is never left alone.
-void LanePool::forget_parent() {
+// Spaces that were lent stay with the parent's threads, and so do those who wait: a condition variable with waiters is never left alone.
+void RunSpaces::forget_parent() {
   (void)returned_.release();
   returned_ = std::make_unique<std::condition_variable>();
   for (Shelf* each : {&team_, &solo_}) {
@@ -24,7 +24,7 @@ void LanePool::forget_parent() {
   }
 }
 
-LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
+RunSpaces::Lease RunSpaces::take(Crew crew, const Cancel& cancel) {
   Shelf& from = shelf(crew);
   Set set;
   {
@@ -47,8 +47,8 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
   }
   if (set.empty()) {
     try {
-      const int lanes = crew == Crew::team ? 1 : std::max(1, pipeline_.narrowest().lanes());
-      for (int i = 0; i < lanes; ++i) set.push_back(pipeline_.lane(crew));
+      const int spaces = crew == Crew::team ? 1 : std::max(1, pipeline_.narrowest().workers());
+      for (int i = 0; i < spaces; ++i) set.push_back(pipeline_.make_space(crew));
     } catch (...) {
       const std::lock_guard lock(mutex_);
       --from.made;
@@ -59,7 +59,7 @@ LanePool::Lease LanePool::take(Crew crew, const Cancel& cancel) {
   return Lease(*this, crew, std::move(set));
 }
 
-void LanePool::put_back(Crew crew, Set set) {
+void RunSpaces::put_back(Crew crew, Set set) {
   const std::lock_guard lock(mutex_);
   shelf(crew).idle.push_back(std::move(set));
   returned_->notify_all();
@@ -86,10 +86,10 @@ void Pace::too_many(std::int32_t rows) {
   }
 }
 
-bool Runtime::body(Lane& lane, const Batch& batch, std::span<float> out, const Cancel& cancel) {
+bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, const Cancel& cancel) {
   const auto start = std::chrono::steady_clock::now();
   try {
-    pipeline.body(lane, &pages->caches(), batch, out, cancel);
+    pipeline.body(space, &pages->caches(), batch, out, cancel);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_device_memory || batch.rows == 1) throw;
     pace.too_many(batch.rows);

@@ -1,4 +1,4 @@
-// A pipeline with what its calls share: page pool, limits, lanes.
+// A pipeline with what its calls share: page pool, limits, spaces.
 #pragma once
 
 #include <atomic>
@@ -17,25 +17,25 @@
 
 namespace pumice::engine {
 
-// Lanes, made when first needed and used again by later calls. There are few: a device runs one team at a time anyway, so a second team
-// lane only lets one caller prepare while another one computes. Whoever comes when all are taken waits its turn, first come, first served.
-class LanePool {
+// Spaces, made when first needed and used again by later calls. There are few: a device runs one team at a time anyway, so a second team
+// space only lets one caller prepare while another one computes. Whoever comes when all are taken waits its turn, first come, first served.
+class RunSpaces {
  public:
-  explicit LanePool(const Pipeline& pipeline);
-  LanePool(const LanePool&) = delete;
-  LanePool& operator=(const LanePool&) = delete;
+  explicit RunSpaces(const Pipeline& pipeline);
+  RunSpaces(const RunSpaces&) = delete;
+  RunSpaces& operator=(const RunSpaces&) = delete;
 
-  using Set = std::vector<std::unique_ptr<Lane>>;  // team: one lane; solo: one per lane of the device
+  using Set = std::vector<std::unique_ptr<RunSpace>>;  // team: one space; solo: one per worker of the device
   class Lease {
    public:
-    Lease(LanePool& pool, Crew crew, Set set) : pool_(pool), crew_(crew), set_(std::move(set)) {}
+    Lease(RunSpaces& pool, Crew crew, Set set) : pool_(pool), crew_(crew), set_(std::move(set)) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     ~Lease() { pool_.put_back(crew_, std::move(set_)); }
-    Lane& operator[](std::size_t lane) const { return *set_[lane]; }
+    RunSpace& operator[](std::size_t space) const { return *set_[space]; }
 
    private:
-    LanePool& pool_;
+    RunSpaces& pool_;
     const Crew crew_;
     Set set_;
   };
@@ -84,7 +84,7 @@ std::int32_t head_rows(std::int32_t vocab);
 struct Runtime {
   Runtime(const Pipeline& pipeline, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types,
           std::span<const RopeTable> ropes = {})
-      : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), ropes(ropes), lanes(pipeline) {}
+      : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), ropes(ropes), spaces(pipeline) {}
 
   const Pipeline& pipeline;
   PagePool* const pages;     // null: no caches (encoders)
@@ -93,7 +93,7 @@ struct Runtime {
   const std::int32_t types;  // valid type ids are below (encoders)
   const std::span<const RopeTable> ropes;
   model::TextEnd text_end;   // of pooled texts
-  LanePool lanes;
+  RunSpaces spaces;
   Pace pace;
 
   // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
@@ -107,7 +107,7 @@ struct Runtime {
 
   // The body of a decoder's batch, measured by `pace`. False: a device has no memory for a run of so many rows (what a GPU holds is known
   // when it is tried), nothing happened, and pace.most() is half of them now.
-  bool body(Lane& lane, const Batch& batch, std::span<float> out, const Cancel& cancel);
+  bool body(RunSpace& space, const Batch& batch, std::span<float> out, const Cancel& cancel);
 };
 
 }  // namespace pumice::engine

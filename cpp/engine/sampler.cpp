@@ -401,19 +401,19 @@ void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
 }
 
 // ---------------------------------------------------------------- from a device's ranking
-// Candidates are the masked ids, changed as patch() changes them, then the largest of all others; max_ is the row's.
-void Sampler::gather(const TopRow& top, std::span<const std::int32_t> masked, const TokenCounts& seen) {
+// Candidates are the reported ids, changed as patch() changes them, then the largest of all others; max_ is the row's.
+void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen) {
   candidates_.clear();
   const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };
-  for (std::size_t i = 0; i < masked.size(); ++i) {
-    const auto generated = params_.penalises() ? seen.generated(masked[i]) : std::nullopt;
-    const float logit = top.masked(static_cast<std::int32_t>(i));
-    add(generated ? penalised(logit, *generated) : logit, masked[i]);
+  for (std::size_t i = 0; i < reported.size(); ++i) {
+    const auto generated = params_.penalises() ? seen.generated(reported[i]) : std::nullopt;
+    const float logit = top.reported(static_cast<std::int32_t>(i));
+    add(generated ? penalised(logit, *generated) : logit, reported[i]);
   }
   for (const auto& [id, bias] : params_.logit_bias) {
-    const auto at = std::lower_bound(masked.begin(), masked.end(), id);
-    require(at != masked.end() && *at == id, "the logit of token ", id, " has a bias, and is not among those that were left out");
-    Candidate& c = candidates_[static_cast<std::size_t>(at - masked.begin())];
+    const auto at = std::lower_bound(reported.begin(), reported.end(), id);
+    require(at != reported.end() && *at == id, "the logit of token ", id, " has a bias, and is not among those that were left out");
+    Candidate& c = candidates_[static_cast<std::size_t>(at - reported.begin())];
     c.rank = c.logit = biased(c.logit, bias);
   }
   std::int32_t bad = top.first_not_finite();
@@ -431,10 +431,10 @@ void Sampler::gather(const TopRow& top, std::span<const std::int32_t> masked, co
   for (const Candidate& c : candidates_) max_ = std::max(max_, c.logit);
 }
 
-void Sampler::choose(const TopRow& top, std::span<const std::int32_t> masked, std::int32_t vocab, const TokenCounts& seen,
+void Sampler::choose(const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab, const TokenCounts& seen,
                      std::uint64_t stream, std::uint64_t step, Choice& choice) {
   require(params_.needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
-  gather(top, masked, seen);
+  gather(top, reported, seen);
   check_left();
   if (params_.greedy() || params_.top_k == 1) {
     choice.id = std::min_element(candidates_.begin(), candidates_.end(), better)->id;

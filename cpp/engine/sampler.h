@@ -86,9 +86,9 @@ class Sampler {
   Sampler(const SamplingParams& params, std::uint64_t seed) : params_(params), seed_(seed) {}
   // Throws numeric when the row holds a NaN or an infinity, invalid_argument when logit_bias bans all there is.
   void choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice);
-  // The same choice, to the bit, from what Top gives of a row of `vocab` logits. `masked`: the ids that it left out, with all that `seen`
+  // The same choice, to the bit, from what Top gives of a row of `vocab` logits. `reported`: the ids that it left out, with all that `seen`
   // and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
-  void choose(const TopRow& top, std::span<const std::int32_t> masked, std::int32_t vocab, const TokenCounts& seen, std::uint64_t stream,
+  void choose(const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab, const TokenCounts& seen, std::uint64_t stream,
               std::uint64_t step, Choice& choice);
 
  private:
@@ -102,7 +102,7 @@ class Sampler {
   float penalised(float logit, std::int32_t generated) const;
   static float biased(float logit, float bias);
   void patch(std::span<float> logits, const TokenCounts& seen);
-  void gather(const TopRow& top, std::span<const std::int32_t> masked, const TokenCounts& seen);
+  void gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen);
   void scan(std::span<const float> logits);
   double weigh(std::span<const float> logits, float scale);
   void collect(std::span<const float> logits, float at_least, float scale);

@@ -17,9 +17,9 @@ void check_finite(std::span<const float> values, std::int64_t first_token, std::
        " is ", *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
 }
 
-// Runs all of `ids` in chunks. each(lane, first, hidden): the hidden rows of tokens first, first + 1, ...; of the last token alone
+// Runs all of `ids` in chunks. each(space, first, hidden): the hidden rows of tokens first, first + 1, ...; of the last token alone
 // unless `all`.
-using Each = std::function<void(Lane& lane, std::int64_t first, std::span<const float> hidden)>;
+using Each = std::function<void(RunSpace& space, std::int64_t first, std::span<const float> hidden)>;
 
 void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, const Each& each, const Cancel& cancel) {
   require(!ids.empty(), "there are no tokens");
@@ -57,9 +57,9 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
     const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages(),
                           .length = static_cast<std::int32_t>(count)};
     const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
-    const auto lanes = runtime.lanes.take(Crew::team, cancel);
-    if (!runtime.body(lanes[0], batch, hidden, cancel)) continue;
-    if (all || done + rows == count) each(lanes[0], all ? done : count - 1, hidden);
+    const auto spaces = runtime.spaces.take(Crew::team, cancel);
+    if (!runtime.body(spaces[0], batch, hidden, cancel)) continue;
+    if (all || done + rows == count) each(spaces[0], all ? done : count - 1, hidden);
     done += rows;
     pool.publish(table, ids.first(done));
   }
@@ -75,12 +75,12 @@ void logits(Runtime& runtime, std::span<const std::int32_t> ids, bool all, std::
           " values, needed: ", vocab * (all ? ids.size() : 1));
   prefill(
       runtime, ids, all,
-      [&](Lane& lane, std::int64_t first, std::span<const float> hidden) {
+      [&](RunSpace& space, std::int64_t first, std::span<const float> hidden) {
         const std::size_t rows = hidden.size() / width, step = static_cast<std::size_t>(runtime.head_rows());
         for (std::size_t row = 0; row < rows; row += step) {
           const std::size_t count = std::min(step, rows - row), at = all ? static_cast<std::size_t>(first) + row : 0;
           const auto to = out.subspan(at * vocab, count * vocab);
-          runtime.pipeline.head(lane, hidden.subspan(row * width, count * width), to, cancel);
+          runtime.pipeline.head(space, hidden.subspan(row * width, count * width), to, cancel);
           check_finite(to, first + static_cast<std::int64_t>(row), vocab, "logit");
         }
       },
@@ -93,12 +93,12 @@ void score(Runtime& runtime, std::span<const std::int32_t> ids, std::span<float>
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   prefill(
       runtime, ids, true,
-      [&](Lane& lane, std::int64_t first, std::span<const float> hidden) {
+      [&](RunSpace& space, std::int64_t first, std::span<const float> hidden) {
         const std::size_t step = static_cast<std::size_t>(runtime.head_rows());
         const std::size_t rows = std::min(hidden.size() / width, out.size() - static_cast<std::size_t>(first));  // nothing follows the last
         for (std::size_t row = 0; row < rows; row += step) {
           const std::size_t count = std::min(step, rows - row), at = static_cast<std::size_t>(first) + row;
-          runtime.pipeline.log_probs(lane, hidden.subspan(row * width, count * width), ids.subspan(at + 1, count), out.subspan(at, count),
+          runtime.pipeline.log_probs(space, hidden.subspan(row * width, count * width), ids.subspan(at + 1, count), out.subspan(at, count),
                                      cancel);
           check_finite(out.subspan(at, count), static_cast<std::int64_t>(at), 1, "log-probability");
         }

@@ -286,7 +286,7 @@ class Parser {
   }
 
   // Holes between tensors are tolerated: writers align to more than general.alignment says, and tools that drop a tensor leave its
-  // place. Bytes that two tensors share are not: some published quantisations reserved too little, and each tensor read its
+  // place. Bytes that two tensors share are not: some published quantizations reserved too little, and each tensor read its
   // last rows from its neighbour.
   void place_tensors() {
     const auto data = checked_align(read_.position(), alignment_);  // has a value: the header ends far below 2^64

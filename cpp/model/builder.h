@@ -1,5 +1,5 @@
-// A program while it is written: its slots, what every part of it adds, its ends (embedding, pooling, classifier, head), which are in ends.cpp,
-// and what layers get from others than the one before them: borders.cpp. The layers themselves: programs.cpp.
+// A program while it is written: its slots, what every part of it adds, its ends (embedding, pooling, classifier, head), which are in
+// ends.cpp, and what layers get from others than the one before them: borders.cpp. The layers themselves: programs.cpp.
 #pragma once
 
 #include <initializer_list>

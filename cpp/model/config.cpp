@@ -22,7 +22,7 @@ void refuse_what_no_family_runs(const Reader& read) {
     return;
   }
   if (read.object("quantization_config") || read.object(read.key("", "quantization_config"))) {
-    read.unsupported("its weights are quantised by ",
+    read.unsupported("its weights are quantized by ",
                      read.file().string("quantization_config.quant_method").value_or("a method of another library"),
                      "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
   }

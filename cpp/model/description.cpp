@@ -87,7 +87,7 @@ class Resolver {
     }
     score_by_difference();
     find_head();
-    quantise_tied_embedding();
+    quantize_tied_embedding();
     read_rope_factors();
     add_alibi();
     add_position_bias();
@@ -447,7 +447,7 @@ class Resolver {
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
-      quantise(id);
+      quantize(id);
       d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
     }
     return id;
@@ -510,9 +510,9 @@ class Resolver {
     repack(matrix, Format::F32, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
   }
 
-  void quantise(MatrixId id) {
+  void quantize(MatrixId id) {
     Matrix& matrix = d_.weights.matrices[static_cast<std::size_t>(id)];
-    if (!quantize_ || info(matrix.format).quantised) return;
+    if (!quantize_ || info(matrix.format).quantized) return;
     if (matrix.cols % info(*quantize_).block != 0) {
       d_.notes.push_back(str(matrix.name, " stays ", name(matrix.format), ": its rows of ", matrix.cols, " do not divide into blocks of ",
                              info(*quantize_).block, " for ", name(*quantize_)));
@@ -567,9 +567,9 @@ class Resolver {
     }
   }
 
-  void quantise_tied_embedding() {
+  void quantize_tied_embedding() {
     const MatrixId embedding = d_.global(Role::token_embedding).matrix;
-    if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) quantise(embedding);
+    if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) quantize(embedding);
   }
 
   // llama.cpp writes Llama 3.1's rope scaling as one factor for each frequency, and longrope's as two sets of them.

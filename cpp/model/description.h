@@ -24,7 +24,8 @@ struct Parameter {
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// One of what sentence-transformers puts behind the layers: a small matrix or a norm, on pooled rows, or on token rows before they are pooled.
+// One of what sentence-transformers puts behind the layers: a small matrix or a norm, on pooled rows, or on token rows before they are
+// pooled.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;

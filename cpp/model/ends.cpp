@@ -123,9 +123,9 @@ Program Builder::head(Give give) {
     program_.ops.push_back(LogProb{.logits = logits, .out = out});
     program_.output = out.slot;
   } else if (give == Give::top) {
-    const std::int32_t masked = top_masked(d_.vocab_size);
-    const View out = slot(Rows::tokens, static_cast<std::int32_t>(top_width(kTopLogits, masked)));
-    program_.ops.push_back(Top{.logits = logits, .out = out, .k = kTopLogits, .masked = masked});
+    const std::int32_t reported = top_reported(d_.vocab_size);
+    const View out = slot(Rows::tokens, static_cast<std::int32_t>(top_width(kTopLogits, reported)));
+    program_.ops.push_back(Top{.logits = logits, .out = out, .k = kTopLogits, .reported = reported});
     program_.output = out.slot;
   }
   return std::move(program_);

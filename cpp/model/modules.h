@@ -1,4 +1,5 @@
-// What is behind a model's layers and beside its own files: the modules of sentence-transformers (modules.json), each with weights of its own.
+// What is behind a model's layers and beside its own files: the modules of sentence-transformers (modules.json), each with weights of its
+// own.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,12 @@ Activation activation_from_name(const std::string& name);
 std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
 // Adds to a description what it pools by (empty: what its file says, or mean) and its modules, in order.
-// Throws model_format for tensors that are missing or do not fit and for sizes that do not follow from one another; what open_weights() throws.
+// Throws model_format for tensors that are missing or do not fit and for sizes that do not follow from one another; what open_weights()
+// throws.
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs);
 
-// A causal model as a reranker: of the logits at the last token, those of these ids are its labels. Throws unsupported_model where there is no
-// head, invalid_argument for an id that is no token.
+// A causal model as a reranker: of the logits at the last token, those of these ids are its labels. Throws unsupported_model where there is
+// no head, invalid_argument for an id that is no token.
 void add_score(Description& d, const std::vector<std::int32_t>& ids);
 
 }  // namespace pumice::model

@@ -9,8 +9,8 @@
 namespace pumice::model {
 
 // What the last stage of a body gives. To go on from: every row (hidden) or the selected rows, both before the final norm; a decoder then
-// keeps keys and values in caches. To look at, of whole texts and without caches: every row, one pooled row for each segment, both behind the
-// modules that are theirs, or the classifier's logits for each segment.
+// keeps keys and values in caches. To look at, of whole texts and without caches: every row, one pooled row for each segment, both behind
+// the modules that are theirs, or the classifier's logits for each segment.
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 
 // Layers [first, last). The first stage takes ids, the others hidden rows; only a stage that ends with the last layer gives `output`, the
@@ -23,10 +23,10 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend);
 Program head_program(const Description& d);       // hidden rows to logits
 Program log_prob_program(const Description& d);   // hidden rows and targets to log-probabilities
 
-// Hidden rows to what choosing a token needs of their logits: the largest, and those of masked ids. 64 is more than top_k usually is; all
+// Hidden rows to what choosing a token needs of their logits: the largest, and those of reported ids. 64 is more than top_k usually is; all
 // of a row of Top together are an eighth of the logits, at most 17 KB.
 inline constexpr std::int32_t kTopLogits = 64;
-constexpr std::int32_t top_masked(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
+constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);
 
 // Which matrices a program reads.

@@ -7,7 +7,7 @@
 
 namespace pumice::vulkan {
 
-std::vector<Work> Lowering::work() {
+std::vector<Work> GpuLowering::work() {
   copy_rows(run_.plan.program.input, true, run_.buffers.in);
   for (const Step& step : run_.plan.steps) std::visit(*this, step);
   copy_rows(run_.plan.program.output, false, run_.buffers.out);
@@ -15,7 +15,7 @@ std::vector<Work> Lowering::work() {
 }
 
 // ---------------------------------------------------------------- views and buffers
-Binding Lowering::rows(const View& v, const Block& block, bool written) const {
+Binding GpuLowering::rows(const View& v, const Block& block, bool written) const {
   if (!v) return {};
   const std::uint64_t row = std::uint64_t{stride(v)} * 4;
   return {run_.buffers.scratch,
@@ -27,25 +27,25 @@ Binding Lowering::rows(const View& v, const Block& block, bool written) const {
           v.width};
 }
 
-Binding Lowering::quantised_rows(const View& in, const Block& block, bool written) const {
-  const std::uint64_t row = static_cast<std::uint64_t>(params::quantised_row_words(in.width)) * 4;
-  return {run_.buffers.scratch, run_.areas.quantised + aligned(static_cast<std::uint64_t>(block.first) * row),
+Binding GpuLowering::quantized_rows(const View& in, const Block& block, bool written) const {
+  const std::uint64_t row = static_cast<std::uint64_t>(params::quantized_row_words(in.width)) * 4;
+  return {run_.buffers.scratch, run_.areas.quantized + aligned(static_cast<std::uint64_t>(block.first) * row),
           static_cast<std::uint64_t>(block.count) * row, written};
 }
 
-Binding Lowering::bind(VectorId id) const {
+Binding GpuLowering::bind(VectorId id) const {
   if (id == VectorId::none) return {};
   const GpuVector& vector = run_.weights[id];
   return {vector.buffer.get(), vector.offset, vector.bytes};
 }
 
-void Lowering::bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written) {
+void GpuLowering::bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(range.pages) * page_words * 4;
   d.bind({range.buffer, range.keys, bytes, written});
   d.bind({range.buffer, range.values, bytes, written});
 }
 
-std::int64_t Lowering::rows_per_binding(std::initializer_list<View> views) const {
+std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) const {
   auto most = static_cast<std::int64_t>(INT32_MAX);
   for (const View& v : views) {
     if (v) most = std::min(most, static_cast<std::int64_t>(run_.device.limits.range / (std::uint64_t{stride(v)} * 4)));
@@ -53,9 +53,9 @@ std::int64_t Lowering::rows_per_binding(std::initializer_list<View> views) const
   return std::max<std::int64_t>(1, most);
 }
 
-std::vector<Lowering::Block> Lowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
+std::vector<GpuLowering::Block> GpuLowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
   std::int64_t most = rows_per_binding(views);
-  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // whole blocks of quantised rows begin at multiples of 256 bytes
+  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // whole blocks of quantized rows begin at multiples of 256 bytes
   std::vector<Block> result;
   const std::int64_t count = run_.counts.of(kind);
   for (std::int64_t first = 0; first < count; first += most) result.push_back({first, std::min(most, count - first)});
@@ -63,14 +63,14 @@ std::vector<Lowering::Block> Lowering::blocks(Rows kind, std::initializer_list<V
 }
 
 // ---------------------------------------------------------------- work
-KeyedDispatch Lowering::dispatch(const char* what, PipelineKey key) {
+KeyedDispatch GpuLowering::dispatch(const char* what, PipelineKey key) {
   KeyedDispatch d;
   d.what = what;
   d.key = std::move(key);
   return d;
 }
 
-void Lowering::push(KeyedDispatch& d, std::int64_t groups, double flops, double bytes) {
+void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, double bytes) {
   if (groups <= 0) return;
   d.groups = static_cast<std::uint64_t>(groups);
   d.flops = flops;
@@ -79,7 +79,7 @@ void Lowering::push(KeyedDispatch& d, std::int64_t groups, double flops, double 
 }
 
 // The host's buffers have the slots' strides: one region each.
-void Lowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
+void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
   const std::uint64_t bytes =
@@ -94,7 +94,7 @@ void Lowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
 // ---------------------------------------------------------------- what a run is made of
 std::vector<Command> lower(const Run& run, Pipelines& pipelines) {
   std::vector<Command> commands;
-  for (Work& work : Lowering(run).work()) {
+  for (Work& work : GpuLowering(run).work()) {
     if (auto* copy = std::get_if<Copy>(&work)) {
       commands.emplace_back(std::move(*copy));
     } else {
@@ -130,7 +130,7 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
                   .buffers = {},
                   .caches = slabs,
                   .format = format};
-    for (Work& work : Lowering(run).work()) {
+    for (Work& work : GpuLowering(run).work()) {
       if (auto* dispatch = std::get_if<KeyedDispatch>(&work)) keys.insert(std::move(dispatch->key));
     }
   }

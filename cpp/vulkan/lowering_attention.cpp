@@ -13,7 +13,7 @@ Pages pages_of(const AttendShape& shape) { return shape.cached ? Pages::cache : 
 }  // namespace
 
 // ---------------------------------------------------------------- keys and values
-std::vector<Lowering::PageRange> Lowering::page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const {
+std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const {
   std::vector<PageRange> ranges;
   if (pages == Pages::none) {
     ranges.emplace_back();
@@ -32,7 +32,7 @@ std::vector<Lowering::PageRange> Lowering::page_ranges(Pages pages, CacheId cach
   return ranges;
 }
 
-void Lowering::operator()(const RopeStore& op) {
+void GpuLowering::operator()(const RopeStore& op) {
   const KvFormat format = format_of(op.pages);
   const uint kv_heads = word(op.k.width / op.head_dim);
   const std::uint64_t words = op.pages == Pages::none ? 0 : params::kv_page_words(number(format), word(op.head_dim), kv_heads);
@@ -43,7 +43,7 @@ void Lowering::operator()(const RopeStore& op) {
 }
 
 // `first`: of the ranges; this one turns.
-void Lowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first) {
+void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first) {
   constexpr uint kLanes = 64;
   const uint span = params::store_span(word(op.head_dim), kLanes);
   const RopeTable* table = op.table >= 0 ? &run_.plan.ropes[static_cast<std::size_t>(op.table)] : nullptr;
@@ -81,12 +81,12 @@ void Lowering::rope_store(const RopeStore& op, const Block& block, const PageRan
 }
 
 // ---------------------------------------------------------------- attention
-std::int64_t Lowering::most_keys(const AttendShape& shape) const {
+std::int64_t GpuLowering::most_keys(const AttendShape& shape) const {
   if (shape.cached) return std::min<std::int64_t>(std::int64_t{run_.caches.pages} * kPageTokens, 4096);
   return run_.counts.segments > 0 ? ceil_div(run_.counts.tokens, run_.counts.segments) : 0;
 }
 
-void Lowering::operator()(const AttendStep& step) {
+void GpuLowering::operator()(const AttendStep& step) {
   const auto a = static_cast<std::size_t>(step.shape);
   const AttendShape& shape = run_.plan.attends[a];
   const AttendTables& tables = run_.tables.attends[a];
@@ -99,7 +99,7 @@ void Lowering::operator()(const AttendStep& step) {
   }
 }
 
-Lowering::Partials Lowering::partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const {
+GpuLowering::Partials GpuLowering::partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const {
   Partials p;
   p.queries =
       static_cast<std::uint64_t>(tiles.rows) * static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
@@ -109,7 +109,7 @@ Lowering::Partials Lowering::partials_of(const AttendShape& shape, const AttendT
   return p;
 }
 
-void Lowering::attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part) {
+void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part) {
   const Attend& op = step.op;
   const AttendShape& shape = run_.plan.attends[static_cast<std::size_t>(step.shape)];
   const AttendTables& tables = run_.tables.attends[static_cast<std::size_t>(step.shape)];
@@ -162,7 +162,7 @@ void Lowering::attend(const AttendStep& step, const TileBlock& tiles, const Part
                                            : 1));
 }
 
-void Lowering::merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles,
+void GpuLowering::merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles,
                      const Partials& partials) {
   KeyedDispatch d = dispatch("merge", "merge", {64});
   d.bind({partials.binding.buffer, partials.binding.offset, partials.binding.bytes});

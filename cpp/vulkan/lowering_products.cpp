@@ -29,20 +29,20 @@ PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_
 
 }  // namespace
 
-void Lowering::operator()(const Linear& op) {
+void GpuLowering::operator()(const Linear& op) {
   const params::LinearParams end{.activation = static_cast<uint>(op.activation),
                                  .scale = op.scale,
                                  .softcap = op.softcap,
                                  .alpha_p = op.alpha_p,
                                  .alpha_n = op.alpha_n};
   std::int64_t col = op.out.col;
-  bool quantised = false;
+  bool quantized = false;
   for (const LinearPart& part : op.parts) {
     const GpuMatrix& m = run_.weights[part.weight];
     const Form form = form_of(op.in, takes_int8(m.format, m.may_round), op.precise);
-    if (form == Form::int8 && !quantised) quantise(op.in), quantised = true;
+    if (form == Form::int8 && !quantized) quantize(op.in), quantized = true;
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, form == Form::int8)) {
-      for (const Piece& piece : m.pieces) {
+      for (const RowRange& piece : m.pieces) {
         Product p{.in = op.in,
                   .out = {op.out.slot, static_cast<std::int32_t>(col + piece.first), static_cast<std::int32_t>(piece.rows)},
                   .residual = op.residual,
@@ -59,13 +59,13 @@ void Lowering::operator()(const Linear& op) {
 }
 
 // Rows of gate and up meet where both lie in one piece.
-void Lowering::operator()(const GatedLinear& op) {
+void GpuLowering::operator()(const GatedLinear& op) {
   const GpuMatrix &gate = run_.weights[op.gate], &up = run_.weights[op.up];
   const Form form = form_of(op.in, takes_int8(gate.format, gate.may_round) && takes_int8(up.format, up.may_round), false);
-  if (form == Form::int8) quantise(op.in);
+  if (form == Form::int8) quantize(op.in);
   for (const Block block : blocks(rows_of(op.in), {op.in, op.out}, form == Form::int8)) {
-    for (const Piece& g : gate.pieces) {
-      for (const Piece& u : up.pieces) {
+    for (const RowRange& g : gate.pieces) {
+      for (const RowRange& u : up.pieces) {
         const std::int64_t first = std::max(g.first, u.first), end = std::min(g.first + g.rows, u.first + u.rows);
         if (first >= end) continue;
         const Product p{.in = op.in,
@@ -81,14 +81,14 @@ void Lowering::operator()(const GatedLinear& op) {
   }
 }
 
-void Lowering::product(const Product& p, const Block& block, const Strip& w, const Strip& w2) {
+void GpuLowering::product(const Product& p, const Block& block, const Strip& w, const Strip& w2) {
   const bool gated = w2.matrix != nullptr, residual = static_cast<bool>(p.residual), int8 = p.form == Form::int8;
   const Format format = w.matrix->format, format2 = gated ? w2.matrix->format : format;
   LinearTile tile{};
   KeyedDispatch d = dispatch(gated ? "gated linear" : "linear",
                              linear_pipeline(run_.device, p.form, block.count, format, format2, gated, int8 || p.in.col % 4 == 0, tile));
   d.bind(bind(*w.piece));
-  d.bind(int8 ? quantised_rows(p.in, block, false) : rows(p.in, block, false));
+  d.bind(int8 ? quantized_rows(p.in, block, false) : rows(p.in, block, false));
   d.bind(rows(p.out, block, true));
   d.bind(bind(p.bias));
   d.bind(rows(p.residual, block, false));
@@ -102,7 +102,7 @@ void Lowering::product(const Product& p, const Block& block, const Strip& w, con
   push_params.weights_at = word(w.first * w.matrix->row_words);
   push_params.weights2_at = gated ? word(w2.first * w2.matrix->row_words) : 0;
   push_params.in_at = int8 ? 0 : word(p.in.col);
-  push_params.in_stride = int8 ? word(params::quantised_row_words(cols)) : stride(p.in);
+  push_params.in_stride = int8 ? word(params::quantized_row_words(cols)) : stride(p.in);
   push_params.out_at = word(p.out.col);
   push_params.out_stride = stride(p.out);
   push_params.bias_at = push_params.bias2_at = word(p.bias_at);
@@ -119,25 +119,25 @@ void Lowering::product(const Product& p, const Block& block, const Strip& w, con
        static_cast<double>(weight_words) * 4 + tokens * (static_cast<double>(cols) + rows) * 4);
 }
 
-Form Lowering::form_of(const View& in, bool int8, bool precise) const {
+Form GpuLowering::form_of(const View& in, bool int8, bool precise) const {
   if (precise) return Form::floats;
   if (run_.plan.variants.cooperative_matrix && run_.counts.of(rows_of(in)) > kFewRows) return Form::cooperative;
   return run_.plan.variants.integer_dot && int8 ? Form::int8 : Form::floats;
 }
 
-void Lowering::quantise(const View& in) {
+void GpuLowering::quantize(const View& in) {
   const std::int64_t cols = in.width;
   constexpr uint kLanes = 64;
   for (const Block block : blocks(rows_of(in), {in}, true)) {
-    KeyedDispatch d = dispatch("quantise", "quantize", {kLanes, in.col % 4 == 0});
+    KeyedDispatch d = dispatch("quantize", "quantize", {kLanes, in.col % 4 == 0});
     d.bind(rows(in, block, false));
-    d.bind(quantised_rows(in, block, true));
+    d.bind(quantized_rows(in, block, true));
     d.set_push(params::QuantizeParams{.tokens = word(block.count),
                                       .cols = word(cols),
                                       .in_at = word(in.col),
                                       .in_stride = stride(in),
                                       .out_at = 0,
-                                      .out_stride = word(params::quantised_row_words(cols))});
+                                      .out_stride = word(params::quantized_row_words(cols))});
     const double values = static_cast<double>(block.count) * static_cast<double>(cols);
     push(d, ceil_div(block.count * cols / 4, kLanes), values * 4, values * 5);
   }

@@ -8,16 +8,16 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- embedding
-void Lowering::operator()(const Embed& op) {
+void GpuLowering::operator()(const Embed& op) {
   gather(op.out, op.tokens, run_.tables.ids_at, op.scale, false);
   if (op.positions != MatrixId::none) gather(op.out, op.positions, run_.tables.positions_at, 1.0f, true);
   if (op.types != MatrixId::none) gather(op.out, op.types, run_.tables.types_at, 1.0f, true);
 }
 
-void Lowering::gather(const View& out, MatrixId table, uint index_at, float scale, bool add) {
+void GpuLowering::gather(const View& out, MatrixId table, uint index_at, float scale, bool add) {
   const GpuMatrix& m = run_.weights[table];
   for (const Block block : blocks(Rows::tokens, {out})) {
-    for (const Piece& piece : m.pieces) {
+    for (const RowRange& piece : m.pieces) {
       KeyedDispatch d = dispatch("embed", "gather", {64, static_cast<uint>(m.format), add});
       d.bind(bind(piece));
       d.bind(meta());
@@ -37,7 +37,7 @@ void Lowering::gather(const View& out, MatrixId table, uint index_at, float scal
 }
 
 // ---------------------------------------------------------------- norm
-void Lowering::operator()(const Norm& op) {
+void GpuLowering::operator()(const Norm& op) {
   const std::int64_t width = op.group > 0 ? op.group : op.in.width, heads = op.in.width / width;
   const uint row_lanes = params::norm_lanes(word(width), lanes(256));
   for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.add})) {
@@ -64,7 +64,7 @@ void Lowering::operator()(const Norm& op) {
 }
 
 // ---------------------------------------------------------------- elementwise products
-void Lowering::operator()(const Multiply& op) {
+void GpuLowering::operator()(const Multiply& op) {
   constexpr uint kLanes = 64;
   const std::int64_t per_row = ceil_div(op.a.width, std::int64_t{kLanes} * params::kMultiplyPerLane);
   for (const Block block : blocks(rows_of(op.a), {op.a, op.b, op.out})) {
@@ -89,7 +89,7 @@ void Lowering::operator()(const Multiply& op) {
 }
 
 // ---------------------------------------------------------------- ends
-void Lowering::operator()(const Select& op) {
+void GpuLowering::operator()(const Select& op) {
   const std::int64_t source_rows = rows_per_binding({op.in});
   const std::int64_t per_row = ceil_div(op.in.width, std::int64_t{64} * params::kSelectPerLane);
   for (const Block block : blocks(Rows::selected, {op.out})) {
@@ -114,7 +114,7 @@ void Lowering::operator()(const Select& op) {
   }
 }
 
-void Lowering::operator()(const Pool& op) {
+void GpuLowering::operator()(const Pool& op) {
   const std::int64_t per_segment = ceil_div(op.in.width, params::kPoolColumns), chunk_rows = rows_per_binding({op.in});
   for (const Block block : blocks(Rows::segments, {op.out})) {
     for (std::int64_t first = 0; first < run_.counts.tokens; first += chunk_rows) {
@@ -138,7 +138,7 @@ void Lowering::operator()(const Pool& op) {
   }
 }
 
-void Lowering::operator()(const LogProb& op) {
+void GpuLowering::operator()(const LogProb& op) {
   for (const Block block : blocks(Rows::tokens, {op.logits, op.out})) {
     KeyedDispatch d = dispatch("log_prob", "log_prob", {lanes(128)});
     d.bind(rows(op.logits, block, false));
@@ -156,7 +156,7 @@ void Lowering::operator()(const LogProb& op) {
 }
 
 // Blocks of the vocabulary, then what they found.
-void Lowering::operator()(const TopStep& step) {
+void GpuLowering::operator()(const TopStep& step) {
   static_assert(params::kTopHead == kTopHead);
   const Top& op = step.op;
   const std::int64_t per_row = top_blocks(op), most = top_rows(run_.plan.program, op, run_.device.limits.range);

@@ -26,9 +26,9 @@ using Work = std::variant<KeyedDispatch, Copy>;
 
 enum class Form : std::uint8_t { floats, int8, cooperative };  // of a product's operands
 
-class Lowering {
+class GpuLowering {
  public:
-  explicit Lowering(const Run& run) : run_(run) {}
+  explicit GpuLowering(const Run& run) : run_(run) {}
   std::vector<Work> work();
 
   void operator()(const Embed& op);
@@ -52,7 +52,7 @@ class Lowering {
   };
   struct Strip {  // rows of a piece of a matrix
     const GpuMatrix* matrix = nullptr;
-    const Piece* piece = nullptr;
+    const RowRange* piece = nullptr;
     std::int64_t first = 0, rows = 0;
   };
   struct Product {
@@ -71,7 +71,7 @@ class Lowering {
   void gather(const View& out, MatrixId table, uint index_at, float scale, bool add);
   // lowering_products.cpp
   Form form_of(const View& in, bool int8, bool precise) const;
-  void quantise(const View& in);
+  void quantize(const View& in);
   void product(const Product& p, const Block& block, const Strip& w, const Strip& w2);
   // lowering_attention.cpp
   KvFormat format_of(Pages pages) const { return pages == Pages::cache ? run_.format : KvFormat::f32; }
@@ -89,9 +89,9 @@ class Lowering {
     return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations)));
   }
   Binding rows(const View& v, const Block& block, bool written) const;  // of no view: none
-  Binding quantised_rows(const View& in, const Block& block, bool written) const;
+  Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
-  static Binding bind(const Piece& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
+  static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
   Binding bind(VectorId id) const;  // of no vector: none
   static void bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written);
 

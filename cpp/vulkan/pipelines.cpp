@@ -31,7 +31,7 @@ std::uint32_t binding_count(std::span<const std::uint32_t> spirv) {
 }
 
 // ---------------------------------------------------------------- one pipeline
-Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache) : device_(device) {
+ComputePipeline::ComputePipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache) : device_(device) {
   const DeviceApi& api = device.api();
   const std::span<const std::uint32_t> spirv = shader(key.shader);
   bindings_ = binding_count(spirv);
@@ -85,7 +85,7 @@ Pipeline::Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache
   }
 }
 
-void Pipeline::release() noexcept {
+void ComputePipeline::release() noexcept {
   const DeviceApi& api = device_.api();
   if (pipeline_ != VK_NULL_HANDLE) api.vkDestroyPipeline(device_.handle(), pipeline_, nullptr);
   if (layout_ != VK_NULL_HANDLE) api.vkDestroyPipelineLayout(device_.handle(), layout_, nullptr);
@@ -214,12 +214,12 @@ std::size_t Pipelines::size() const {
   return made_.size();
 }
 
-const Pipeline& Pipelines::get(const PipelineKey& key) {
+const ComputePipeline& Pipelines::get(const PipelineKey& key) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = made_.find(key); known != made_.end()) return *known->second;
   }
-  auto made = std::make_unique<Pipeline>(device_, key, cache());  // outside the lock: several threads compile at once
+  auto made = std::make_unique<ComputePipeline>(device_, key, cache());  // outside the lock: several threads compile at once
   const std::lock_guard lock(mutex_);
   return *made_.try_emplace(key, std::move(made)).first->second;
 }

@@ -22,12 +22,12 @@ struct PipelineKey {
   auto operator<=>(const PipelineKey&) const = default;
 };
 
-class Pipeline {
+class ComputePipeline {
  public:
-  Pipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache);
-  ~Pipeline() { release(); }
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
+  ComputePipeline(const Device& device, const PipelineKey& key, VkPipelineCache cache);
+  ~ComputePipeline() { release(); }
+  ComputePipeline(const ComputePipeline&) = delete;
+  ComputePipeline& operator=(const ComputePipeline&) = delete;
 
   VkPipeline handle() const { return pipeline_; }
   VkPipelineLayout layout() const { return layout_; }
@@ -58,7 +58,7 @@ class Pipelines {
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
-  const Pipeline& get(const PipelineKey& key);
+  const ComputePipeline& get(const PipelineKey& key);
   // Makes those that are missing, several at once.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;
@@ -71,7 +71,7 @@ class Pipelines {
 
   const Device& device_;
   mutable std::mutex mutex_;
-  std::map<PipelineKey, std::unique_ptr<Pipeline>> made_;
+  std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   std::size_t taken_ = 0;  // bytes of the file that the driver took
   std::size_t saved_ = 0;  // pipelines that the file on disk knows of

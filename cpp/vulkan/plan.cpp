@@ -13,9 +13,9 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
 }
 
-class Planner {
+class GpuPlanner {
  public:
-  Planner(GpuPlan& plan, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device)
+  GpuPlanner(GpuPlan& plan, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device)
       : plan_(plan), weights_(weights), allowed_(allowed), device_(device) {}
 
   void operator()(const Embed& op) {
@@ -106,7 +106,7 @@ class Planner {
     const MatrixShape& m = weights_.matrices[static_cast<std::size_t>(id)];
     if (!allowed_.integer_dot || !takes_int8(m.format, m.may_round)) return;
     plan_.variants.integer_dot = true;
-    plan_.quantised_words = std::max(plan_.quantised_words, params::quantised_row_words(cols));
+    plan_.quantized_words = std::max(plan_.quantized_words, params::quantized_row_words(cols));
   }
 
   GpuPlan& plan_;
@@ -144,7 +144,7 @@ GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& 
   GpuPlan plan;
   plan.facts = check_program(program, weights);
   plan.program = std::move(program);
-  Planner planner(plan, weights, allowed, device);
+  GpuPlanner planner(plan, weights, allowed, device);
   for (const Op& op : plan.program.ops) std::visit(planner, op);
   return plan;
 }
@@ -173,9 +173,9 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
     const bool used = plan.facts.slot_lives[s].used() || static_cast<std::int32_t>(s) == plan.program.output;
     areas.slots.push_back(take(used ? bytes_of(counts.of(slot.rows), slot_stride(slot.width) * 4) : 0));
   }
-  if (plan.quantised_words > 0) {
+  if (plan.quantized_words > 0) {
     const std::int64_t rows = std::max({counts.tokens, counts.segments, counts.selected});
-    areas.quantised = take(bytes_of(plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows, plan.quantised_words * 4));
+    areas.quantized = take(bytes_of(plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows, plan.quantized_words * 4));
   }
   place_attends(plan, attends, kept_pages, areas);
   if (areas.partial_bytes > range) {

@@ -44,7 +44,7 @@ struct GpuPlan {
   std::vector<AttendShape> attends;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // those that it has a use for
-  std::int64_t quantised_words = 0;  // of a row of int8 activations, the widest
+  std::int64_t quantized_words = 0;  // of a row of int8 activations, the widest
   std::int32_t widest_norm = 0;
 
   TableRequest tables() const { return {program, facts, ropes, temperatures, attends, positions, types, cached, kept}; }
@@ -68,7 +68,7 @@ constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 25
 // Where things lie in the scratch buffer of a run; bytes.
 struct Areas {
   std::vector<std::uint64_t> slots;
-  std::uint64_t quantised = 0, partials = 0, kept = 0, top = 0, total = 0;
+  std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, total = 0;
   std::uint64_t partial_bytes = 0, kept_bytes = 0;
 };
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,

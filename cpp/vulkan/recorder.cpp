@@ -150,7 +150,7 @@ bool Recording::record(const Copy& copy) {
 
 void Recording::describe(const Dispatch& dispatch) {
   const DeviceApi& api = device_->api();
-  const Pipeline& pipeline = *dispatch.pipeline;
+  const ComputePipeline& pipeline = *dispatch.pipeline;
   require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ",
           dispatch.what, " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
   const VkDescriptorSetLayout layout = pipeline.set_layout();
@@ -183,7 +183,7 @@ void Recording::describe(const Dispatch& dispatch) {
 // One long operation is cut along its groups, and a submission ends where the budget does.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
-  const Pipeline& pipeline = *dispatch.pipeline;
+  const ComputePipeline& pipeline = *dispatch.pipeline;
   if (set_ == VK_NULL_HANDLE) describe(dispatch);
   Piece& piece = pieces_.back();
   const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3, pace = device_->pace();

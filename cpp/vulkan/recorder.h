@@ -28,7 +28,7 @@ struct Binding {
 
 // Push constants begin with the first group of this dispatch and the end of its groups: the recorder fills them in.
 struct Dispatch {
-  const Pipeline* pipeline = nullptr;
+  const ComputePipeline* pipeline = nullptr;
   std::array<Binding, 8> bindings;
   std::uint32_t binding_count = 0;
   std::array<std::uint32_t, kPushBytes / 4> push{};

@@ -99,10 +99,11 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
 }
 
 // Masked ids come last, like pages: their number changes from run to run.
-void Tables::fill_masked(std::uint32_t top_at, const Batch& batch) {
-  for (std::size_t r = 0; r + 1 < batch.masked_first.size(); ++r) {
-    const auto first = static_cast<std::size_t>(batch.masked_first[r]), count = static_cast<std::size_t>(batch.masked_first[r + 1]) - first;
-    const std::uint32_t list_at = put(batch.masked.subspan(first, count));
+void Tables::fill_reported(std::uint32_t top_at, const Batch& batch) {
+  for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
+    const auto first = static_cast<std::size_t>(batch.reported_first[r]),
+               count = static_cast<std::size_t>(batch.reported_first[r + 1]) - first;
+    const std::uint32_t list_at = put(batch.reported.subspan(first, count));
     words_[top_at + params::kTopRowWords * r] = list_at;
     words_[top_at + params::kTopRowWords * r + 1] = static_cast<std::uint32_t>(count);
   }
@@ -204,7 +205,7 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
   }
   if (request.cached) fill_pages(batch, false, segments_at);
   if (request.kept) fill_pages(batch, true, kept_segments_at);
-  for (const std::uint32_t at : tops_at) fill_masked(at, batch);
+  for (const std::uint32_t at : tops_at) fill_reported(at, batch);
   if (words_.empty()) words_.push_back(0);
 }
 

@@ -19,7 +19,7 @@ std::string_view name(Variant variant);  // as PUMICE_VULKAN_DISABLE and PUMICE_
 
 // Variants that a program may use.
 struct Variants {
-  bool integer_dot = false;         // products of quantised weights on int8 activations
+  bool integer_dot = false;         // products of quantized weights on int8 activations
   bool cooperative_matrix = false;  // products of many rows: f16 x f16, sums in float32
 };
 

@@ -41,13 +41,13 @@ class VulkanBackend final : public Backend {
     return info;
   }
 
-  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                const Cancel& cancel) override {
     device_->check_alive();
     return std::make_shared<GpuWeights>(device_, weights, used, progress, cancel);
   }
 
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
+  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
     device_->check_alive();
     return std::make_unique<GpuCaches>(device_, shapes, format);
   }
@@ -70,7 +70,7 @@ class VulkanBackend final : public Backend {
     return executable;
   }
 
-  std::unique_ptr<Workspace> workspace(Crew) override { return std::make_unique<GpuWorkspace>(device_); }
+  std::unique_ptr<Workspace> make_workspace(Crew) override { return std::make_unique<GpuWorkspace>(device_); }
 
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
@@ -98,10 +98,10 @@ class VulkanBackend final : public Backend {
   }
 
   bool reads_back_slowly() const override { return device_->physical().top_used; }
-  int lanes() const override { return 1; }
+  int workers() const override { return 1; }
   std::int64_t batch_rows() const override { return device_->physical().type == "software" ? 512 : 8192; }
 
-  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override {
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) override {
     for (std::int64_t i = 0; i < jobs; ++i) {
       cancel.check();
       job(i, 0);

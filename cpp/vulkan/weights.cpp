@@ -89,14 +89,14 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
     }
     const auto rows = static_cast<std::int64_t>(piece_bytes / row_bytes);
     for (std::int64_t first = 0; first < m.rows; first += rows) {
-      Piece& piece = m.pieces.emplace_back();
+      RowRange& piece = m.pieces.emplace_back();
       piece.first = first;
       piece.rows = std::min(rows, m.rows - first);
       piece.bytes = static_cast<std::uint64_t>(piece.rows) * row_bytes;
     }
   }
   for (GpuMatrix& m : matrices_) {
-    for (Piece& piece : m.pieces) {
+    for (RowRange& piece : m.pieces) {
       const Arenas::Place at = arenas.take(piece.bytes);
       piece.offset = at.offset;
       waiting.emplace_back(&piece.buffer, at.arena);
@@ -125,18 +125,18 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
 
 void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
   // What is to be written: rows of a piece (or a whole vector), in parts that fit a staging buffer.
-  struct Part {
+  struct PackedPart {
     const Matrix* matrix;  // null: a vector
     const Vector* vector;
     const Buffer* to;
     std::uint64_t offset, bytes;
     std::int64_t first, rows, row_words;
   };
-  std::vector<Part> parts;
+  std::vector<PackedPart> parts;
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const GpuMatrix& m = matrices_[i];
     const std::int64_t rows_at_once = std::max<std::int64_t>(1, kJobBytes / std::max<std::int64_t>(1, m.row_words * 4));
-    for (const Piece& piece : m.pieces) {
+    for (const RowRange& piece : m.pieces) {
       for (std::int64_t row = 0; row < piece.rows; row += rows_at_once) {
         const std::int64_t rows = std::min(rows_at_once, piece.rows - row);
         parts.push_back({&weights.matrices[i], nullptr, piece.buffer.get(),
@@ -152,7 +152,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
 
   std::mutex progress_mutex;
   std::uint64_t done = 0;
-  const auto write = [&](const Part& part, std::uint8_t* to) {
+  const auto write = [&](const PackedPart& part, std::uint8_t* to) {
     if (part.vector != nullptr) {
       std::memcpy(to, part.vector->values.data(), part.bytes);
       return;
@@ -168,7 +168,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
   };
 
   std::uint64_t all_bytes = 0;
-  for (const Part& part : parts) all_bytes += (part.bytes + 15) / 16 * 16;
+  for (const PackedPart& part : parts) all_bytes += (part.bytes + 15) / 16 * 16;
   const std::uint64_t staging_bytes = std::min({kStagingBytes, device_->limits().allocation / 16 * 16, all_bytes});
   std::shared_ptr<Buffer> staging[2];
   std::future<void> copying;  // of the other staging buffer; its destructor waits
@@ -188,7 +188,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     parallel(
         static_cast<std::int64_t>(end - begin),
         [&](std::int64_t i) {
-          const Part& part = parts[begin + static_cast<std::size_t>(i)];
+          const PackedPart& part = parts[begin + static_cast<std::size_t>(i)];
           write(part, direct ? part.to->mapped() + part.offset : stage->mapped() + at[static_cast<std::size_t>(i)]);
         },
         cancel);

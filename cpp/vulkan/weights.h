@@ -12,7 +12,7 @@
 
 namespace pumice::vulkan {
 
-struct Piece {  // rows [first, first + rows) of a matrix
+struct RowRange {  // rows [first, first + rows) of a matrix
   std::shared_ptr<Buffer> buffer;
   std::uint64_t offset = 0, bytes = 0;
   std::int64_t first = 0, rows = 0;
@@ -21,7 +21,7 @@ struct GpuMatrix {
   std::string name;
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0;
-  std::vector<Piece> pieces;  // none: not loaded on this device
+  std::vector<RowRange> pieces;  // none: not loaded on this device
   bool may_round = false;     // as the matrix said
 };
 struct GpuVector {

@@ -77,7 +77,7 @@ std::span<float> writable(py::array_t<float>& array) { return {array.mutable_dat
 // ---------------------------------------------------------------- options
 Format weight_format(const std::string& name) {
   const auto format = format_from_name(name);
-  if (!format || !can_pack(*format) || !info(*format).quantised) {
+  if (!format || !can_pack(*format) || !info(*format).quantized) {
     fail(ErrorKind::invalid_argument, "quantize=\"", name, "\" is not known; there are \"q8_0\", \"q4_0\" and \"q4_k\"");
   }
   return *format;
@@ -194,7 +194,7 @@ py::dict model_info(const Handle& handle) {
     ids += (ids.empty() ? "" : " + ") + device.id;
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "layers"_a = layers));
     if (device.id == "cpu") {
-      threads = py::int_(device.backend->lanes());
+      threads = py::int_(device.backend->workers());
     } else {
       gpu_layers += static_cast<std::int64_t>(layers);
     }
@@ -336,7 +336,8 @@ py::array_t<float> attentions(const Handle& handle, const py::array& ids, std::i
   const auto tokens = ids_of(ids);
   const auto& layers = m->description().config.layers;
   require(layer >= 0 && layer < static_cast<std::int64_t>(layers.size()), "layer ", layer, " is not 0 to ", layers.size() - 1);
-  const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention.heads);
+  const auto n = static_cast<py::ssize_t>(tokens.size()),
+             heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention.heads);
   py::array_t<float> out({heads, n, n});
   const auto target = writable(out);
   interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });

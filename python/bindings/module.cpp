@@ -41,7 +41,8 @@ py::dict build_info() {
   for (const FormatInfo& format : kFormats) formats.emplace_back(format.name);
   const auto texts = [](std::span<const std::string_view> names) { return std::vector<std::string>(names.begin(), names.end()); };
   for (const model::Family* family : model::families()) {
-    families[py::str(std::string(family->name))] = py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
+    families[py::str(std::string(family->name))] =
+        py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
   }
   const engine::CpuFacts cpu = engine::cpu_facts();
   return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu.isa, "isas"_a = cpu.isas,

@@ -130,7 +130,8 @@ void read(Pool& op, const py::dict& d) {
 }
 void read(LogProb& op, const py::dict& d) { op = {.logits = view(d, "logits"), .out = view(d, "out")}; }
 void read(Top& op, const py::dict& d) {
-  op = {.logits = view(d, "logits"), .out = view(d, "out"), .k = field<std::int32_t>(d, "k"), .masked = field<std::int32_t>(d, "masked")};
+  op = {
+      .logits = view(d, "logits"), .out = view(d, "out"), .k = field<std::int32_t>(d, "k"), .reported = field<std::int32_t>(d, "reported")};
 }
 
 template <std::size_t i = 0>
@@ -183,10 +184,10 @@ class Runner {
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
     backend_ = devices.gpu ? devices.gpu : devices.cpu;
-    caches_ = backend_->caches(p.caches, kv_format(kv_dtype));
+    caches_ = backend_->make_caches(p.caches, kv_format(kv_dtype));
     if (pages > 0) caches_->reserve(pages);
-    executable_ = backend_->prepare(std::move(p), backend_->weights(weights, {}, {}, Cancel()), compute_mode(compute));
-    workspace_ = backend_->workspace(Crew::team);
+    executable_ = backend_->prepare(std::move(p), backend_->pack(weights, {}, {}, Cancel()), compute_mode(compute));
+    workspace_ = backend_->make_workspace(Crew::team);
   }
 
   // segments: (first, rows, past, pages, length, prompt).
@@ -194,11 +195,11 @@ class Runner {
                          const std::vector<RaggedSegment>& segments,
                          const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
-                         const std::vector<std::int32_t>& masked, const std::vector<std::int32_t>& masked_first) {
+                         const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first) {
     std::vector<Segment> parts;
     for (const auto& [first, count, past, pages, length, prompt] : segments) parts.push_back({first, count, past, pages, length, prompt});
-    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .masked = masked,
-                      .masked_first = masked_first};
+    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .reported = reported,
+                      .reported_first = reported_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)
                                  : output_.rows == Rows::segments ? parts.size()
                                                                   : selected.size();
@@ -255,7 +256,7 @@ void bind_ops(py::module_& module) {
            "device"_a = "cpu", "may_round"_a = false)
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{},
            "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
-           "masked"_a = std::vector<std::int32_t>{}, "masked_first"_a = std::vector<std::int32_t>{});
+           "reported"_a = std::vector<std::int32_t>{}, "reported_first"_a = std::vector<std::int32_t>{});
   ops.def("names", &op_names);
   ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);

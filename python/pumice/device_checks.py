@@ -274,7 +274,7 @@ def _top() -> Trial:
     words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, the bits of their ids
     return Trial(
         "top",
-        ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "masked": 0}],
+        ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "reported": 0}],
         slots=[("tokens", words), ("tokens", head + 2 * most)],
         limit=_EXACT,
         batches=[Batch(1), Batch(_MANY)],

@@ -629,7 +629,7 @@ def _numbers(given: Any, name: str) -> Float32:
         raise ValueError(f"{name} is no array of numbers: {error}") from None
     if array.dtype in (np.uint8, np.int8):
         raise TypeError(
-            f"{name} holds {array.dtype}: packed signs and quantised columns are no vectors to measure. Unpack signs with "
+            f"{name} holds {array.dtype}: packed signs and quantized columns are no vectors to measure. Unpack signs with "
             f"2.0 * np.unpackbits({name}.view(np.uint8) ^ (0x80 if {name}.dtype == np.int8 else 0), axis=-1) - 1"
         )
     if array.dtype.kind not in "fiu":

@@ -98,7 +98,7 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
             return _parts(found[0], names)
         if found:
             raise ValueError(f"{repo}:{wanted} could be {', '.join(found)}; name the whole file")
-        raise FileNotFoundError(f"{repo} has no GGUF file called or quantised {wanted!r}; it has {_listed(_first_parts(ggufs))}")
+        raise FileNotFoundError(f"{repo} has no GGUF file called or quantized {wanted!r}; it has {_listed(_first_parts(ggufs))}")
     weights = [n for n in names if n.endswith(".safetensors") and "/" not in n]
     modules = [n for n in names if _of_module(n)]
     if ("config.json" in names or "modules.json" in names) and (weights or any(n.endswith(".safetensors") for n in modules)):

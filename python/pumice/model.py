@@ -182,7 +182,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     """Loads a model.
 
     source: a .gguf file (also the first of several), a folder with config.json and safetensors (also sharded), or a hub id
-        "org/name[:file or quantisation]" (needs the package huggingface_hub; never touched for local paths).
+        "org/name[:file or quantization]" (needs the package huggingface_hub; never touched for local paths).
     device: "auto" (a GPU if there is one that is not software, else the CPU) | "cpu" | "vulkan" | "vulkan:1". A named device never falls
         back to another.
     gpu_layers: how many layers go to the GPU: the last ones, and the output head with them (all of them: the embedding too). "all", or

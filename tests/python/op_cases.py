@@ -120,7 +120,7 @@ class Case:
     ids: list[int] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
-    masked: list[list[int]] = field(default_factory=list)  # by row
+    reported: list[list[int]] = field(default_factory=list)  # by row
     input: Float32 | None = None
     past: list[Float32] = field(default_factory=list)  # input rows of the past positions, by segment
     kv: str = "f16"
@@ -132,17 +132,17 @@ class Case:
 
     def counted(self, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.op == "top":
-            return np.concatenate([self.numbers_of_top(row, len(ids)) for row, ids in zip(out, self.masked, strict=True)])
+            return np.concatenate([self.numbers_of_top(row, len(ids)) for row, ids in zip(out, self.reported, strict=True)])
         return np.concatenate([out[:, col : col + width] for _, col, width in self.out], axis=1)
 
-    def numbers_of_top(self, row: npt.NDArray[Any], masked: int) -> Float64:
+    def numbers_of_top(self, row: npt.NDArray[Any], reported: int) -> Float64:
         """A row of Top's result (TopRow in program.h): what is valid of it, integers as such."""
         k, head, col = self.ops[-1]["k"], TOP_HEAD, self.out[0][1]
         words = row[col:].astype(np.float32)
         integers = words.view(np.int32)
         count = int(integers[3])
         parts = (integers[[0, 1, 3]], words[head : head + count], integers[head + k : head + 2 * k])
-        return np.concatenate([*parts, words[head + 2 * k : head + 2 * k + masked]]).astype(np.float64)
+        return np.concatenate([*parts, words[head + 2 * k : head + 2 * k + reported]]).astype(np.float64)
 
 
 def limits(case: dict[str, Any]) -> dict[str, float]:
@@ -327,10 +327,10 @@ class Builder:
 
     def top(self) -> None:
         j, c = self.j, self.case
-        width, k, masked = j["width"], j["k"], j["masked"]
-        op = {"op": "top", "logits": self.input(width), "out": self.output(TOP_HEAD + 2 * k + masked), "k": k, "masked": masked}
-        for count, *ids in splitmix64(self.seed + 3, c.rows * (masked + 1)).reshape(c.rows, masked + 1).tolist():
-            c.masked.append(sorted({bits % width for bits in ids[: count % (masked + 1)]}))
+        width, k, reported = j["width"], j["k"], j["reported"]
+        op = {"op": "top", "logits": self.input(width), "out": self.output(TOP_HEAD + 2 * k + reported), "k": k, "reported": reported}
+        for count, *ids in splitmix64(self.seed + 3, c.rows * (reported + 1)).reshape(c.rows, reported + 1).tolist():
+            c.reported.append(sorted({bits % width for bits in ids[: count % (reported + 1)]}))
         c.ops, c.out = [op], [op["out"]]
 
     # ---- data, once the widths of the slots are settled
@@ -538,14 +538,14 @@ class Reference:
 
     def top(self, op: dict[str, Any]) -> None:
         """Of finite logits."""
-        for logits, out, masked in zip(self.at(op["logits"]), self.at(op["out"]), self.case.masked, strict=True):
-            ranked = [i for i in np.argsort(-logits, kind="stable").tolist() if i not in masked][: op["k"]]
+        for logits, out, reported in zip(self.at(op["logits"]), self.at(op["out"]), self.case.reported, strict=True):
+            ranked = [i for i in np.argsort(-logits, kind="stable").tolist() if i not in reported][: op["k"]]
             ids = np.full(op["k"], -1, dtype=np.int32)
             ids[: len(ranked)] = ranked
             out[:4] = np.array([0, -1, 0, len(ranked)], dtype=np.int32).view(np.float32)
             out[TOP_HEAD : TOP_HEAD + len(ranked)] = logits[ranked]
             out[TOP_HEAD + op["k"] : TOP_HEAD + 2 * op["k"]] = ids.view(np.float32)
-            out[TOP_HEAD + 2 * op["k"] :][: len(masked)] = logits[masked]
+            out[TOP_HEAD + 2 * op["k"] :][: len(reported)] = logits[reported]
 
 
 OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
@@ -634,9 +634,9 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     if past:
         go(past, sum(count for _, _, count in past), np.concatenate([rows for rows in case.past if len(rows)]))
     segments = [(segment, segment.past, segment.rows) for segment in case.segments]
-    lists = {"ids": case.ids, "types": case.types, "selected": case.selected, "masked": [i for ids in case.masked for i in ids]}
-    masked_first = list(accumulate(map(len, case.masked), initial=0)) if case.masked else []
-    out = go(segments, case.rows, case.input, **lists, masked_first=masked_first)
+    lists = {"ids": case.ids, "types": case.types, "selected": case.selected, "reported": [i for ids in case.reported for i in ids]}
+    reported_first = list(accumulate(map(len, case.reported), initial=0)) if case.reported else []
+    out = go(segments, case.rows, case.input, **lists, reported_first=reported_first)
     if case.output_slot == case.input_slot:
         outside = np.ones(out.shape[1], dtype=bool)
         for _, col, width in case.out:

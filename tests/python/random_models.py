@@ -27,7 +27,7 @@ class Variant:
     config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of that class; without one: config.json itself
     # decoder, encoder, classifier, projection; refused: a folder that must not load; mix: a decoder whose matrices have whole blocks of
-    # 256 columns, so that every format applies: what its quantised files give is in docs/mixes.md, and it has no golden of its own;
+    # 256 columns, so that every format applies: what its quantized files give is in docs/mixes.md, and it has no golden of its own;
     # encoder_mix: such an encoder
     kind: str = "decoder"
     auto: str = ""  # class of transformers where it is not the one that `kind` implies

@@ -365,7 +365,7 @@ def test_other_measures_of_large_numbers(pumice: Any) -> None:
         ([[1.0], [1.0, 2.0]], ValueError, "a is no array of numbers"),
         ([[[1.0, 2.0]]], ValueError, r"a has shape \(1, 1, 2\)"),
         ([1.0], ValueError, r"a has shape \(1, 1\) and b \(1, 2\)"),
-        (np.ones((1, 2), np.uint8), TypeError, "a holds uint8: packed signs and quantised columns are no vectors"),
+        (np.ones((1, 2), np.uint8), TypeError, "a holds uint8: packed signs and quantized columns are no vectors"),
         (np.ones((1, 2), np.int8), TypeError, "a holds int8"),
     ],
 )

@@ -96,7 +96,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         ({"prompts": {"query": 3}}, TypeError, r"prompts\['query'\] is a int"),
         ({"progress": 7}, TypeError, "progress must be"),
         ({"n_gpu_layers": 3}, TypeError, r"load\(\) has no argument 'n_gpu_layers'; here it is gpu_layers"),
-        ({"quantise": "q8_0"}, TypeError, "did you mean 'quantize'"),
+        ({"quantize": "q8_0"}, TypeError, "did you mean 'quantize'"),
     ],
 )
 def test_wrong_options(pumice: Any, tmp_path: Path, bad: dict[str, Any], kind: type[Exception], match: str) -> None:
@@ -263,7 +263,7 @@ def test_choose_files(pumice: Any) -> None:
     assert choose_files(ggufs, "m-Q8_0.gguf", "o/r") == ["m-Q8_0.gguf"]
     with pytest.raises(ValueError, match=r'several GGUF files; name one, as in "o/r:m-Q4_K_M.gguf"'):
         choose_files(ggufs, None, "o/r")
-    with pytest.raises(FileNotFoundError, match="no GGUF file called or quantised 'Q5_0'; it has m-Q4_K_M.gguf"):
+    with pytest.raises(FileNotFoundError, match="no GGUF file called or quantized 'Q5_0'; it has m-Q4_K_M.gguf"):
         choose_files(ggufs, "Q5_0", "o/r")
     with pytest.raises(ValueError, match="could be"):
         choose_files(["a-Q8_0.gguf", "b-Q8_0.gguf"], "Q8_0", "o/r")

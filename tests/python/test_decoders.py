@@ -60,7 +60,7 @@ class Run:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_quantised_run_is_as_close_as_llama_cpp(name: str) -> None:
+def test_quantized_run_is_as_close_as_llama_cpp(name: str) -> None:
     golden = Golden(name)
     with pumice.load(MODELS[name](), device="cpu") as model:
         ours = Run(model, golden)

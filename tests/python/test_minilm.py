@@ -131,7 +131,7 @@ def test_search_by_meaning_finds_the_right_sentence(minilm: pumice.Model) -> Non
 
 
 @pytest.mark.parametrize(("quantize", "worst", "count"), [("q8_0", 0.999, 2000), ("q4_0", 0.88, 300)])
-def test_quantised_encoder(quantize: str, worst: float, count: int, sentences: list[str], vectors: np.ndarray) -> None:
+def test_quantized_encoder(quantize: str, worst: float, count: int, sentences: list[str], vectors: np.ndarray) -> None:
     with pumice.load(samples.minilm(), device="cpu", quantize=quantize) as model:
         ours = model.encode(sentences[:count], truncate=True, show_progress_bar=False)
         assert model.memory()["weights"] < 60 * 2**20

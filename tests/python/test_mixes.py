@@ -1,4 +1,4 @@
-"""Quantised GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
+"""Quantized GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
 so that nothing but this package is needed: the same numbers in F32 say what must come out."""
 
 from __future__ import annotations
@@ -51,8 +51,13 @@ def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
         return model.logits(np.arange(3, 43), positions="all")
 
 
+# Shares of the logits' squares that 8 bits of activations may change, of models with seven and ten layers in place of four (found: 3.9e-3,
+# 2.3e-3, 2.3e-3, 7.9e-3). Against llama.cpp they are held to the same ratio as all (docs/mixes.md).
+ROUNDING = {"gemma3_wide": 5e-3, "gemma4_31b_wide": 3e-3, "gemma4_e2b_wide": 3e-3, "embeddinggemma_wide": 1e-2}
+
+
 @pytest.mark.parametrize("name", [*WIDE, *ENCODERS])
-def test_quantised_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
+def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
     """Split, permuted, transposed and shared tensors too, of each family's own names."""
     folder = random_models.make_folder(name, tmp_path)
     packed, plain, used = write_pair(name, tmp_path)
@@ -61,8 +66,7 @@ def test_quantised_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_pa
     assert np.array_equal(logits(packed, folder, "float32"), expected)
     rounded = logits(packed, folder, "auto")  # activations in 8 bits
     assert not np.array_equal(rounded, expected)
-    # EmbeddingGemma's norms behind each branch amplify what was rounded (llama.cpp's Q8_0 rows are as far off: docs/mixes.md).
-    assert ((rounded - expected) ** 2).sum() <= (1e-2 if name == "embeddinggemma_wide" else 2e-3) * (expected**2).sum()
+    assert ((rounded - expected) ** 2).sum() <= ROUNDING.get(name, 2e-3) * (expected**2).sum()
 
 
 def page_rows(part: int) -> list[list[str]]:
@@ -72,13 +76,9 @@ def page_rows(part: int) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
 
 
-# Gemma 3 is compared as the real model (test_decoders.py); Gemma 4 waits for its wide model.
-NO_MIX = {"gemma3", "gemma4"}
-
-
 def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
     decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & set(FORMS)
-    assert {VARIANTS[name].family for name in WIDE} == decoders - NO_MIX, "a wide model (kind mix) in tests/random_models for each"
+    assert {VARIANTS[name].family for name in WIDE} == decoders, "a wide model (kind mix) in tests/random_models for each"
     assert [row[1] for row in page_rows(0)] == WIDE, "python tests/make_mix_table.py writes the page anew"
 
 

@@ -161,7 +161,7 @@ def test_a_pending_variant_does_not_run_yet(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quantize", ["q8_0", "q4_0", "q4_k"])
-def test_quantised_at_load(quantize: str, tmp_path: Path) -> None:
+def test_quantized_at_load(quantize: str, tmp_path: Path) -> None:
     folder = random_models.make_folder("llama3", tmp_path)
     golden = random_models.golden("llama3")
     with pumice.load(folder, device="cpu", quantize=quantize) as model:

@@ -1,4 +1,4 @@
-"""search(), similarity_pairwise(), maxsim(), quantised vectors with ranges, Arrow arrays, both outputs."""
+"""search(), similarity_pairwise(), maxsim(), quantized vectors with ranges, Arrow arrays, both outputs."""
 
 from __future__ import annotations
 

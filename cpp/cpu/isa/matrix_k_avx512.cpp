@@ -1,6 +1,6 @@
 // AVX-512 VNNI: the K formats (scales in two levels).
 #include "cpu/matrix/simd512_native.h"
-#include "cpu/matrix/quantised_512.inc"
+#include "cpu/matrix/quantized_512.inc"
 
 namespace pumice::cpu::matrix::avx512 {
 template struct Products<Format::Q2_K>;

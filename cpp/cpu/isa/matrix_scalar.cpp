@@ -37,10 +37,10 @@ float weight_bits(const std::uint8_t* word) {
   }
 }
 
-// 16 rows of columns [first, first + count) as [k][16]; quantised formats take whole blocks of 32.
+// 16 rows of columns [first, first + count) as [k][16]; quantized formats take whole blocks of 32.
 template <Format F>
 void unpack_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float (*panel)[16]) {
-  if constexpr (info(F).quantised) {
+  if constexpr (info(F).quantized) {
     for (int lane = 0; lane < 16; ++lane) {
       float row[32];
       unpack_block<F>(group, first / 32, lane, row);
@@ -62,7 +62,7 @@ std::int64_t Scalar<F>::group_bytes(std::int64_t cols) {
 
 template <Format F>
 void Scalar<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
-  if constexpr (info(F).quantised)
+  if constexpr (info(F).quantized)
     pack_group_with<F>({source, row_stride, rows}, cols, group, pack_codes<F>);
   else
     pack_words<typename Traits<F>::Word>({source, row_stride, rows}, cols, group);
@@ -70,7 +70,7 @@ void Scalar<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, 
 
 template <Format F>
 void Scalar<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
-  if constexpr (info(F).quantised) {
+  if constexpr (info(F).quantized) {
     unpack_row_plain<F>(group, lane, cols, out);
   } else {
     constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
@@ -103,7 +103,7 @@ void Scalar<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::
 template <Format F>
 void Scalar<F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride) {
-  if constexpr (info(F).quantised) {
+  if constexpr (info(F).quantized) {
     constexpr Layout l = Traits<F>::layout;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);

@@ -1,4 +1,4 @@
-// How the matrix kernels of every instruction set store and sum quantised weights.
+// How the matrix kernels of every instruction set store and sum quantized weights.
 //
 // Layout. A group is 16 rows as one sequential stream of blocks of 32 columns. Formats with two levels of scales (256 columns) put
 // a head before every eight blocks. All integers little-endian:
@@ -254,7 +254,7 @@ constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
   using G = Groups<F>;
   using P = Products<F>;
   const ProductF32 rounding = F == Format::BF16 && bf16 ? bf16 : P::product_f32;
-  if constexpr (info(F).quantised)
+  if constexpr (info(F).quantized)
     return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, P::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
   else
     return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, nullptr, nullptr};

@@ -121,7 +121,7 @@ void unpack_row_plain(const std::uint8_t* group, int lane, std::int64_t cols, fl
 
 template <Format F>
 constexpr std::int64_t group_bytes_of(std::int64_t cols) {
-  if constexpr (info(F).quantised)
+  if constexpr (info(F).quantized)
     return align64(cols / Traits<F>::layout.super * Traits<F>::layout.super_bytes());
   else
     return align64(cols * 16 * static_cast<std::int64_t>(sizeof(typename Traits<F>::Word)));

@@ -1,4 +1,4 @@
-// pack(): exact for floats; for quantised formats the error is below that of ggml's own quantiser on the same weights.
+// pack(): exact for floats; for quantized formats the error is below that of ggml's own quantizer on the same weights.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -74,7 +74,7 @@ TEST(Pack, ZeroConstantTinyAndLargestWeights) {
   }
 }
 
-// Weights that a quantised format cannot hold are an error that names the first of them, never silent codes.
+// Weights that a quantized format cannot hold are an error that names the first of them, never silent codes.
 TEST(Pack, NumbersOutOfRangeAreRefused) {
   for (const Format format : kSearched) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -65536.0f}) {

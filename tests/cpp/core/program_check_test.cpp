@@ -97,42 +97,44 @@ TEST(ProgramCheck, TheLargestLogitsAndMaskedIds) {
   const Weights w = weights();
   const WeightShapes shapes = shapes_of(w);
   Program p{.name = "layer", .slots = {{Rows::tokens, 100}, {Rows::tokens, 8 + 2 * 5 + 3}}, .input = 0, .output = 1};
-  const auto top = [&](std::int32_t k, std::int32_t masked) {
-    p.ops = {Top{.logits = {0, 0, 100}, .out = {1, 0, 21}, .k = k, .masked = masked}};
+  const auto top = [&](std::int32_t k, std::int32_t reported) {
+    p.ops = {Top{.logits = {0, 0, 100}, .out = {1, 0, 21}, .k = k, .reported = reported}};
     return check_program(p, shapes);
   };
   refused(ErrorKind::unsupported_model, "k is 0, not 1 to 128", [&] { top(0, 13); });
   refused(ErrorKind::unsupported_model, "k is 129, not 1 to 128", [&] { top(129, 13); });
-  refused(ErrorKind::unsupported_model, "masked is -1", [&] { top(7, -1); });
+  refused(ErrorKind::unsupported_model, "reported is -1", [&] { top(7, -1); });
   refused(ErrorKind::unsupported_model, "`out` is 21 wide, not 20", [&] { top(5, 2); });
   const ProgramFacts facts = top(5, 3);
   EXPECT_TRUE(facts.reduces_logits);
   EXPECT_FALSE(facts.takes_ids || facts.takes_segments);
 
   std::vector<float> in(200), out(42);
-  std::vector<std::int32_t> masked, first;
-  const auto check = [&] { check_batch(p, facts, shapes, {.rows = 2, .masked = masked, .masked_first = first}, {.in = in, .out = out}); };
+  std::vector<std::int32_t> reported, first;
+  const auto check = [&] {
+    check_batch(p, facts, shapes, {.rows = 2, .reported = reported, .reported_first = first}, {.in = in, .out = out});
+  };
   const auto bad = [&](const std::string& part) { refused(ErrorKind::invalid_argument, part, check); };
   check();  // none
-  masked = {0, 1, 99, 4};
+  reported = {0, 1, 99, 4};
   first = {0, 3, 4};
   check();
   first = {1, 1, 2};  // not all of the list
   check();
   first = {0, 4};
-  bad("2 bounds of masked ids for 2 rows");
+  bad("2 bounds of reported ids for 2 rows");
   first = {0, 4, 4};
-  bad("row 0 has masked ids 0 to 4 of 4; at most 3 can be");
+  bad("row 0 has reported ids 0 to 4 of 4; at most 3 can be");
   for (const auto& [from, to] : {std::pair{-1, 1}, {2, 1}, {3, 5}}) {
     first = {0, from, to};
-    bad("has masked ids");
+    bad("has reported ids");
   }
   first = {0, 3, 4};
   for (const auto& [at, id] : {std::pair{0, -1}, {1, 0}, {2, 100}}) {
-    auto good = masked;
-    masked[static_cast<std::size_t>(at)] = id;
-    bad(str("masked id ", id, " in row 0"));
-    masked = good;
+    auto good = reported;
+    reported[static_cast<std::size_t>(at)] = id;
+    bad(str("reported id ", id, " in row 0"));
+    reported = good;
   }
 }
 

@@ -188,10 +188,10 @@ struct Session {
   Session(std::shared_ptr<Backend> backend, const Weights& w, const Program& program, Compute compute = Compute::automatic,
           KvFormat kv = KvFormat::f16, Crew crew = Crew::team)
       : backend(std::move(backend)), program(program) {
-    weights = this->backend->weights(w, {}, {}, cancel);
+    weights = this->backend->pack(w, {}, {}, cancel);
     executable = this->backend->prepare(program, weights, compute);
-    workspace = this->backend->workspace(crew);
-    caches = this->backend->caches(program.caches, kv);
+    workspace = this->backend->make_workspace(crew);
+    caches = this->backend->make_caches(program.caches, kv);
     caches->reserve(64);
     poison(*caches);
   }
@@ -541,7 +541,7 @@ TEST(Backend, ManyCallersGetWhatOneGets) {
   std::vector<std::thread> callers;
   for (int c = 0; c < 12; ++c) {
     callers.emplace_back([&, c] {
-      const auto own = s.backend->workspace(c % 2 == 0 ? Crew::team : Crew::solo);
+      const auto own = s.backend->make_workspace(c % 2 == 0 ? Crew::team : Crew::solo);
       std::vector<float> out(expected.size());
       for (int i = 0; i < 15; ++i) {
         s.executable->run(*own, nullptr, batch, {{}, out}, s.cancel);
@@ -550,11 +550,11 @@ TEST(Backend, ManyCallersGetWhatOneGets) {
     });
   }
   for (auto& caller : callers) caller.join();
-  std::vector<std::unique_ptr<Workspace>> lanes;
-  for (int lane = 0; lane < s.backend->lanes(); ++lane) lanes.push_back(s.backend->workspace(Crew::solo));
-  s.backend->parallel(40, [&](std::int64_t, int lane) {
+  std::vector<std::unique_ptr<Workspace>> spaces;
+  for (int worker = 0; worker < s.backend->workers(); ++worker) spaces.push_back(s.backend->make_workspace(Crew::solo));
+  s.backend->parallel(40, [&](std::int64_t, int worker) {
     std::vector<float> out(expected.size());
-    s.executable->run(*lanes[static_cast<std::size_t>(lane)], nullptr, batch, {{}, out}, s.cancel);
+    s.executable->run(*spaces[static_cast<std::size_t>(worker)], nullptr, batch, {{}, out}, s.cancel);
     wrong += out != expected;
   }, s.cancel);
   EXPECT_EQ(wrong.load(), 0);
@@ -649,7 +649,7 @@ TEST(Backend, CostIsWhatIsAllocated) {
   std::uint64_t vectors = 0;
   for (const Vector& v : d.weights.vectors) vectors += v.values.size() * sizeof(float);
   const Cancel cancel;
-  EXPECT_EQ(backend->cost(d.body, d.weights, KvFormat::f16, 1).weights + vectors, backend->weights(d.weights, {}, {}, cancel)->bytes());
+  EXPECT_EQ(backend->cost(d.body, d.weights, KvFormat::f16, 1).weights + vectors, backend->pack(d.weights, {}, {}, cancel)->bytes());
 }
 
 TEST(Backend, LogProbabilitiesNeverMakeARowsByVocabularyArray) {
@@ -710,7 +710,7 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   b.weights.matrices.push_back({"never", Format::F32, 10, 10, [](std::int64_t, std::int64_t, std::uint8_t*) { FAIL() << "not used"; }});
   std::vector<std::uint64_t> steps;
   const Cancel cancel;
-  const auto packed = make_backend(3)->weights(b.weights, used, [&](std::uint64_t done) { steps.push_back(done); }, cancel);
+  const auto packed = make_backend(3)->pack(b.weights, used, [&](std::uint64_t done) { steps.push_back(done); }, cancel);
   ASSERT_FALSE(steps.empty());
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
   EXPECT_EQ(steps.back(), 1000u * 544 + 77u * 1200);
@@ -754,7 +754,7 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
     auto bytes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(rows * stride), std::uint8_t{0x11});
     Builder b(41);
     b.add("blk.3.weight", place.format, rows, cols, bytes);
-    EXPECT_NO_THROW(make_backend(1)->weights(b.weights, {}, {}, cancel)) << name(place.format);
+    EXPECT_NO_THROW(make_backend(1)->pack(b.weights, {}, {}, cancel)) << name(place.format);
     const std::int64_t block = place.format == Format::MXFP4 ? 5 : 1;
     std::uint8_t* at = bytes->data() + 33 * stride + block * info(place.format).block_bytes * (info(place.format).block > 1) + place.offset;
     const std::uint32_t f32 = 0x7F800000u;
@@ -764,7 +764,7 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
     else if (place.format == Format::MXFP4) *at = 255;
     else std::memcpy(at, &f16, 2);
     try {
-      make_backend(2)->weights(b.weights, {}, {}, cancel);
+      make_backend(2)->pack(b.weights, {}, {}, cancel);
       ADD_FAILURE() << name(place.format) << " at " << place.offset << " was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::numeric);
@@ -775,7 +775,7 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
   Builder b(42);
   b.vector("norm", 8, 1);
   b.weights.vectors[0].values[5] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THROW(make_backend(1)->weights(b.weights, {}, {}, cancel), Error);
+  EXPECT_THROW(make_backend(1)->pack(b.weights, {}, {}, cancel), Error);
 }
 
 TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
@@ -787,7 +787,7 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
   };
   const Cancel never;
   try {
-    make_backend(2)->weights(b.weights, {}, {}, never);
+    make_backend(2)->pack(b.weights, {}, {}, never);
     FAIL();
   } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::io); }
   b.weights.matrices[0].read = [](std::int64_t, std::int64_t count, std::uint8_t* out) {
@@ -795,15 +795,15 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
   };
   Cancel cancel;
   try {
-    make_backend(2)->weights(b.weights, {}, [&](std::uint64_t) { cancel.request(); }, cancel);
+    make_backend(2)->pack(b.weights, {}, [&](std::uint64_t) { cancel.request(); }, cancel);
     FAIL();
   } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::cancelled); }
   b.weights.matrices[0].rows = INT64_MAX / 2;
-  EXPECT_THROW(make_backend(2)->weights(b.weights, {}, {}, never), Error);
+  EXPECT_THROW(make_backend(2)->pack(b.weights, {}, {}, never), Error);
   b.weights.matrices[0].rows = INT32_MAX;
   b.weights.matrices[0].cols = INT32_MAX;
   try {
-    make_backend(2)->weights(b.weights, {}, {}, never);
+    make_backend(2)->pack(b.weights, {}, {}, never);
     FAIL();
   } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::out_of_memory); }
 }
@@ -813,7 +813,7 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   const Decoder model = decoder({});
   const auto backend = make_backend(1);
   const Cancel cancel;
-  const auto weights = backend->weights(model.weights, {}, {}, cancel);
+  const auto weights = backend->pack(model.weights, {}, {}, cancel);
   const auto refused = [&](const char* why, const std::function<void(Program&)>& change, const char* said) {
     Program p = model.body;
     change(p);

@@ -26,7 +26,7 @@ struct Codes {
   std::vector<std::int32_t> starts;
   FixedRows rows;
 };
-Codes quantise(const Kernels& k, const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+Codes quantize(const Kernels& k, const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
   const std::int64_t blocks = (cols + kFixedBlock - 1) / kFixedBlock;
   Codes c{std::vector<std::int16_t>(static_cast<std::size_t>(rows * blocks * kFixedBlock), 77),
           std::vector<float>(static_cast<std::size_t>(rows * blocks), -1),
@@ -61,7 +61,7 @@ TEST(Fixed, ProductsMatchDoublePrecisionAndEachOther) {
     const auto w = normals(rows * cols, 1), x = normals(tokens * cols, 2);
     std::vector<float> first;
     for (const Kernels* k : all_kernels()) {
-      const auto out = product(*k, w, rows, cols, quantise(*k, x, tokens, cols), 0, tokens);
+      const auto out = product(*k, w, rows, cols, quantize(*k, x, tokens, cols), 0, tokens);
       if (first.empty()) first = out;
       EXPECT_EQ(out, first) << k->isa << ' ' << rows << 'x' << cols << ' ' << tokens;
     }
@@ -85,7 +85,7 @@ TEST(Fixed, SumsOfLargestCodesFit) {
   for (const float sign : {1.0f, -1.0f}) {
     const std::vector<float> w(rows * cols, 2.0f), x(tokens * cols, sign * 3.0f);
     for (const Kernels* k : all_kernels()) {
-      const auto out = product(*k, w, rows, cols, quantise(*k, x, tokens, cols), 0, tokens);
+      const auto out = product(*k, w, rows, cols, quantize(*k, x, tokens, cols), 0, tokens);
       for (std::int64_t t = 0; t < tokens; ++t)
         for (std::int64_t r = 0; r < rows; ++r)
           EXPECT_NEAR(out[static_cast<std::size_t>(t * (rows + 3) + r)], sign * 6.0f * cols, 1e-3f) << k->isa;
@@ -97,11 +97,11 @@ TEST(Fixed, ARowsBitsDependOnNothingElse) {
   constexpr std::int64_t rows = 40, cols = 384, tokens = 131;
   const auto w = normals(rows * cols, 3), x = normals(tokens * cols, 4);
   for (const Kernels* k : all_kernels()) {
-    const Codes codes = quantise(*k, x, tokens, cols);
+    const Codes codes = quantize(*k, x, tokens, cols);
     const auto whole = product(*k, w, rows, cols, codes, 0, tokens);
     for (const auto& [first, count] :
          {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {50, 29}, {30, 101}}) {
-      Codes alone = quantise(*k, x, tokens, cols);  // what other rows hold is not read into these
+      Codes alone = quantize(*k, x, tokens, cols);  // what other rows hold is not read into these
       for (std::int64_t block = 0; block < cols / kFixedBlock; ++block) {
         for (std::int64_t t = 0; t < tokens; ++t) {
           if (t >= first && t < first + count) continue;
@@ -128,7 +128,7 @@ TEST(Fixed, QuantizeOfZeroTinyAndBrokenBlocks) {
         x[4 * kFixedBlock + 3] = 4.0f * 1.5f / 8191.0f;
   x[5 * kFixedBlock] = std::numeric_limits<float>::max();
   for (const Kernels* k : all_kernels()) {
-    all.push_back(quantise(*k, x, 6, kFixedBlock));
+    all.push_back(quantize(*k, x, 6, kFixedBlock));
     const Codes& c = all.back();
     EXPECT_EQ(c.scales[0], 0.0f);
     EXPECT_EQ(c.scales[1], 0.0f);

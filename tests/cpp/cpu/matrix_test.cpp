@@ -52,7 +52,7 @@ Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, 
   Bytes out(static_cast<std::size_t>(rows * row_bytes(format, cols)));
   for (auto& byte : out) byte = fill == Fill::random ? static_cast<std::uint8_t>(random()) : fill == Fill::lowest ? 0 : 0xff;
   for (std::size_t at = 0; at < out.size(); at += static_cast<std::size_t>(f.block_bytes)) {
-    if (!f.quantised) {
+    if (!f.quantized) {
       const float v = value(random);
       const std::uint16_t half = format == Format::F16 ? f32_to_f16(v) : f32_to_bf16(v);
       std::memcpy(&out[at], format == Format::F32 ? static_cast<const void*>(&v) : &half, static_cast<std::size_t>(f.block_bytes));
@@ -156,9 +156,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 class Matrix : public ::testing::TestWithParam<Format> {
  protected:
   Format format = GetParam();
-  bool quantised = info(format).quantised;
+  bool quantized = info(format).quantized;
   std::vector<std::int64_t> widths() const {
-    if (!quantised) return {1, 7, 64, 300};
+    if (!quantized) return {1, 7, 64, 300};
     return info(format).block == 256 ? std::vector<std::int64_t>{256, 768} : std::vector<std::int64_t>{32, 96, 256, 576};
   }
 };
@@ -214,8 +214,8 @@ Reference reference(const float* w, std::int64_t cols, X x) {
 constexpr std::int64_t kCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 65, 73, 128, 129};
 
 TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
-  for (const Kernels* kernels : all_kernels()) ASSERT_EQ(kernels->matrix[format].product_int8 != nullptr, quantised);
-  if (!quantised) return;
+  for (const Kernels* kernels : all_kernels()) ASSERT_EQ(kernels->matrix[format].product_int8 != nullptr, quantized);
+  if (!quantized) return;
   const std::int64_t cols = info(format).block == 256 ? 512 : 288;
   for (std::int64_t rows = 1; rows <= 33; rows += rows < 15 ? 7 : 1) {
     const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
@@ -235,7 +235,7 @@ TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
 }
 
 TEST_P(Matrix, Int8SurvivesExtremeCodes) {
-  if (!quantised) return;
+  if (!quantized) return;
   const std::int64_t cols = info(format).block == 256 ? 512 : 288, rows = 17;
   for (const Fill weights : {Fill::lowest, Fill::highest, Fill::random}) {
     for (const Fill values : {Fill::lowest, Fill::highest}) {
@@ -260,7 +260,7 @@ TEST_P(Matrix, Int8SurvivesExtremeCodes) {
 }
 
 TEST_P(Matrix, Int8BitsDependOnNothingElse) {
-  if (!quantised) return;
+  if (!quantized) return;
   const std::int64_t most = 129;
   for (const std::int64_t rows : {1, 16, 33, 70, 100}) {
     const std::int64_t cols = info(format).block == 256 ? 768 : rows == 33 ? 352 : 576;
@@ -289,7 +289,7 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
   const std::int64_t most = 129;
   for (const std::int64_t rows : {1, 15, 16, 33, 70}) {
     for (const std::int64_t cols :
-         quantised ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
+         quantized ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
       const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
       const std::vector<float> w = unpacked(format, file, cols);
       std::vector<float> x(static_cast<std::size_t>(most * cols));

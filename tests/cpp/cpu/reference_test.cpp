@@ -31,9 +31,9 @@ struct Device {
   }
   std::vector<float> run(const Batch& batch, std::vector<float> in, std::size_t out_numbers, CacheStore* caches = nullptr) {
     reference::ReferenceBackend backend;
-    const auto executable = backend.prepare(program, backend.weights(weights, {}, {}, Cancel()), Compute::automatic);
+    const auto executable = backend.prepare(program, backend.pack(weights, {}, {}, Cancel()), Compute::automatic);
     std::vector<float> out(out_numbers);
-    executable->run(*backend.workspace(Crew::team), caches, batch, {in, out}, Cancel());
+    executable->run(*backend.make_workspace(Crew::team), caches, batch, {in, out}, Cancel());
     return out;
   }
 };
@@ -221,7 +221,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   d.program.input = q.slot;
   reference::ReferenceBackend backend;
   const auto mean_of = [&](std::int32_t window, bool cached) {
-    const auto caches = backend.caches(d.program.caches, KvFormat::f16);
+    const auto caches = backend.make_caches(d.program.caches, KvFormat::f16);
     caches->reserve(3);
     Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
     if (cached) {
@@ -322,7 +322,7 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1, .causal = true};
   d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;
-  const auto caches = backend.caches(d.program.caches, KvFormat::f32);
+  const auto caches = backend.make_caches(d.program.caches, KvFormat::f32);
   caches->reserve(1);
   const std::vector<std::int32_t> first = {0}, second = {1};
   const std::vector<Segment> start = {{0, 1, 0, first}}, fork = {{0, 1, 1, second}};

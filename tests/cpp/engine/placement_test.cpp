@@ -35,8 +35,8 @@ std::shared_ptr<Backend> real_cpu() {
 // A device of any size, that takes the bytes that the CPU takes, and computes as the reference does.
 class Fake final : public reference::ReferenceBackend {
  public:
-  Fake(std::string id, std::string type, std::uint64_t free, int lanes = 1, std::int64_t rows = 512)
-      : ReferenceBackend(id, lanes), type_(std::move(type)), free_(free), rows_(rows) {}
+  Fake(std::string id, std::string type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
+      : ReferenceBackend(id, spaces), type_(std::move(type)), free_(free), rows_(rows) {}
   DeviceInfo info() const override {
     DeviceInfo info = ReferenceBackend::info();
     info.type = type_;
@@ -541,10 +541,10 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
   const Texts texts{.ids = ids, .offsets = offsets, .types = {}};
   std::vector<float> expected, expected_classes;
   for (const std::int64_t count : {0, 1, 2, 3}) {
-    for (const int lanes : {1, 3}) {
+    for (const int spaces : {1, 3}) {
       tiny::TempFolder folder;
       Cancel cancel;
-      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", "discrete", 4 * kGiB, lanes, 256)};
+      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", "discrete", 4 * kGiB, spaces, 256)};
       const auto m =
           Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
       std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);

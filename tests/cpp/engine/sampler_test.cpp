@@ -300,16 +300,16 @@ TEST(Sampler, ExtremesStayDefined) {
 }
 
 // What Top gives of a row, written down plainly.
-std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& masked) {
+std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported) {
   const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };
-  std::vector<float> words(static_cast<std::size_t>(top_width(k, static_cast<std::int64_t>(masked.size()))));
+  std::vector<float> words(static_cast<std::size_t>(top_width(k, static_cast<std::int64_t>(reported.size()))));
   const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
   words[0] = bits(std::count_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); }));
   words[1] = bits(bad == logits.end() ? -1 : bad - logits.begin());
   if (bad != logits.end()) words[2] = *bad;
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
-  std::erase_if(ids, [&](std::int32_t id) { return std::binary_search(masked.begin(), masked.end(), id); });
+  std::erase_if(ids, [&](std::int32_t id) { return std::binary_search(reported.begin(), reported.end(), id); });
   if (bad == logits.end()) std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
   ids.resize(std::min(ids.size(), static_cast<std::size_t>(k)));
   words[3] = bits(static_cast<std::int64_t>(ids.size()));
@@ -317,7 +317,7 @@ std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, cons
     words[kTopHead + i] = logits[ids[i]];
     words[kTopHead + static_cast<std::size_t>(k) + i] = bits(ids[i]);
   }
-  for (std::size_t i = 0; i < masked.size(); ++i) words[kTopHead + 2 * static_cast<std::size_t>(k) + i] = logits[masked[i]];
+  for (std::size_t i = 0; i < reported.size(); ++i) words[kTopHead + 2 * static_cast<std::size_t>(k) + i] = logits[reported[i]];
   return words;
 }
 std::vector<std::int32_t> changed_ids(const SamplingParams& p, const TokenCounts& seen) {
@@ -359,11 +359,11 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     for (int i = below(4) == 0 ? below(40) : 0; i > 0; --i)
       p.logit_bias.emplace_back(some_id(), one_of({1, -1, 5, -30, 1e20f, -1e20f, -std::numeric_limits<float>::infinity()}));
     p.validate(size);
-    auto masked = changed_ids(p, seen);
-    if (below(5) == 0) masked.insert(masked.end(), 1, 0), std::sort(masked.begin(), masked.end());  // more than are changed
-    masked.erase(std::unique(masked.begin(), masked.end()), masked.end());
+    auto reported = changed_ids(p, seen);
+    if (below(5) == 0) reported.insert(reported.end(), 1, 0), std::sort(reported.begin(), reported.end());  // more than are changed
+    reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
     ASSERT_TRUE(p.needs_only_top(kMost));
-    const auto words = top_of(logits, kMost, masked);
+    const auto words = top_of(logits, kMost, reported);
     Sampler from_all(p, static_cast<std::uint64_t>(round)), from_top(p, static_cast<std::uint64_t>(round));
     const std::int32_t first = words[3] == 0 ? -1 : TopRow{words, kMost}.id(0);
     for (std::uint64_t step = 0; step < 4; ++step) {
@@ -377,7 +377,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
         }
       };
       refused([&] { from_all.choose(logits, seen, 5, step, expected); }, why);
-      refused([&] { from_top.choose({words, kMost}, masked, size, seen, 5, step, found); }, why_not);
+      refused([&] { from_top.choose({words, kMost}, reported, size, seen, 5, step, found); }, why_not);
       ASSERT_EQ(found.id, expected.id) << "round " << round << ", step " << step << ", size " << size << ", top_k " << p.top_k;
       ASSERT_EQ(why_not, why) << round;
       ++(p.greedy() ? greedy : draws);
@@ -402,12 +402,12 @@ TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
   };
   const auto same = [&](std::vector<float> logits, SamplingParams p, const TokenCounts& seen, const char* part) {
     p.temperature = 1, p.top_k = 20;
-    const auto masked = changed_ids(p, seen);
-    const auto words = top_of(logits, 64, masked);
+    const auto reported = changed_ids(p, seen);
+    const auto words = top_of(logits, 64, reported);
     Choice choice;
     const auto expected = message([&] { Sampler(p, 1).choose(logits, seen, 0, 0, choice); });
     EXPECT_NE(expected.find(part), std::string::npos) << expected;
-    EXPECT_EQ(message([&] { Sampler(p, 1).choose({words, 64}, masked, 300, seen, 0, 0, choice); }), expected);
+    EXPECT_EQ(message([&] { Sampler(p, 1).choose({words, 64}, reported, 300, seen, 0, 0, choice); }), expected);
   };
   TokenCounts seen;
   for (const std::int32_t id : {3, 50, 51, 299}) seen.add(id, true);

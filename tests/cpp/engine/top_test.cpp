@@ -34,12 +34,12 @@ class Bus final : public Backend {
   }
 
   DeviceInfo info() const override { return inner_->info(); }
-  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                const Cancel& cancel) override {
-    return inner_->weights(weights, used, progress, cancel);
+    return inner_->pack(weights, used, progress, cancel);
   }
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override {
-    return inner_->caches(shapes, format);
+  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
+    return inner_->make_caches(shapes, format);
   }
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
     inner_->foresee(program, weights, compute, cancel);
@@ -49,11 +49,11 @@ class Bus final : public Backend {
     const std::string name = program.name;
     return std::make_shared<Counted>(*this, name, inner_->prepare(std::move(program), std::move(weights), compute, cancel));
   }
-  std::unique_ptr<Workspace> workspace(Crew crew) override { return inner_->workspace(crew); }
+  std::unique_ptr<Workspace> make_workspace(Crew crew) override { return inner_->make_workspace(crew); }
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
     return inner_->cost(program, weights, format, rows);
   }
-  int lanes() const override { return inner_->lanes(); }
+  int workers() const override { return inner_->workers(); }
   std::int64_t batch_rows() const override { return inner_->batch_rows(); }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) override {
     inner_->parallel(jobs, job, cancel);

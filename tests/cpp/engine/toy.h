@@ -210,19 +210,19 @@ class Toy final : public Executable {
 
 class Device final : public Backend {
  public:
-  explicit Device(std::shared_ptr<Seen> seen, int lanes = 2) : seen_(std::move(seen)), lanes_(lanes) {}
+  explicit Device(std::shared_ptr<Seen> seen, int workers = 2) : seen_(std::move(seen)), workers_(workers) {}
   DeviceInfo info() const override { return {.id = "toy"}; }
-  std::shared_ptr<const DeviceWeights> weights(const Weights&, const std::vector<bool>&, const Progress&, const Cancel&) override {
+  std::shared_ptr<const DeviceWeights> pack(const Weights&, const std::vector<bool>&, const Progress&, const Cancel&) override {
     return nullptr;
   }
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
+  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override {
     return nullptr;
   }
-  std::unique_ptr<Workspace> workspace(Crew crew) override { return std::make_unique<Space>(crew); }
+  std::unique_ptr<Workspace> make_workspace(Crew crew) override { return std::make_unique<Space>(crew); }
   Cost cost(const Program&, const Weights&, KvFormat, std::int64_t) const override { return {}; }
-  int lanes() const override { return lanes_; }
+  int workers() const override { return workers_; }
   std::int64_t batch_rows() const override { return 144; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) override {
     const std::lock_guard turn(turn_);
@@ -230,11 +230,11 @@ class Device final : public Backend {
     std::atomic<std::int64_t> next{0};
     std::exception_ptr error;
     std::mutex lock;
-    const auto work = [&](int lane) {
+    const auto work = [&](int worker) {
       try {
         for (std::int64_t i; (i = next++) < jobs;) {
           cancel.check();
-          job(i, lane);
+          job(i, worker);
         }
       } catch (...) {
         const std::lock_guard guard(lock);
@@ -250,16 +250,16 @@ class Device final : public Backend {
 
  private:
   const std::shared_ptr<Seen> seen_;
-  const int lanes_;
+  const int workers_;
   std::mutex turn_;
 };
 
 // A decoder with a page budget, or an encoder without.
 struct Model {
-  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int lanes = 2,
+  explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int workers = 2,
                  std::vector<RopeTable> turning = {})
       : ropes(std::move(turning)) {
-    auto device = std::make_shared<Device>(seen, lanes);
+    auto device = std::make_shared<Device>(seen, workers);
     const auto stage = [&](Toy::Kind k, std::int32_t in, std::int32_t out) {
       return Pipeline::Stage{device.get(), 0, std::make_shared<Toy>(k, seen, ropes), in, out};
     };

@@ -91,7 +91,7 @@ TEST_F(Links, PartsOfSplitGgufLeadIntoTheBlobs) {
   link("../../blobs/p1", "m-00001-of-00002.gguf");
   link("../../blobs/p2", "m-00002-of-00002.gguf");
   EXPECT_EQ(ModelFile::open(snapshot_ + "/m-00001-of-00002.gguf")->tensors().size(), 2u);
-  fs::create_directory(snapshot_ + "/Q4");  // quantisations in folders of their own
+  fs::create_directory(snapshot_ + "/Q4");  // quantizations in folders of their own
   fs::create_symlink("../../../blobs/p1", snapshot_ + "/Q4/m-00001-of-00002.gguf");
   fs::create_symlink("../../../blobs/p2", snapshot_ + "/Q4/m-00002-of-00002.gguf");
   EXPECT_EQ(ModelFile::open(snapshot_ + "/Q4/m-00002-of-00002.gguf")->tensors().size(), 2u);

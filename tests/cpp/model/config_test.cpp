@@ -167,8 +167,8 @@ TEST(Config, Variants) {
 
   const Config partial = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5}});
   EXPECT_EQ(partial.ropes[0].inv_freq.size(), 4u);
-  const Config capped =
-      read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+  const Config capped = read_folder(
+      {{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
   EXPECT_FLOAT_EQ(attention(capped).softcap, 50);
   EXPECT_FLOAT_EQ(capped.logit_softcap, 30);
   for (const auto& [said, meant] : std::vector<std::pair<const char*, Activation>>{{"gelu", Activation::gelu},
@@ -177,7 +177,8 @@ TEST(Config, Variants) {
                                                                                    {"silu", Activation::silu},
                                                                                    {"swish", Activation::silu},
                                                                                    {"relu", Activation::relu}}) {
-    EXPECT_EQ(feed_forward(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"hidden_act", said}})).activation, meant) << said;
+    EXPECT_EQ(feed_forward(read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"hidden_act", said}})).activation, meant)
+        << said;
   }
   for (const auto& [said, meant] :
        std::vector<std::pair<int, std::optional<PoolKind>>>{{0, {}}, {1, PoolKind::mean}, {2, PoolKind::cls}, {3, PoolKind::last}}) {
@@ -410,7 +411,8 @@ TEST(Config, SizesThatMakeNoSense) {
 }
 
 TEST(Config, NumbersThatMakeNoSense) {
-  for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "partial_rotary_factor"}) {
+  for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+                            "partial_rotary_factor"}) {
     tiny::Model m = tiny::make("llama");
     for (const Json& value : {Json(-1), Json(1e308), Json(-0.5)}) expect_refused((m.config[field] = value, m), field);
     for (const Json& value : wrong_types()) expect_refused((m.config[field] = value, m), field);

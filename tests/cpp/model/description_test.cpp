@@ -218,7 +218,7 @@ TEST(Description, FormatsThatAreNotComputedWith) {
   EXPECT_EQ(d.matrix(d.at(0, Role::up).matrix).format, Format::BF16);
 }
 
-TEST(Description, QuantisedWhileItIsRead) {
+TEST(Description, QuantizedWhileItIsRead) {
   for (const Format to : {Format::Q8_0, Format::Q4_0}) {
     for (const char* name : {"llama", "gemma3", "bert", "llama.gguf"}) {
       SCOPED_TRACE(name);
@@ -260,7 +260,7 @@ TEST(Description, QuantisedWhileItIsRead) {
   EXPECT_NE(notes.notes[0].find("stays F32"), std::string::npos) << notes.notes[0];
   for (const Matrix& matrix : notes.weights.matrices) EXPECT_EQ(matrix.format, Format::F32);
 
-  tiny::Model packed = tiny::make("llama.gguf");  // what is quantised already stays
+  tiny::Model packed = tiny::make("llama.gguf");  // what is quantized already stays
   packed.tensor("blk.0.ffn_up.weight").format = Format::Q4_0;
   const Description kept = read(packed, Format::Q8_0);
   EXPECT_EQ(kept.matrix(kept.at(0, Role::up).matrix).format, Format::Q4_0);

@@ -30,7 +30,7 @@ std::vector<float> run(const Program& program, const std::shared_ptr<const Devic
                        std::span<const float> in) {
   std::vector<float> out(static_cast<std::size_t>(batch.rows) *
                          static_cast<std::size_t>(program.slots[static_cast<std::size_t>(program.output)].width));
-  const auto workspace = cpu_backend().workspace(Crew::team);
+  const auto workspace = cpu_backend().make_workspace(Crew::team);
   cpu_backend().prepare(program, weights, Compute::float32)->run(*workspace, nullptr, batch, {in, out}, Cancel());
   return out;
 }
@@ -44,7 +44,7 @@ std::vector<float> logits(const Description& d) {
   const Batch batch{.rows = kRows, .ids = ids, .segments = segments};
   Description body = d;
   body.config.final_norm = false;  // the head's
-  const auto weights = cpu_backend().weights(d.weights, {}, {}, Cancel());
+  const auto weights = cpu_backend().pack(d.weights, {}, {}, Cancel());
   const auto hidden = run(body_program(body, 0, d.layers.size(), Output::tokens), weights, batch, {});
   return run(head_program(d), weights, {.rows = kRows, .segments = segments}, hidden);
 }

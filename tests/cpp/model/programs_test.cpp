@@ -115,7 +115,7 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   EXPECT_TRUE(all<Linear>(head)[0].precise);
   EXPECT_EQ(width(scores, scores.output), 1);
   const Program top = top_program(llama.d);
-  EXPECT_EQ(width(top, top.output), top_width(kTopLogits, top_masked(tiny::kVocab)));
+  EXPECT_EQ(width(top, top.output), top_width(kTopLogits, top_reported(tiny::kVocab)));
   EXPECT_TRUE(all<Linear>(top)[0].precise);  // the logits are those of the head
 }
 
@@ -125,7 +125,8 @@ TEST(Programs, AClassifierIsData) {
   const auto classes = [&] { return body_program(bert.d, 0, 2, Output::classes); };
   const std::string layers = text(body_program(bert.d, 0, 2, Output::tokens));
   EXPECT_EQ(text(classes()), layers + " Pool Linear Linear");
-  head = {.pooling = PoolKind::last, .dense = true, .activation = Activation::gelu, .norm = true};  // where it stands: its weights are not read
+  head = {
+      .pooling = PoolKind::last, .dense = true, .activation = Activation::gelu, .norm = true};  // where it stands: its weights are not read
   EXPECT_EQ(text(classes()), layers + " Pool Linear Norm Linear");
   EXPECT_EQ(all<Pool>(classes())[0].kind, PoolKind::last);
   EXPECT_EQ(all<Linear>(classes()).end()[-2].activation, Activation::gelu);

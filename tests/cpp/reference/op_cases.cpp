@@ -369,19 +369,19 @@ class Builder {
   }
 
   void make(Top) {
-    const std::int32_t width = number("width"), k = number("k"), masked = number("masked");
-    const Top op{.logits = input(width), .out = output(static_cast<std::int32_t>(top_width(k, masked))), .k = k, .masked = masked};
+    const std::int32_t width = number("width"), k = number("k"), reported = number("reported");
+    const Top op{.logits = input(width), .out = output(static_cast<std::int32_t>(top_width(k, reported))), .k = k, .reported = reported};
     Random random(seed_ + 3);
-    c_.masked_first.push_back(0);
+    c_.reported_first.push_back(0);
     for (std::int32_t r = 0; r < c_.rows; ++r) {
       std::set<std::int32_t> ids;
-      const auto draws = static_cast<std::int32_t>(random.below(masked + 1));
-      for (std::int32_t i = 0; i < masked; ++i) {
+      const auto draws = static_cast<std::int32_t>(random.below(reported + 1));
+      for (std::int32_t i = 0; i < reported; ++i) {
         const auto id = static_cast<std::int32_t>(random.below(width));
         if (i < draws) ids.insert(id);
       }
-      c_.masked.insert(c_.masked.end(), ids.begin(), ids.end());
-      c_.masked_first.push_back(static_cast<std::int32_t>(c_.masked.size()));
+      c_.reported.insert(c_.reported.end(), ids.begin(), ids.end());
+      c_.reported_first.push_back(static_cast<std::int32_t>(c_.reported.size()));
     }
     c_.program.ops.push_back(op);
     answer({op.out});
@@ -469,11 +469,11 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
 OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : case_(c) {
   Weights kept = c.weights;
   for (Matrix& matrix : kept.matrices) matrix.may_round &= compute == Compute::automatic;
-  const auto weights = backend.weights(kept, {}, {}, Cancel());
+  const auto weights = backend.pack(kept, {}, {}, Cancel());
   program_ = backend.prepare(c.program, weights, compute);
-  workspace_ = backend.workspace(crew);
+  workspace_ = backend.make_workspace(crew);
   if (c.program.caches.empty()) return;
-  caches_ = backend.caches(c.program.caches, c.kv);
+  caches_ = backend.make_caches(c.program.caches, c.kv);
   caches_->reserve(c.pages);
   if (c.store.ops.empty()) return;
   store_ = backend.prepare(c.store, weights, compute);
@@ -489,13 +489,13 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
 namespace {
 
 // Ids and counts, below 2^24, become floats.
-void add_numbers(const TopRow& row, std::int32_t masked, std::vector<float>& numbers) {
+void add_numbers(const TopRow& row, std::int32_t reported, std::vector<float>& numbers) {
   for (const std::int32_t n : {row.not_finite(), row.first_not_finite(), row.count()}) numbers.push_back(static_cast<float>(n));
   for (std::int32_t i = 0; i < row.k; ++i) {
     numbers.push_back(i < row.count() ? row.logit(i) : 0);
     numbers.push_back(static_cast<float>(row.id(i)));
   }
-  for (std::int32_t i = 0; i < masked; ++i) numbers.push_back(row.masked(i));
+  for (std::int32_t i = 0; i < reported; ++i) numbers.push_back(row.reported(i));
 }
 
 }  // namespace
@@ -514,9 +514,10 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   }
   Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};
   if (slice.whole) batch.selected = c.selected;
-  if (!c.masked_first.empty()) {
-    batch.masked = c.masked;
-    batch.masked_first = std::span(c.masked_first).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows) + 1);
+  if (!c.reported_first.empty()) {
+    batch.reported = c.reported;
+    batch.reported_first =
+        std::span(c.reported_first).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows) + 1);
   }
   const std::size_t out_rows = c.out_rows == Rows::tokens     ? static_cast<std::size_t>(slice.rows)
                                : c.out_rows == Rows::segments ? segments.size()
@@ -538,7 +539,7 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
     for (std::size_t r = 0; r < out_rows; ++r) {
       const std::size_t first = r * static_cast<std::size_t>(c.out_width) + static_cast<std::size_t>(top->out.col);
       add_numbers({std::span(out).subspan(first, static_cast<std::size_t>(top->out.width)), top->k},
-                  batch.masked_first[r + 1] - batch.masked_first[r], counted);
+                  batch.reported_first[r + 1] - batch.reported_first[r], counted);
     }
     return counted;
   }

@@ -202,7 +202,8 @@ class Run {
   void operator()(const Rope& op) {
     for (std::int64_t r = 0; r < batch_.rows; ++r) {
       double* x = at(op.x, r);
-      for (std::int64_t head = 0; head < op.x.width; head += op.head_dim) turn(x + head, op.table, position(r), lengths_[static_cast<std::size_t>(r)]);
+      for (std::int64_t head = 0; head < op.x.width; head += op.head_dim)
+        turn(x + head, op.table, position(r), lengths_[static_cast<std::size_t>(r)]);
       if (op.temperature_length == 0) continue;
       const std::int64_t lengths = position(r) / op.temperature_length;
       for (std::int32_t c = 0; c < op.x.width; ++c) x[c] *= 1 + op.temperature * std::log(1 + static_cast<double>(lengths));
@@ -317,11 +318,11 @@ class Run {
       out[0] = integer(std::count_if(logits, logits + op.logits.width, [](double x) { return !std::isfinite(x); }));
       out[1] = integer(finite ? -1 : bad);
       out[2] = finite ? 0 : logits[bad];
-      if (!batch_.masked_first.empty()) {
-        double* masked = out + kTopHead + 2 * op.k;
-        for (std::int32_t m = batch_.masked_first[r]; m < batch_.masked_first[r + 1]; ++m) {
-          const std::int32_t id = batch_.masked[static_cast<std::size_t>(m)];
-          *masked++ = logits[id];
+      if (!batch_.reported_first.empty()) {
+        double* reported = out + kTopHead + 2 * op.k;
+        for (std::int32_t m = batch_.reported_first[r]; m < batch_.reported_first[r + 1]; ++m) {
+          const std::int32_t id = batch_.reported[static_cast<std::size_t>(m)];
+          *reported++ = logits[id];
           std::erase(ids, id);
         }
       }
@@ -443,7 +444,7 @@ struct Interpreter : Executable {
 
 DeviceInfo ReferenceBackend::info() const { return {.id = id_, .name = "double precision, for tests", .type = "cpu", .driver = "scalar"}; }
 
-std::shared_ptr<const DeviceWeights> ReferenceBackend::weights(const Weights& weights, const std::vector<bool>& used,
+std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, const std::vector<bool>& used,
                                                                const Progress& progress, const Cancel& cancel) {
   auto loaded = std::make_shared<DoubleWeights>();
   std::uint64_t bytes = 0;
@@ -467,7 +468,7 @@ std::shared_ptr<const DeviceWeights> ReferenceBackend::weights(const Weights& we
   return loaded;
 }
 
-std::unique_ptr<CacheStore> ReferenceBackend::caches(std::span<const CacheShape> shapes, KvFormat) {
+std::unique_ptr<CacheStore> ReferenceBackend::make_caches(std::span<const CacheShape> shapes, KvFormat) {
   auto store = std::make_unique<DoubleCaches>();
   for (const CacheShape& shape : shapes) store->caches.push_back({shape, {}, {}});
   return store;
@@ -482,7 +483,7 @@ std::shared_ptr<const Executable> ReferenceBackend::prepare(Program program, std
   return executable;
 }
 
-std::unique_ptr<Workspace> ReferenceBackend::workspace(Crew) { return std::make_unique<NoWorkspace>(); }
+std::unique_ptr<Workspace> ReferenceBackend::make_workspace(Crew) { return std::make_unique<NoWorkspace>(); }
 
 Cost ReferenceBackend::cost(const Program& program, const Weights& weights, KvFormat, std::int64_t rows) const {
   Cost cost;
@@ -494,10 +495,10 @@ Cost ReferenceBackend::cost(const Program& program, const Weights& weights, KvFo
   return cost;
 }
 
-void ReferenceBackend::parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) {
+void ReferenceBackend::parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) {
   for (std::int64_t i = 0; i < jobs; ++i) {
     cancel.check();
-    job(i, static_cast<int>(i % lanes_));
+    job(i, static_cast<int>(i % workers_));
   }
 }
 

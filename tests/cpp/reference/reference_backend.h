@@ -11,25 +11,25 @@ namespace pumice::reference {
 
 class ReferenceBackend : public Backend {
  public:
-  explicit ReferenceBackend(std::string id = "reference", int lanes = 1) : id_(std::move(id)), lanes_(lanes) {}
+  explicit ReferenceBackend(std::string id = "reference", int workers = 1) : id_(std::move(id)), workers_(workers) {}
 
   DeviceInfo info() const override;
-  std::shared_ptr<const DeviceWeights> weights(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
                                                const Cancel& cancel) override;
   // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
-  std::unique_ptr<CacheStore> caches(std::span<const CacheShape> shapes, KvFormat format) override;
+  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override;
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel& cancel = Cancel()) override;
-  std::unique_ptr<Workspace> workspace(Crew crew) override;
+  std::unique_ptr<Workspace> make_workspace(Crew crew) override;
   Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override;
-  int lanes() const override { return lanes_; }
+  int workers() const override { return workers_; }
   std::int64_t batch_rows() const override { return 64; }
-  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int lane)>& job, const Cancel& cancel) override;
+  void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) override;
 
  private:
   std::string id_;
-  int lanes_;
+  int workers_;
 };
 
 }  // namespace pumice::reference

@@ -17,7 +17,7 @@ inline void expect_not_finite_found(Backend& backend) {
   constexpr std::int32_t kWidth = 9000, kRows = 6, kK = 5, kMasked = 4;
   const auto columns = static_cast<std::int32_t>(top_width(kK, kMasked));
   const Program program{.name = "top",
-                        .ops = {Top{.logits = {0, 0, kWidth}, .out = {1, 0, columns}, .k = kK, .masked = kMasked}},
+                        .ops = {Top{.logits = {0, 0, kWidth}, .out = {1, 0, columns}, .k = kK, .reported = kMasked}},
                         .slots = {{Rows::tokens, kWidth}, {Rows::tokens, columns}},
                         .input = 0,
                         .output = 1};
@@ -29,11 +29,11 @@ inline void expect_not_finite_found(Backend& backend) {
   const Bad all[] = {{1, 0, kInfinity}, {2, 8999, -kInfinity}, {3, 4095, std::nanf("")}, {3, 4096, kInfinity}, {3, 17, -kInfinity},
                      {5, 4097, -std::nanf("")}};
   for (const Bad& b : all) logits[static_cast<std::size_t>(b.row * kWidth + b.id)] = b.value;
-  const std::vector<std::int32_t> masked = {3, 4096, 8999, 4096, 4097}, masked_first = {0, 0, 0, 3, 3, 3, 5};
-  const auto weights = backend.weights({}, {}, {}, Cancel());
-  const auto workspace = backend.workspace(Crew::team);
+  const std::vector<std::int32_t> reported = {3, 4096, 8999, 4096, 4097}, reported_first = {0, 0, 0, 3, 3, 3, 5};
+  const auto weights = backend.pack({}, {}, {}, Cancel());
+  const auto workspace = backend.make_workspace(Crew::team);
   backend.prepare(program, weights, Compute::automatic)
-      ->run(*workspace, nullptr, {.rows = kRows, .masked = masked, .masked_first = masked_first}, {logits, out}, Cancel());
+      ->run(*workspace, nullptr, {.rows = kRows, .reported = reported, .reported_first = reported_first}, {logits, out}, Cancel());
   for (std::int32_t r = 0; r < kRows; ++r) {
     SCOPED_TRACE(r);
     const TopRow row{std::span(out).subspan(static_cast<std::size_t>(r * columns), static_cast<std::size_t>(columns)), kK};
@@ -52,9 +52,9 @@ inline void expect_not_finite_found(Backend& backend) {
         EXPECT_EQ(row.value_not_finite(), first->value);
       }
     }
-    for (std::int32_t m = masked_first[static_cast<std::size_t>(r)]; m < masked_first[static_cast<std::size_t>(r) + 1]; ++m) {
-      const float expected = logits[static_cast<std::size_t>(r * kWidth + masked[static_cast<std::size_t>(m)])];
-      const float found = row.masked(m - masked_first[static_cast<std::size_t>(r)]);
+    for (std::int32_t m = reported_first[static_cast<std::size_t>(r)]; m < reported_first[static_cast<std::size_t>(r) + 1]; ++m) {
+      const float expected = logits[static_cast<std::size_t>(r * kWidth + reported[static_cast<std::size_t>(m)])];
+      const float found = row.reported(m - reported_first[static_cast<std::size_t>(r)]);
       EXPECT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected))) << found << " and " << expected;
     }
   }

@@ -115,12 +115,12 @@ struct Ran {
 };
 
 Ran run(Backend& backend, const Case& c) {
-  const auto weights = backend.weights(c.weights, {}, {}, Cancel{});
-  const auto caches = backend.caches(c.program.caches, KvFormat::f32);
+  const auto weights = backend.pack(c.weights, {}, {}, Cancel{});
+  const auto caches = backend.make_caches(c.program.caches, KvFormat::f32);
   caches->reserve(c.store_pages / 2);
   caches->reserve(c.store_pages);
   const auto executable = backend.prepare(c.program, weights, Compute::float32);
-  const auto workspace = backend.workspace(Crew::team);
+  const auto workspace = backend.make_workspace(Crew::team);
   std::vector<Segment> segments;
   std::int32_t rows = 0;
   for (std::size_t s = 0; s < c.rows.size(); ++s) {
@@ -268,7 +268,7 @@ TEST(SmallMemory, IsRefusedWithTheNumbers) {
   const auto backend = make_backend(device, 0);
   EXPECT_EQ(backend->info().memory_total, 2000000u);
   const Case c = products();
-  const std::string weights = message_of(ErrorKind::out_of_device_memory, [&] { backend->weights(c.weights, {}, {}, Cancel{}); });
+  const std::string weights = message_of(ErrorKind::out_of_device_memory, [&] { backend->pack(c.weights, {}, {}, Cancel{}); });
   EXPECT_NE(weights.find("needs 2460160 bytes, 2000000 are free"), std::string::npos) << weights;
   EXPECT_NE(weights.find(physical().name), std::string::npos);
   EXPECT_NE(weights.find("gpu_layers"), std::string::npos);
@@ -321,7 +321,7 @@ TEST(Preparing, StopsWhenItIsCancelled) {
   const auto device = Device::open(physical());
   const auto backend = make_backend(device, 0);
   const Case c = long_work(8);
-  const auto weights = backend->weights(c.weights, {}, {}, Cancel{});
+  const auto weights = backend->pack(c.weights, {}, {}, Cancel{});
   Cancel cancel;
   cancel.request();
   (void)message_of(ErrorKind::cancelled, [&] { backend->prepare(c.program, weights, Compute::float32, cancel); });
@@ -345,8 +345,8 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   // Seconds of work on a slow device, cancelled from another thread; a fast one does it again and again.
   const auto backend = make_backend(limited(""), 0);
   const Case c = long_work(2048);
-  const auto executable = backend->prepare(c.program, backend->weights(c.weights, {}, {}, Cancel{}), Compute::float32);
-  const auto workspace = backend->workspace(Crew::team);
+  const auto executable = backend->prepare(c.program, backend->pack(c.weights, {}, {}, Cancel{}), Compute::float32);
+  const auto workspace = backend->make_workspace(Crew::team);
   std::vector<float> out(c.out);
   const auto go = [&](std::int32_t rows, const Cancel& cancel) {
     const Segment segment{0, rows, 0, {}};
@@ -449,13 +449,13 @@ TEST(Waiting, NothingChangesForTheRunBeside) {
   reference::ReferenceBackend reference;
   const std::vector<float> truth = run(reference, c).out;
   const auto backend = make_backend(limited(""), 0);
-  const auto caches = backend->caches(c.program.caches, KvFormat::f32);
+  const auto caches = backend->make_caches(c.program.caches, KvFormat::f32);
   caches->reserve(c.store_pages);
-  const auto executable = backend->prepare(c.program, backend->weights(c.weights, {}, {}, Cancel{}), Compute::float32);
+  const auto executable = backend->prepare(c.program, backend->pack(c.weights, {}, {}, Cancel{}), Compute::float32);
   std::atomic<bool> done{false};
   std::atomic<int> runs{0};
   std::thread other([&] {
-    const auto workspace = backend->workspace(Crew::team);
+    const auto workspace = backend->make_workspace(Crew::team);
     std::vector<Segment> segments;
     std::int32_t rows = 0;
     for (std::size_t s = 0; s < c.rows.size(); ++s) {
@@ -504,10 +504,10 @@ class PipelineFile : public testing::Test {
     program.slots = {{Rows::tokens, 64}, {Rows::selected, 64}};
     program.ops = {Select{.in = {0, 0, 64}, .out = {1, 0, 64}}};
     program.input = 0, program.output = 1;
-    const auto weights = backend->weights({}, {}, {}, Cancel{});
+    const auto weights = backend->pack({}, {}, {}, Cancel{});
     const auto executable = backend->prepare(program, weights, Compute::float32);
     if (meanwhile) meanwhile();
-    const auto workspace = backend->workspace(Crew::team);
+    const auto workspace = backend->make_workspace(Crew::team);
     const std::vector<float> in = cases::Random(9).normals(2 * 64);
     const std::int32_t last = 1;
     std::vector<float> out(64);

@@ -151,9 +151,9 @@ TEST(EveryCallOfADevice, Fails) {
     const auto device = Device::open(physical());
     last = device;
     const auto backend = make_backend(device, 0);
-    const auto weights = backend->weights({}, {}, {}, Cancel{});
+    const auto weights = backend->pack({}, {}, {}, Cancel{});
     const auto executable = backend->prepare(program, weights, Compute::float32);
-    const auto workspace = backend->workspace(Crew::team);
+    const auto workspace = backend->make_workspace(Crew::team);
     std::vector<float> out(2 * 64);
     executable->run(*workspace, nullptr, {.rows = 5, .selected = selected}, {.in = in, .out = out}, Cancel{});
     EXPECT_TRUE(std::equal(out.begin(), out.begin() + 64, in.begin() + 64) && std::equal(out.begin() + 64, out.end(), in.begin() + 3 * 64));
@@ -301,7 +301,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
       forked([&] { session->caches().reserve(50); });
       forked([&] { session->caches().copy_page(0, 1); });
       forked([&] { tiny::Session another(*backend); });
-      forked([&] { backend->caches(tiny::program().caches, KvFormat::f16)->reserve(1); });
+      forked([&] { backend->make_caches(tiny::program().caches, KvFormat::f16)->reserve(1); });
       forked([&] { static_cast<void>(backend->info()); });
       forked([&] { backend->foresee(tiny::program(), tiny::weights(), Compute::automatic, Cancel{}); });
       forked([&] { Device::open(device->physical()); });

@@ -72,10 +72,10 @@ inline Weights weights() {
 class Session {
  public:
   explicit Session(Backend& backend)
-      : weights_(backend.weights(weights(), {}, {}, Cancel{})),
-        caches_(backend.caches(program().caches, KvFormat::f16)),
+      : weights_(backend.pack(weights(), {}, {}, Cancel{})),
+        caches_(backend.make_caches(program().caches, KvFormat::f16)),
         program_(backend.prepare(program(), weights_, Compute::float32)),
-        workspace_(backend.workspace(Crew::team)) {}
+        workspace_(backend.make_workspace(Crew::team)) {}
 
   std::vector<float> prefill(const Cancel& cancel = {}) {
     caches_->reserve(2);

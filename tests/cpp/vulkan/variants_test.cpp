@@ -46,8 +46,8 @@ Weights matrix() {
 std::vector<float> run(Backend& backend, Compute compute) {
   std::vector<float> in(std::size_t{kRows} * kCols), out(std::size_t{kRows} * kOutputs);
   for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(static_cast<int>(i * 2654435761u >> 20 & 255) - 127) / 64;
-  const auto program = backend.prepare(product(), backend.weights(matrix(), {}, {}, Cancel{}), compute);
-  program->run(*backend.workspace(Crew::team), nullptr, {.rows = kRows}, {in, out}, Cancel{});
+  const auto program = backend.prepare(product(), backend.pack(matrix(), {}, {}, Cancel{}), compute);
+  program->run(*backend.make_workspace(Crew::team), nullptr, {.rows = kRows}, {in, out}, Cancel{});
   return out;
 }
 

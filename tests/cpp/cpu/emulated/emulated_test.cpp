@@ -38,7 +38,7 @@ class CaseMatrix {
       k.pack_group(packed_.data() + row * stride, stride, count, matrix_.cols, group);
     });
     k.product_f32(groups.data(), matrix_.rows, matrix_.cols, x_, stride_, rows_, out(products.f32), matrix_.rows);
-    if (info(matrix_.format).quantised) {
+    if (info(matrix_.format).quantized) {
       const auto blocks = static_cast<std::size_t>(matrix_.cols / kQuantBlock * rows_);
       std::vector<std::int8_t> codes(blocks * kQuantBlock);
       std::vector<float> scales(blocks);
@@ -47,7 +47,7 @@ class CaseMatrix {
       kRowsScalar.quantize(x_, stride_, rows_, 0, x);
       k.product_int8(groups.data(), matrix_.rows, matrix_.cols, x, 0, rows_, out(products.int8), matrix_.rows);
     }
-    if (info(matrix_.format).quantised && k.product_fixed == nullptr) return products;
+    if (info(matrix_.format).quantized && k.product_fixed == nullptr) return products;
     const auto blocks = static_cast<std::size_t>(ceil_div(matrix_.cols, kFixedBlock) * rows_);
     std::vector<std::int16_t> codes(blocks * kFixedBlock);
     std::vector<float> scales(blocks);

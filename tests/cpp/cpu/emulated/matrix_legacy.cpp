@@ -1,5 +1,5 @@
 #include "cpu/emulated/simd512.h"
-#include "cpu/matrix/quantised_512.inc"
+#include "cpu/matrix/quantized_512.inc"
 
 namespace pumice::cpu::matrix::emulated {
 template struct Products<Format::Q4_0>;
