@@ -7,7 +7,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gemma {
 namespace {
 
 using enum Role;
@@ -127,4 +127,4 @@ const Family gemma3{.name = "gemma3",
                     .more_names = names::kLlama,
                     .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gemma

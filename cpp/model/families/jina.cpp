@@ -7,7 +7,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::jina {
 namespace {
 
 using enum Role;
@@ -162,4 +162,4 @@ const Family jina_v3{.name = "jina_v3",
                      .configure = configure3,
                      .claims = claims3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::jina
