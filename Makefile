@@ -53,11 +53,11 @@ format: $(VENV)/.tools
 	$(BIN)/ruff format python tests examples bench cmake
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.inc')
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest.
+# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest; each file compiled alone, so that it includes what it uses.
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
-	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=ON
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=ON -DCMAKE_UNITY_BUILD=OFF
 	$(BIN)/ninja -C build/sanitize
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
 

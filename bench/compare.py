@@ -145,6 +145,41 @@ def encode(b: Bench) -> None:
     close(workers)
 
 
+def random_encoder(b: Bench, name: str) -> Path:
+    folder = WORK / f"encoder-{name}"
+    command = [b.peers, str(ROOT / "bench" / "random_encoders.py"), str(folder), name, str(b.minilm)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return folder
+
+
+def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int = 32, long: int = 0) -> None:
+    """`long`: words of a text, made of the sentences; the model's own limit cuts them."""
+    model, file = random_encoder(b, name), WORK / "texts.txt"
+    if long:
+        words = file.read_text(encoding="utf-8").split()
+        file = WORK / "long.txt"
+        file.write_text("\n".join(" ".join((words[at:] + words)[:long]) for at in range(texts)), encoding="utf-8")
+    engines = {engine: b.engine(engine, "encode", model)._replace(file=file) for engine in ("pumice", "onnxruntime")}
+    workers = {engine: Worker(what) for engine, what in engines.items()}
+    count, reference = (min(texts, 20) if b.quick else texts), str(WORK / "float32.npy")
+    workers["onnxruntime"].run(texts=count, batch=batch, save=reference)
+    go = {"texts": count, "reference": reference}
+    ours = {"pumice": (workers["pumice"], go), 'pumice, compute="float32"': (workers["pumice"], {**go, "compute": "float32"})}
+    runs = {**ours, f"onnxruntime (batch {batch})": (workers["onnxruntime"], {**go, "batch": batch})}
+    table(f"{title}, {count:,} texts", in_turn(runs, b.rounds), "sentences/s", quality("worst cosine with float32"))
+    close(workers)
+
+
+def rerank(b: Bench) -> None:
+    model = random_encoder(b, "reranker")
+    workers = {
+        engine: Worker(b.engine(engine, "rank", model)._replace(file=WORK / "texts.txt")) for engine in ("pumice", "sentence-transformers")
+    }
+    seen = in_turn({engine: (worker, {"documents": 100}) for engine, worker in workers.items()}, b.rounds)
+    table("MiniLM cross-encoder shape, one query and 100 documents", seen, "ms a call")
+    close(workers)
+
+
 def every_encoder(workers: dict[str, Worker], go: dict[str, Any]) -> dict[str, tuple[Worker, dict[str, Any]]]:
     ours = {"pumice": {}, 'pumice, compute="float32"': {"compute": "float32"}, 'pumice, quantize="q8_0"': {"quantize": "q8_0"}}
     runs = {name: (workers["pumice"], {**how, **go}) for name, how in ours.items()}
@@ -379,6 +414,12 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "long-f16": lambda b: long(b, "f16"),
     "long-q8_0": lambda b: long(b, "q8_0"),
     "long-prefill": long_prefill,
+    "mpnet": lambda b: encoder_shape(b, "MPNet base shape", "mpnet"),
+    "xlm-r": lambda b: encoder_shape(b, "XLM-R base shape", "xlm-r"),
+    "nomic": lambda b: encoder_shape(b, "nomic-embed v1.5 shape", "nomic"),
+    "modernbert": lambda b: encoder_shape(b, "ModernBERT base shape", "modernbert"),
+    "modernbert-long": lambda b: encoder_shape(b, "ModernBERT base shape, 8,192 tokens a text", "modernbert", texts=2, batch=1, long=9000),
+    "rerank": rerank,
     "latency": latency,
     "load": load,
     "load-7b": load_7b,

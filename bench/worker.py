@@ -3,7 +3,8 @@
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
 ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, plain-read. WORK: encode (FILE: one text per line), start (load
-and encode FILE's first text: for a fresh process), generate or load (FILE: the tokenizer for a model of random weights), read (no model).
+and encode FILE's first text: for a fresh process), rank (FILE: the query, then documents), generate or load (FILE: the tokenizer for a
+model of random weights), read (no model).
 FOLDER: where exported models lie.
 """
 
@@ -52,7 +53,8 @@ def raw_tokenizer(model: str) -> Any:
 
     tokenizer = tokenizers.Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
     tokenizer.no_padding()
-    tokenizer.enable_truncation(256)
+    limits = Path(model) / "sentence_bert_config.json"
+    tokenizer.enable_truncation(json.loads(limits.read_text())["max_seq_length"])
     return tokenizer
 
 
@@ -92,14 +94,17 @@ def encode_onnxruntime(model: str, threads: int) -> Encode:
 
     @functools.cache
     def session(name: str) -> Any:
-        return onnxruntime.InferenceSession(str(Path(sys.argv[6]) / name), options, providers=["CPUExecutionProvider"])
+        own = Path(model) / "model.onnx"  # of bench/random_encoders.py; MiniLM's are exported elsewhere
+        file = own if own.exists() else Path(sys.argv[6]) / name
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
     def vectors(run: Any, batch: list[list[int]]) -> np.ndarray:
         tokens, mask = padded(batch)
-        return pooled(run(None, {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)})[0], mask)
+        given = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)}
+        return pooled(run.run(None, {each.name: given[each.name] for each in run.get_inputs()})[0], mask)
 
     def encode(texts: list[str], go: Go) -> np.ndarray:
-        run = session("minilm-int8.onnx" if go.get("int8") else "minilm.onnx").run
+        run = session("minilm-int8.onnx" if go.get("int8") else "minilm.onnx")
         return in_batches(tokenizer, texts, go.get("batch", len(texts)), lambda batch: vectors(run, batch))
 
     return encode
@@ -149,6 +154,37 @@ def encoding(encode: Encode, all_texts: list[str]) -> Measure:
         return result
 
     return measure
+
+
+def ranking(score: Callable[[str, list[str]], Any], texts: list[str]) -> Measure:
+    """The first text as query, the next `documents` as documents: ms a call."""
+
+    def measure(go: Go) -> dict[str, float]:
+        begin = time.perf_counter()
+        score(texts[0], texts[1 : go["documents"] + 1])
+        return {"ms a call": 1e3 * (time.perf_counter() - begin)}
+
+    return measure
+
+
+def rank_pumice(model: str, threads: int) -> Measure:
+    import pumice
+
+    loaded = pumice.load(model, device="cpu", threads=threads)
+    return ranking(lambda query, documents: loaded.rank(query, documents), given_texts())
+
+
+def rank_sentence_transformers(model: str, threads: int) -> Measure:
+    import sentence_transformers
+    import torch
+
+    torch.set_num_threads(threads)
+    loaded = sentence_transformers.CrossEncoder(model, device="cpu")
+    return ranking(lambda query, documents: loaded.rank(query, documents, show_progress_bar=False), given_texts())
+
+
+def given_texts() -> list[str]:
+    return Path(sys.argv[5]).read_text(encoding="utf-8").splitlines()
 
 
 # ---------------------------------------------------------------- prompts to tokens
@@ -357,6 +393,8 @@ ENCODERS: dict[str, Callable[[str, int], Encode]] = {
 OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("pumice", "generate"): generate_pumice,
     ("llama.cpp", "generate"): generate_llama_cpp,
+    ("pumice", "rank"): rank_pumice,
+    ("sentence-transformers", "rank"): rank_sentence_transformers,
     ("pumice", "load"): load_pumice,
     ("llama.cpp", "load"): load_llama_cpp,
     ("plain-read", "read"): plain_read,
@@ -366,7 +404,7 @@ OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
 def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
     if work not in ("encode", "start"):
         return OTHERS[engine, work](model, threads)
-    texts = Path(sys.argv[5]).read_text(encoding="utf-8").splitlines()
+    texts = given_texts()
     if work == "encode":
         return encoding(ENCODERS[engine](model, threads), texts)
 

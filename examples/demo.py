@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import pkgutil
 import re
 import sys
@@ -15,9 +16,9 @@ import samples
 import pumice
 
 
-def docstrings(count: int) -> list[str]:
-    """Sentences from the docstrings of the Python that runs this: real English that every machine has."""
-    texts: dict[str, None] = {}
+def docstrings(count: int) -> dict[str, str]:
+    """Sentences from the docstrings of the Python that runs this, and what each describes: real English that every machine has."""
+    texts: dict[str, str] = {}
     skip = {"antigravity", "this", "idlelib", "test", "lib2to3", "turtledemo", "__main__"}
     names = sorted({module.name for module in pkgutil.iter_modules() if not module.name.startswith("_")} - skip)
     standard = [name for name in names if name in sys.stdlib_module_names]
@@ -32,17 +33,19 @@ def docstrings(count: int) -> list[str]:
             members = [(path, thing)]
             if inspect.isclass(thing):
                 members += [(f"{path}.{k}", v) for k, v in vars(thing).items()]
-            for _, member in members:
+            for place, member in members:
                 doc = getattr(member, "__doc__", None)
                 if not isinstance(doc, str):
                     continue
+                if doc is type(member).__doc__:  # a plain value: what is described is its type
+                    place = f"{type(member).__module__}.{type(member).__qualname__}"
                 for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])|\n\s*\n", doc):
                     sentence = " ".join(sentence.split())
                     if 20 <= len(sentence) <= 400:
-                        texts.setdefault(sentence)
+                        texts.setdefault(sentence, place)
         if len(texts) >= count:
             break
-    return list(texts)[:count]
+    return dict(itertools.islice(texts.items(), count))
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
 
     encoder = pumice.load(samples.minilm())
     print(encoder.summary())
-    texts = docstrings(10_000)
+    texts = list(docstrings(10_000))
     started = time.perf_counter()
     vectors = encoder.encode(texts, show_progress_bar=True)
     seconds = time.perf_counter() - started

@@ -1,6 +1,7 @@
 """Writes docs/families.md: every family, by kind of file and device, what was compared and the worst difference found in this run.
 
-    python tests/make_families_table.py        # minutes, most of them on software Vulkan
+    python tests/make_families_table.py             # minutes, most of them on software Vulkan
+    python tests/make_families_table.py encoders    # that table alone; the other stays as it is
 
 Needs the package, and a Vulkan device (lavapipe does). tests/python/test_families_table.py compares the page with the small models that
 run.
@@ -8,11 +9,15 @@ run.
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "python")]
@@ -22,6 +27,7 @@ import random_models  # noqa: E402
 from random_models import VARIANTS  # noqa: E402
 
 import pumice  # noqa: E402
+from pumice import _core  # noqa: E402
 
 PAGE = ROOT / "docs" / "families.md"
 HEAD = """# Families, as they were compared
@@ -34,6 +40,16 @@ describes: tests/reference_models.py), in float32. Made by `python tests/make_fa
   {device}, whole, and with all but the last layer on the CPU.
 
 | family | small model | folder | greedy | GGUF | Vulkan | split |
+|---|---|---|---|---|---|---|
+"""
+ENCODERS_TITLE = "\n## Encoders, and decoders that encode"
+ENCODERS_HEAD = """{title}
+- **folder**: the largest difference from transformers' of any number of the last hidden rows, a classifier's logits and a
+  projection, all texts in one ragged batch on the CPU; **default**: the smallest cosine of a text's vector as loaded by default with the
+  same vector in float32, cut to six digits.
+- **GGUF**, **Vulkan**, **split**: as above, of the same numbers.
+
+| family | small model | folder | default | GGUF | Vulkan | split |
 |---|---|---|---|---|---|---|
 """
 
@@ -65,16 +81,73 @@ def row(name: str, target: Path) -> str:
     return f"| {family} | {name} | {off(expected)} | {'same' if same else 'OTHER'} | {gguf} | {vulkan[0]} | {vulkan[1]} |\n"
 
 
-def main() -> None:
-    device = next(d.name for d in pumice.devices() if d.id == "vulkan:0")
-    page = HEAD.format(device=device)
+# ---------------------------------------------------------------- encoders
+Numbers = list[npt.NDArray[np.float32]]
+
+
+def numbers(path: Path, golden: dict[str, npt.NDArray[Any]], **options: Any) -> tuple[str, Numbers]:
+    """The family, and hidden rows with, where the golden has them, a classifier's logits or projected rows."""
+    model = _core.load(_core.open_file(str(path)), _core.LoadOptions(**{"device": "cpu", "compute": "float32", **options}))
+    texts = (golden["ids"], golden["offsets"], golden.get("types"))
+    found = [model.encode_tokens(*texts)]
+    if "logits" in golden:
+        found.append(model.classify(*texts))
+    if "embeddings" in golden:
+        found.append(np.empty(golden["embeddings"].shape, np.float32))
+        model.encode(*texts, found[-1], False, 0)
+    return model.info["architecture"], found
+
+
+def cosine(path: Path, golden: dict[str, npt.NDArray[Any]]) -> str:
+    """The smallest one of a text's vector by default with that in float32."""
+    vectors = []
+    for compute in ("auto", "float32"):
+        model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute=compute))
+        rows = np.empty((len(golden["offsets"]) - 1, model.info["vector_size"]), np.float32)
+        model.encode(golden["ids"], golden["offsets"], golden.get("types"), rows, True, 0)
+        vectors.append(rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True))
+    return f"{math.floor((vectors[0] * vectors[1]).sum(1).min() * 1e6) / 1e6:.6f}"
+
+
+def encoder_row(name: str, target: Path) -> str:
+    golden = random_models.golden(name)
+    expected = [golden[key] for key in ("hidden", "logits", "embeddings") if key in golden]
+    folder = random_models.make_folder(name, target)
+
+    def kept(found: Numbers) -> Numbers:
+        return [found[0][:, :: int(golden["stride"])], *found[1:]]
+
+    def off(found: Numbers) -> str:
+        return f"{max(np.abs(a - b).max() for a, b in zip(kept(found), expected, strict=True)):.0e}"
+
+    family, found = numbers(folder, golden)
+    gguf = ""
+    if VARIANTS[name].family in random_gguf.FORMS and name not in random_gguf.WITHOUT:
+        pairs = list(zip(numbers(random_gguf.make_gguf(name, target), golden)[1], found, strict=True))
+        same = all(np.array_equal(a, b) for a, b in pairs)
+        gguf = "same bits" if same else f"{max(np.abs(a - b).max() for a, b in pairs):.0e}"
+    vulkan = [off(numbers(folder, golden, device="vulkan:0", gpu_layers=layers)[1]) for layers in (-1, 1)]
+    return f"| {family} | {name} | {off(found)} | {cosine(folder, golden)} | {gguf} | {vulkan[0]} | {vulkan[1]} |\n"
+
+
+def table(kinds: tuple[str, ...], make: Callable[[str, Path], str]) -> str:
+    rows = ""
     for name, variant in VARIANTS.items():
-        if variant.kind == "decoder" and not variant.pending:
+        if variant.kind in kinds and not variant.pending:
             with tempfile.TemporaryDirectory() as target:
-                page += row(name, Path(target))
-            print(page.splitlines()[-1], flush=True)
-    PAGE.write_text(page)
+                rows += make(name, Path(target))
+            print(rows.splitlines()[-1], flush=True)
+    return rows
+
+
+def main(part: list[str]) -> None:
+    device = next(d.name for d in pumice.devices() if d.id == "vulkan:0")
+    if part == ["encoders"]:
+        decoders = PAGE.read_text().split(ENCODERS_TITLE)[0]
+    else:
+        decoders = HEAD.format(device=device) + table(("decoder",), row)
+    PAGE.write_text(decoders + ENCODERS_HEAD.format(title=ENCODERS_TITLE) + table(random_models.ENCODERS, encoder_row))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,7 +1,8 @@
 """Writes docs/mixes.md: every family that has a GGUF form, quantized by llama.cpp as people's files are, and how far each engine's next
-tokens are from those of the float32 weights.
+tokens, or an encoder's rows, are from those of the float32 weights.
 
     python tests/make_mix_table.py [small model ...]     # minutes; with names: their rows, on the terminal, and the page is left alone
+    python tests/make_mix_table.py encoders              # their table alone is written anew
 
 Needs the package and llama-cpp-python. tests/python/test_mixes.py holds the page to its limits, and runs every family on quantized tensors
 without llama.cpp.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import llama_cpp
@@ -23,9 +25,10 @@ sys.path[:0] = [str(ROOT / "tests" / "python")]
 
 import random_gguf  # noqa: E402
 import random_models  # noqa: E402
-from mixes import COLUMNS, ENTROPY, MIXES, RATIO, SAME, TEXTS, TOKENS, WIDE  # noqa: E402
+from mixes import COLUMNS, ENCODERS, ENCODERS_RATIO, ENCODERS_TITLE, ENTROPY, MIXES, RATIO, SAME, TEXTS, TOKENS, WIDE  # noqa: E402
 
 import pumice  # noqa: E402
+from pumice import _core  # noqa: E402
 
 PAGE = ROOT / "docs" / "mixes.md"
 HEAD = """# Quantized files, as they were compared
@@ -47,6 +50,16 @@ numbers of a cell are to be compared.
 - The limit of a cell (tests/python/test_mixes.py) is {ratio} times llama.cpp's number. Both round activations to 8 bits in blocks of
   32, but not the same ones at the head, in keys and in sums, so that either is ahead by chance: with three texts in place of {texts} rows
   of Q8_0 lay between 0.88 and 1.11.
+
+| family | small model | F32 | {mixes} |
+|---|---|---|{rule}|
+"""
+ENCODERS_HEAD = """
+{title}An encoder gives rows, and a cell says how far they point from those of the F32 weights in float32: 1 - cosine, the mean of the
+{tokens} rows of the same texts, behind the last norm and before any pooling; pumice's number and llama.cpp's. F32 is llama.cpp's
+float32 run beside pumice's; where it is above 1e-10 the family has GELU, which llama.cpp takes by tanh, and from a table of half floats.
+The limit is {ratio} times llama.cpp's number: in F16 pumice rounds weights to 13 bits and activations to 14 (docs/numerics.md) and
+llama.cpp activations to half floats, which comes to nearly the same; nomic-bert's ratio in F16 was 0.99 on 2,304 other positions.
 
 | family | small model | F32 | {mixes} |
 |---|---|---|{rule}|
@@ -147,23 +160,76 @@ def row(name: str, target: Path) -> str:
     return f"| {random_models.VARIANTS[name].family} | {name} | {apart:.0e} | {' | '.join(cells)} |\n"
 
 
-def page(rows: list[str]) -> str:
-    head = HEAD.format(
-        columns=COLUMNS, version=llama_cpp.__version__, texts=TEXTS, tokens=TEXTS * TOKENS, entropy=ENTROPY, ratio=RATIO,
-        mixes=" | ".join(MIXES),
-        rule="|".join(["---"] * len(MIXES)),
-    )  # fmt: skip
-    return head + "".join(rows)
+# ---------------------------------------------------------------- encoders
+def pumice_rows(path: Path, compute: str = "auto") -> npt.NDArray[np.float32]:
+    model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", threads=1, compute=compute))
+    return model.encode_tokens(np.concatenate(texts()), np.arange(TEXTS + 1) * TOKENS, None)
+
+
+def llama_cpp_rows(path: Path) -> npt.NDArray[np.float32]:
+    none = llama_cpp.LLAMA_POOLING_TYPE_NONE
+    size = {"n_ctx": TOKENS, "n_batch": TOKENS, "n_ubatch": TOKENS, "n_threads": 1, "n_threads_batch": 1}
+    model = llama_cpp.Llama(str(path), embedding=True, pooling_type=none, verbose=False, **size)
+    rows = []
+    for ids in texts():
+        batch = llama_cpp.llama_batch_init(TOKENS, 0, 1)
+        batch.n_tokens = TOKENS
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = int(token), i, 1, 0, 1
+        failed = llama_cpp.llama_encode(model.ctx, batch)
+        assert failed == 0, f"{path}: llama_encode() says {failed}"
+        width = model.n_embd()
+        rows += [np.ctypeslib.as_array(llama_cpp.llama_get_embeddings_ith(model.ctx, i), (width,)).copy() for i in range(TOKENS)]
+        llama_cpp.llama_batch_free(batch)
+    model.close()
+    return np.stack(rows)
+
+
+def angle(truth: npt.NDArray[np.float32], found: npt.NDArray[np.float32]) -> float:
+    """1 - cosine, the mean over the rows: half the squared distance of the unit rows, which has no cancellation."""
+    a, b = (rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True) for rows in (truth, found))
+    return float(((a - b) ** 2).sum(axis=1).mean() / 2)
+
+
+def encoder_row(name: str, target: Path) -> str:
+    keys, tensors = random_gguf.gguf_parts(name)
+    words = [f"[unused{i}]" for i in range(512)]
+    vocabulary = {"model": "bert", "tokens": words, "token_type_count": len(tensors.get("token_types.weight", [0]))}
+    path = random_gguf.write(target / "f32.gguf", keys | {f"tokenizer.ggml.{key}": value for key, value in vocabulary.items()}, tensors)
+    truth = pumice_rows(path, "float32")
+    apart = angle(truth, llama_cpp_rows(path))
+    assert apart <= SAME, f"{name}: llama.cpp's float32 rows are {apart:.1e} from ours, so that they say nothing of quantized ones"
+    cells = []
+    for mix in MIXES:
+        file = quantized(path, mix)
+        cells.append(f"{angle(truth, pumice_rows(file)):.2e} / {angle(truth, llama_cpp_rows(file)):.2e}")
+        file.unlink()
+    return f"| {random_models.VARIANTS[name].family} | {name} | {apart:.0e} | {' | '.join(cells)} |\n"
+
+
+TABLE = {"mixes": " | ".join(MIXES), "rule": "|".join(["---"] * len(MIXES)), "texts": TEXTS, "tokens": TEXTS * TOKENS}
+
+
+def made(names: list[str], make: Callable[[str, Path], str]) -> str:
+    rows = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as target:
+            rows.append(make(name, Path(target)))
+        print(rows[-1], end="", flush=True)
+    return "".join(rows)
 
 
 def main(names: list[str]) -> None:
-    rows = []
-    for name in names or WIDE:
-        with tempfile.TemporaryDirectory() as target:
-            rows.append(row(name, Path(target)))
-        print(rows[-1], end="", flush=True)
-    if not names:
-        PAGE.write_text(page(rows))
+    if names and names != ["encoders"]:
+        made([name for name in names if name in WIDE], row)
+        made([name for name in names if name in ENCODERS], encoder_row)
+        return
+    if names:
+        decoders = PAGE.read_text().split("\n" + ENCODERS_TITLE)[0]
+    else:
+        head = HEAD.format(columns=COLUMNS, version=llama_cpp.__version__, entropy=ENTROPY, ratio=RATIO, **TABLE)
+        decoders = head + made(WIDE, row)
+    PAGE.write_text(decoders + ENCODERS_HEAD.format(title=ENCODERS_TITLE, ratio=ENCODERS_RATIO, **TABLE) + made(ENCODERS, encoder_row))
 
 
 if __name__ == "__main__":

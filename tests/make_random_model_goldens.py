@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python")]
 
 import random_models  # noqa: E402
-from random_models import GOLDENS, VARIANTS, Variant  # noqa: E402
+from random_models import GOLDENS, MIXES, VARIANTS, Variant  # noqa: E402
 
 PROMPT = 20  # ids before the greedy text
 GREEDY = 64
@@ -36,6 +36,7 @@ AUTO = {
     "classifier": "AutoModelForSequenceClassification",
     "refused": "AutoModelForCausalLM",
     "mix": "AutoModelForCausalLM",
+    "encoder_mix": "AutoModel",
 }
 
 
@@ -240,7 +241,7 @@ def make(variant: Variant) -> None:
 
         write_config(variant, variant.settings)
         (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
-    if variant.kind in ("refused", "mix"):
+    if variant.kind in ("refused", *MIXES):
         print(f"{variant.name}: written, {f'to be refused for {variant.reason}' if variant.reason else 'to be quantized'}", flush=True)
         return
     with tempfile.TemporaryDirectory() as target:

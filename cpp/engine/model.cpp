@@ -28,11 +28,11 @@ PoolKind usual_pooling(const model::Description& d) {
   return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean;
 }
 
-model::Description describe(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  model::Description d = model::describe(std::move(file), options.quantize, options.compute, options.task);
+model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
+  model::Description d = model::describe(file, options.quantize, options.compute, options.task);
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
-  model::add_modules(d, pooling, options.modules);
+  model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
   if (!options.score_ids.empty()) model::add_score(d, options.score_ids);
   return d;
 }

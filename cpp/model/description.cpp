@@ -69,6 +69,7 @@ class Resolver {
       : file_(std::move(file)), quantize_(quantize), compute_(compute), adapters_(file_, task) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
+    d_.lacks = d_.config.lacks;
   }
 
   Description run() {
@@ -428,15 +429,18 @@ class Resolver {
     const bool transposed = found.name.transposed && !config().gguf;
     const std::size_t row_axis = transposed ? 1 : 0;
     const std::int64_t whole = whole_rows(found.name, role, layer, rows);
-    const bool fits = tensor.shape.size() == 2 && (rows == 0 || tensor.shape[row_axis] == whole) && tensor.shape[1 - row_axis] == cols;
+    // llama.cpp leaves out a first dimension of 1 when it quantizes a file: the one type of RoBERTa's tokens, the one label of a reranker.
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (config().gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
+    const bool fits = shape.size() == 2 && (rows == 0 || shape[row_axis] == whole) && shape[1 - row_axis] == cols;
     if (!fits) {
       const std::string number = rows == 0 ? "any" : std::to_string(whole);
       wrong_shape(tensor, transposed ? str("[", cols, ", ", number, "]") : str("[", number, ", ", cols, "]"));
     }
     Slice part = slice(found.name, role, layer);
-    if (rows == 0) rows = tensor.shape[0] - part.first;
+    if (rows == 0) rows = shape[0] - part.first;
     if (rows < 1) wrong_shape(tensor, str("at least ", part.first + 1, part.first == 0 ? " row" : " rows"));
-    if (tensor.shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
+    if (shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
     if (part.run == 0) part.run = part.stride = rows;
     const auto key = std::tuple(&tensor, part.first, part.run);
     if (const auto known = matrices_.find(key); known != matrices_.end()) return known->second;  // layers that share weights (ALBERT)
@@ -448,8 +452,8 @@ class Resolver {
     d_.weights.matrices.push_back(std::move(matrix));
     const auto id = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
     matrices_[key] = id;
-    if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(tensor.shape[0]);
-    if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(tensor.shape[0]);
+    if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(shape[0]);
+    if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
       quantize(id);
       d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
@@ -699,8 +703,8 @@ class Resolver {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
     if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
-      d_.notes.push_back(str("the classifier has no dense layer before it (", first_name(Role::head_dense, 0, "weight"),
-                             "): scores rank, but their scale is not the original model's"));
+      d_.lacks.push_back(str("the dense layer before the classifier (", first_name(Role::head_dense, 0, "weight"),
+                             "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }
     for (const Matrix& matrix : d_.weights.matrices)
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);

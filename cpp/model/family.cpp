@@ -8,7 +8,7 @@
 namespace pumice::model {
 
 namespace {
-#define PUMICE_FAMILY(name) &families_in_files::name,
+#define PUMICE_FAMILY(file, name) &families_in_files::file::name,
 constexpr const Family* kFamilies[] = {
 #include "model/families.def"
 };

@@ -74,9 +74,10 @@ struct Family {
   bool (*claims)(const Reader& read) = nullptr;
 };
 
-// Each is defined in its file.
+// Each is defined in its file, in a namespace of the file's name: several files may be compiled as one (CMakeLists.txt).
 namespace families_in_files {
-#define PUMICE_FAMILY(name) extern const Family name;
+#define PUMICE_FAMILY(file, name) \
+  namespace file { extern const Family name; }
 #include "model/families.def"
 #undef PUMICE_FAMILY
 }  // namespace families_in_files

@@ -38,8 +38,8 @@ class Adder {
     if (spec_.out < 1 || spec_.out > kMostColumns) wrong("out_features", str("is ", spec_.out, "; it must be 1 to ", kMostColumns));
     module.width = static_cast<std::int32_t>(spec_.out);
     module.activation = spec_.activation;
-    module.weight.matrix = matrix("linear.weight");
-    if (spec_.bias) module.weight.bias = vector("linear.bias", spec_.out);
+    module.weight.matrix = matrix(spec_.tensor + ".weight");
+    if (spec_.bias) module.weight.bias = vector(spec_.tensor + ".bias", spec_.out);
     module.residual = spec_.residual;
     if (spec_.residual && spec_.in != spec_.out) module.shortcut.matrix = matrix("residual.weight");
   }
@@ -51,14 +51,15 @@ class Adder {
     module.weight.bias = vector("norm.bias", spec_.in);
   }
 
-  void open() { file_ = files::ModelFile::open_weights(spec_.file); }
+  void open() { file_ = spec_.opened ? spec_.opened : files::ModelFile::open_weights(spec_.file); }
   void takes(std::int64_t size) const {
     if (size == width_) return;
-    wrong(spec_.kind == ModuleKind::dense ? "in_features" : "dimension",
-          str("is ", size, ", and what comes before this module gives ", width_));
+    const std::string before = str(", and what comes before this module gives ", width_);
+    if (spec_.opened) wrong(spec_.tensor + ".weight", str("has ", size, " columns", before));
+    wrong(spec_.kind == ModuleKind::dense ? "in_features" : "dimension", str("is ", size, before));
   }
 
-  const files::TensorInfo& find(const char* name, const std::vector<std::int64_t>& shape) const {
+  const files::TensorInfo& find(const std::string& name, const std::vector<std::int64_t>& shape) const {
     const files::TensorInfo* tensor = file_->find(name);
     if (!tensor) wrong(name, "is missing");
     file_->format(*tensor);  // throws where there is none
@@ -70,7 +71,7 @@ class Adder {
     };
     wrong(name, str("has shape ", text(tensor->shape), "; the module's configuration needs ", text(shape)));
   }
-  MatrixId matrix(const char* name) {
+  MatrixId matrix(const std::string& name) {
     const files::TensorInfo& tensor = find(name, {spec_.out, spec_.in});
     Matrix matrix{.name = str(spec_.file, ": ", name), .format = file_->format(tensor), .rows = spec_.out, .cols = spec_.in, .read = {}};
     matrix.read = [file = file_, &tensor, bytes = row_bytes(matrix.format, matrix.cols)](std::int64_t first, std::int64_t count,
@@ -81,7 +82,7 @@ class Adder {
     d_.weights.matrices.push_back(std::move(matrix));
     return static_cast<MatrixId>(d_.weights.matrices.size() - 1);
   }
-  VectorId vector(const char* name, std::int64_t length) {
+  VectorId vector(const std::string& name, std::int64_t length) {
     d_.parameters += static_cast<std::uint64_t>(length);
     return keep({.name = str(spec_.file, ": ", name), .values = file_->read_floats(find(name, {length}))});
   }
@@ -90,7 +91,7 @@ class Adder {
     return static_cast<VectorId>(d_.weights.vectors.size() - 1);
   }
 
-  [[noreturn]] void wrong(const char* field, const std::string& what) const {
+  [[noreturn]] void wrong(const std::string& field, const std::string& what) const {
     throw Error(ErrorKind::model_format, str(spec_.file, ": ", field, " ", what)).in_file(spec_.file).at_field(field);
   }
 
@@ -114,6 +115,16 @@ Activation activation_from_name(const std::string& name) {
     if (name == kActivations[i] && static_cast<Activation>(i) != Activation::xielu) return static_cast<Activation>(i);
   }
   fail(ErrorKind::invalid_argument, "activation \"", name, "\" is not known");
+}
+
+std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config) {
+  std::vector<ModuleSpec> specs;
+  for (const std::string& name : config.dense) {
+    std::vector<std::int64_t> shape = file->find(name + ".weight")->shape;
+    shape.resize(2);
+    specs.push_back({.file = file->path(), .opened = file, .tensor = name, .in = shape[1], .out = shape[0], .bias = false});
+  }
+  return specs;
 }
 
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ struct ModuleSpec {
   ModuleKind kind = ModuleKind::dense;
   bool on_tokens = false;       // before pooling, or in a model that does not pool
   std::string file;             // model.safetensors of its folder; normalize: none
+  std::shared_ptr<const files::ModelFile> opened = nullptr;  // that file, where it is open already
+  std::string tensor = "linear";                             // of a dense one: its matrix is TENSOR.weight
   std::int64_t in = 0, out = 0;  // dense: sizes of its rows; layer_norm: `in`
   bool bias = true, residual = false;  // of a dense one
   Activation activation = Activation::none;
@@ -23,6 +26,9 @@ struct ModuleSpec {
 
 ModuleKind module_from_name(const std::string& name);
 Activation activation_from_name(const std::string& name);
+
+// Those that a GGUF file itself has (Config::dense): Dense layers behind pooling, without bias or activation.
+std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
 // Adds to a description what it pools by (empty: what its file says, or mean) and its modules, in order.
 // Throws model_format for tensors that are missing or do not fit and for sizes that do not follow from one another; what open_weights()

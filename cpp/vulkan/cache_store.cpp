@@ -14,15 +14,13 @@
 namespace pumice::vulkan {
 namespace {
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 std::uint64_t slab_bytes(std::span<const std::uint64_t> half_pages, std::int64_t pages) {
   std::uint64_t bytes = 0;
   for (const std::uint64_t half : half_pages) bytes += 2 * aligned(half * static_cast<std::uint64_t>(pages));
   return bytes;
 }
 
-std::uint64_t next_id() {
+std::uint64_t next_cache_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
@@ -45,7 +43,7 @@ std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format)
 }
 
 GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format)
-    : device_(std::move(device)), shapes_(shapes.begin(), shapes.end()), format_(format), id_(next_id()) {
+    : device_(std::move(device)), shapes_(shapes.begin(), shapes.end()), format_(format), id_(next_cache_id()) {
   std::uint64_t largest = 1;
   for (const CacheShape& shape : shapes_) {
     half_page_bytes_.push_back(kv_half_page_bytes(shape, format));

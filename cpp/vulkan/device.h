@@ -27,6 +27,9 @@ struct Limits {
   std::uint64_t submit_ms = 10;          // of estimated work in one submission
 };
 
+// Ranges of a buffer begin at multiples of Limits::alignment.
+constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
 // Lowers `limits` as such a text says. Throws invalid_argument naming what it does not understand.
 void lower_limits(Limits& limits, std::string_view text);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kMostRecordings = 12;  // of a workspace: body and head, for some batch sizes
 
-std::uint64_t next_id() {
+std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
@@ -74,7 +74,7 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, st
       weights_(std::move(weights)),
       shapes_(weights_->shapes()),
       plan_(make_plan(std::move(program), shapes_, variants, device_->physical())),
-      id_(next_id()) {
+      id_(next_executable_id()) {
   if (plan_.widest_norm > 0) {
     const auto width = static_cast<std::size_t>(plan_.widest_norm);
     ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");

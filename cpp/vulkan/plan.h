@@ -62,9 +62,6 @@ struct Counts {
   std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
 };
 
-// Ranges of the scratch buffer begin at such multiples.
-constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 // Where things lie in the scratch buffer of a run; bytes.
 struct Areas {
   std::vector<std::uint64_t> slots;

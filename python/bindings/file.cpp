@@ -32,11 +32,6 @@ py::bytes read(const ModelFile& file, const std::string& name) {
   return result;
 }
 
-template <class T>
-py::array_t<T> to_array(const std::vector<T>& values) {
-  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
-}
-
 struct ToPython {
   py::object operator()(std::monostate) const { return py::none(); }
   py::object operator()(bool value) const { return py::bool_(value); }
@@ -50,7 +45,9 @@ struct ToPython {
     return out;
   }
   template <class T>
-  py::object operator()(const std::vector<T>& values) const { return to_array(values); }
+  py::object operator()(const std::vector<T>& values) const {
+    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+  }
   py::object operator()(const files::StringList& values) const {
     py::list out(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) out[i] = to_str(values[i]);

@@ -22,6 +22,7 @@ from .errors import (
     FallbackWarning,
     ForkedDeviceError,
     GrammarError,
+    IncompleteModelWarning,
     ModelFormatError,
     NumericError,
     OutOfDeviceMemoryError,
@@ -33,12 +34,14 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .chat import ChatResult
     from .diagnostics import Report, doctor
     from .encoding import Prediction, RankHit
-    from .generation import ChatResult, Chunk, Generation, SamplingParams, Stream
+    from .generation import Chunk, Generation, SamplingParams, Stream
     from .hardware import DeviceInfo, DeviceList, devices
     from .model import Model, load
     from .placement import Plan, plan
+    from .response_parser import ToolCall
     from .vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
 
 _core.set_error_types(errors.BY_KIND)
@@ -48,7 +51,8 @@ _HOME = {  # where each lazy name lives (no module is named like a function: imp
     "load": "model",
     "Model": "model",
     "Generation": "generation",
-    "ChatResult": "generation",
+    "ChatResult": "chat",
+    "ToolCall": "response_parser",
     "Chunk": "generation",
     "Stream": "generation",
     "SamplingParams": "generation",
@@ -82,6 +86,7 @@ __all__ = [
     "ForkedDeviceError",
     "Generation",
     "GrammarError",
+    "IncompleteModelWarning",
     "Model",
     "ModelFormatError",
     "NumericError",
@@ -95,6 +100,7 @@ __all__ = [
     "SearchResult",
     "Stream",
     "TokenizerError",
+    "ToolCall",
     "TruncationWarning",
     "UnsupportedModelError",
     "UnsupportedTaskError",

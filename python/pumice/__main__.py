@@ -229,7 +229,11 @@ def run_chat(arguments: argparse.Namespace) -> int:
             messages.append({"role": "user", "content": line.rstrip("\r\n")})
             stream = model.chat(messages, stream=True, **_sampling(arguments))
             try:
+                kind = None
                 for chunk in stream:
+                    if chunk.text and kind not in (None, chunk.kind):
+                        say("\n")
+                    kind = chunk.kind if chunk.text else kind
                     say(chunk, end="")
             except KeyboardInterrupt:  # ends the answer, not the conversation
                 if not talks:
@@ -275,6 +279,7 @@ def main(argv: list[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", pumice.TruncationWarning)
             warnings.simplefilter("always", pumice.FallbackWarning)
+            warnings.simplefilter("always", pumice.IncompleteModelWarning)
             warnings.showwarning = _show_warning  # type: ignore[assignment]
             return int(arguments.run(arguments))
     except KeyboardInterrupt:

@@ -79,11 +79,16 @@ class ChatTemplate:
         self._tool_use = tool_use
         self._template = compile_template(source)
 
+    @property
+    def text(self) -> str:
+        """All that the model's templates say."""
+        return self.source + (self._tool_use or "")
+
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
         """The prompt for a chat. kwargs are further variables of the template, such as tools or enable_thinking."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.render(messages, add_generation_prompt, **kwargs)
-        return run_template(self._template, self._variables(messages, add_generation_prompt, kwargs), datetime.now())
+        return self._run(self._variables(messages, add_generation_prompt, kwargs), datetime.now())[0]
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
@@ -96,7 +101,7 @@ class ChatTemplate:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         now = datetime.now()
         variables = self._variables(messages, add_generation_prompt, kwargs)
-        text = run_template(self._template, variables, now)
+        text, variables = self._run(variables, now)
         self._check_left_out(variables, text, now)
         given = {name: variables[name] for name in _GIVEN}
         said = [_without_roles(variables["messages"]), given["tools"], given["documents"]]
@@ -115,6 +120,20 @@ class ChatTemplate:
             "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
             "prompt are its own. Take them out of the messages, or pass parse_special=True: they then mean what they mean to the model"
         )
+
+    def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
+        """What the template writes, and of which variables: some (DeepSeek's, Functionary's) take a call's arguments as JSON text alone."""
+        try:
+            return run_template(self._template, variables, now), variables
+        except ChatTemplateError:
+            spelt = {**variables, "messages": _spell_arguments(variables["messages"])}
+            if spelt["messages"] == variables["messages"]:
+                raise
+            try:
+                return run_template(self._template, spelt, now), spelt
+            except ChatTemplateError:
+                pass
+            raise
 
     @cached_property
     def _with_tools(self) -> ChatTemplate:
@@ -190,6 +209,23 @@ def _parse_arguments(calls: Any) -> None:
             continue
         if isinstance(value, dict):
             function["arguments"] = _plain(value, "the arguments of a tool call")
+
+
+def _spell_arguments(messages: list[Any]) -> list[Any]:
+    """Messages whose calls have their arguments as JSON text."""
+
+    def of(call: Any) -> Any:
+        inner = call.get("function") if isinstance(call, dict) else None
+        function = inner if isinstance(inner, dict) else call
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+            return call
+        spelt = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+        return {**call, "function": spelt} if function is inner else spelt
+
+    return [
+        {**message, "tool_calls": [of(call) for call in message["tool_calls"]]} if isinstance(message.get("tool_calls"), list) else message
+        for message in messages
+    ]
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:

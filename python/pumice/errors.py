@@ -96,6 +96,11 @@ class FallbackWarning(UserWarning):
     """Something else was done than what was asked: says what was asked, what was done and why."""
 
 
+class IncompleteModelWarning(UserWarning):
+    """The file lacks a part of the model (a dense layer, an end token), so that vectors or scores are not the original's: says which, and
+    what to load in its place."""
+
+
 # Kinds of the engine's errors (ErrorKind in cpp/core/error.h) as Python classes.
 BY_KIND: dict[str, type[BaseException]] = {
     "base": PumiceError,

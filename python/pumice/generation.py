@@ -6,7 +6,6 @@ import html
 import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +20,7 @@ from .arguments import integer, listed, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
+from .response_parser import Kind, ToolCall
 from .side_files import read_object
 
 if TYPE_CHECKING:
@@ -333,34 +333,12 @@ class Generation:
         return f'<div style="white-space:pre-wrap">{body}</div><div style="color:#777;font-size:smaller">{facts}</div>'
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class ChatResult(Generation):
-    """A Generation that answers a conversation. `prompt` is the text that the chat template made of it."""
-
-    prompt: str = ""
-
-    @property
-    def message(self) -> dict[str, str]:
-        """The answer as a message, to append to the conversation."""
-        return {"role": "assistant", "content": self.text}
-
-    def to_openai(self) -> dict[str, Any]:
-        """The shape of an OpenAI chat completion."""
-        reason = {"eos": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
-        used = {"prompt_tokens": self.prompt_tokens, "completion_tokens": len(self.ids)}
-        return {
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "choices": [{"index": 0, "message": self.message, "finish_reason": reason}],
-            "usage": {**used, "total_tokens": sum(used.values())},
-        }
-
-
 @dataclass(frozen=True, eq=False)
 class Chunk:
     """News of a stream: text that is final, and the tokens it came with. str() of it is the text.
 
-    index: which sequence (prompt * n + sample). finish_reason: set in a sequence's last chunk. Arrays as in Generation."""
+    index: which sequence (prompt * n + sample). finish_reason: set in a sequence's last chunk. Arrays as in Generation.
+    kind: of a chat's text: what the model says, thinks, or writes to call a tool. calls: the tool calls that are complete with it."""
 
     text: str
     ids: Int32
@@ -369,6 +347,8 @@ class Chunk:
     logprobs: Float32 | None
     top_ids: Int32 | None
     top_logprobs: Float32 | None
+    kind: Kind = "content"
+    calls: tuple[ToolCall, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -457,6 +437,11 @@ class Continuation:
         self._sent_text, self._sent_ids = end, last
         return chunk
 
+    def chunks(self, index: int) -> list[Chunk]:
+        """take() as chunks of one kind each."""
+        chunk = self.take(index)
+        return [] if chunk is None else [chunk]
+
     def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
         """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of all tokens or some; None for what was not asked."""
         rows = slice(None) if rows is None else rows
@@ -473,13 +458,20 @@ class Continuation:
 
 # ---------------------------------------------------------------- one call
 Finish = Callable[[list[Generation]], Any]
+Begin = Callable[["Tokenizer", SamplingParams], Continuation]
 
 
 class Run:
     """One call of the engine's generator over one or more prompts. Nothing is held between two advance() calls."""
 
     def __init__(
-        self, engine: _core.Model, tokenizer: Tokenizer, prompts: Sequence[Int32], params: SamplingParams, eos_ids: Sequence[int]
+        self,
+        engine: _core.Model,
+        tokenizer: Tokenizer,
+        prompts: Sequence[Int32],
+        params: SamplingParams,
+        eos_ids: Sequence[int],
+        begin: Begin = Continuation,
     ) -> None:
         values = asdict(params)
         for name in ("stop", "stop_ids"):
@@ -492,7 +484,7 @@ class Run:
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
         self.params = replace(params, seed=int(self._generator.seed))
-        self.sequences = [Continuation(tokenizer, params) for _ in range(len(prompts) * params.n)]
+        self.sequences = [begin(tokenizer, params) for _ in range(len(prompts) * params.n)]
 
     @property
     def done(self) -> bool:
@@ -624,7 +616,7 @@ class Stream(Iterator[Chunk]):
                 if isinstance(error, KeyboardInterrupt):
                     error.partial = self.result  # type: ignore[attr-defined]
                 raise
-            self._ready.extend(chunk for i in changed or range(len(self._run.sequences)) if (chunk := self._run.sequences[i].take(i)))
+            self._ready.extend(chunk for i in changed or range(len(self._run.sequences)) for chunk in self._run.sequences[i].chunks(i))
         if not self._ready:
             raise StopIteration
         return self._ready.popleft()

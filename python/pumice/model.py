@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding, vectors
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, plain, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, shown, shown_path, unknown_keyword, warn
+from .chat import Chats, check_question, check_response_template
 from .display import count, formats, html_lines, size
 from .errors import (
     ChatTemplateError,
@@ -27,11 +28,13 @@ from .errors import (
     DeviceLostError,
     FallbackWarning,
     ForkedDeviceError,
+    IncompleteModelWarning,
     UnsupportedTaskError,
 )
 from .generation import (
     SAMPLING_DEFAULTS,
-    ChatResult,
+    Begin,
+    Continuation,
     Generation,
     Ids,
     Prompt,
@@ -55,7 +58,6 @@ if TYPE_CHECKING:
     import tokenizers
     from typing_extensions import Unpack
 
-    from .chat_templates import ChatTemplate
     from .tokenizers import Tokenizer
 
 logger = logging.getLogger("pumice")
@@ -80,6 +82,7 @@ class LoadKeywords(TypedDict, total=False):
     threads: int | None
     tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
     chat_template: str | os.PathLike[str] | None
+    response_template: Mapping[str, Any] | str | os.PathLike[str] | Literal[False] | None
     pooling: str | Sequence[str] | None
     task: str | None
     prompts: Mapping[str, str] | None
@@ -100,7 +103,6 @@ _TASK_NEEDS = {
 }
 _TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()"}
 _MOST_ATTENTION = 4096  # tokens
-_RESERVED = ("self", "messages", "add_generation_prompt")  # of chat templates; ChatTemplate knows more
 
 
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,6 +126,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     if o["task"] is not None:
         o["task"] = encoding.check_text(o["task"], "task")
     o["pooling"] = check_pooling(o["pooling"])
+    o["response_template"] = check_response_template(o["response_template"])
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
@@ -193,6 +196,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
     tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
     chat_template: Jinja text or a file with it, in place of the model's own.
+    response_template: how answers of chat() are taken apart into content, reasoning and tool calls: a dict in transformers' form, or a JSON
+        file with one, in place of the model's own and of what its chat template shows; False: not at all.
     pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean", or several, whose vectors stand side by side; None: what
         the files say. A decoder that gets one encodes too.
     task: whose adapters are merged into the weights, for models that have them (jina v3: "retrieval.query", ...; "none": no task's). The
@@ -265,8 +270,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     try:
         tokenizer = tokenizer_task.result()
         model = Model(path, file, engine, tokenizer, config, settings, checked)
-        if checked["chat_template"] is not None:
-            model._chat_template()  # a template that was asked for fails here, not at the first chat
+        model._chats.check_given()  # templates that were asked for fail here, not at the first chat
     except BaseException:
         engine.close()
         raise
@@ -274,7 +278,23 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     logger.info("%s", model._log_line())
     if fallback := lost or engine.placement().get("fallback"):
         warn(FallbackWarning, str(fallback))
+    for part in model._lacks:
+        warn(IncompleteModelWarning, f"{shown_path(path.name)} lacks {part}")
     return model
+
+
+_POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
+
+
+def missing_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
+    """What the model has and its file does not, so that its vectors or scores are not the original's."""
+    missing = [str(part) for part in engine.placement().get("lacks") or ()]
+    if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
+        missing.append(
+            "an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for embedders of "
+            "this kind is an end token. Pass tokenizer= with the folder of the original"
+        )
+    return missing
 
 
 def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
@@ -377,9 +397,9 @@ class Model:
     ) -> None:
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._settings = settings
+        self._lacks = missing_parts(file, engine, tokenizer)
         self._closed = False
-        self._template: ChatTemplate | None = None
-        self._template_lock = threading.Lock()
+        self._chats = Chats(file, tokenizer, int(engine.info["vocab_size"]), options["chat_template"], options["response_template"])
         self.path = path
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         named = (file.get("sentence_transformers.activation_fn"), file.get("sbert_ce_default_activation_function"), config.activation)
@@ -410,7 +430,7 @@ class Model:
         prompt = self._config.prompts.get(self._config.default_prompt or "", "")
         messages = [{"role": "system", "content": prompt}] if prompt else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        return self._rendered(self._chat_template(), messages, {}, parse_special=False)[1][0]
+        return self._chats.rendered(messages, {}, parse_special=False)[1]
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
         self._routes, self._default_route = routes, default
@@ -639,14 +659,16 @@ class Model:
     def _params(self, sampling: Mapping[str, Any]) -> Any:
         return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
 
-    def _start(self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool) -> Any:
+    def _start(
+        self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool, begin: Begin = Continuation
+    ) -> Any:
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
         ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
         eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
-        run = Run(self._core, self._tokenizer, ids, params, eos_ids)
+        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin)
         return Stream(run, finish) if stream else run_to_end(run, finish)
 
     # ------------------------------------------------------------ chat
@@ -658,7 +680,9 @@ class Model:
         *,
         stream: bool = False,
         response_format: None = None,
-        tools: None = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
         dry_run: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         parse_special: bool = False,
@@ -668,15 +692,17 @@ class Model:
 
         messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
             of them; there is no guessed template: ChatTemplateError says what to do without one.
+        tools: functions that the model may call: Python functions (schema from signature and docstring) or dicts of OpenAI's shape. What it
+            calls is in .tool_calls; nothing is run here. tool_choice: "auto", or "none" (the model is not told of them).
         dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables for the template, such as tools, documents or enable_thinking.
+        template_kwargs: further variables for the template, such as documents or enable_thinking.
         parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
         max_tokens: another name of max_new_tokens.
-        Everything else as in generate(). response_format and tools are not there yet.
+        Everything else as in generate(). response_format is not there yet, and neither is enforcing calls: tool_choice="required" or a
+        name, and parallel_tool_calls=False, raise GrammarError.
         """
-        for name, value in (("response_format", response_format), ("tools", tools)):
-            if value is not None:
-                raise TypeError(f"{name} is not yet supported: this version generates free text only")
+        if response_format is not None:
+            raise TypeError("response_format is not yet supported: this version generates free text only")
         options: dict[str, Any] = dict(sampling)
         if (max_tokens := options.pop("max_tokens", None)) is not None:
             if "max_new_tokens" in options:
@@ -686,49 +712,23 @@ class Model:
         if flag("dry_run", dry_run) and flag("stream", stream):
             raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
         stream = flag("stream", stream)
-        conversation = check_messages(messages)
-        variables = check_template_kwargs(template_kwargs)
+        question = check_question(messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special)
         params = self._params(options)
-        template = self._chat_template()
-        parse_special = flag("parse_special", parse_special)
-        text, ids = interruptible(lambda: self._rendered(template, conversation, variables, parse_special))
+        asked = interruptible(lambda: self._chats.asked(question))
+        if dry_run:
+            known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
+            return asked.nothing(device=str(self.info.get("device", "")), **known)
+        answers: list[Continuation] = []
+
+        def begin(tokenizer: Tokenizer, params: Any) -> Continuation:
+            answers.append(asked.continuation(tokenizer, params))
+            return answers[-1]
 
         def finish(found: list[Generation]) -> Any:
-            results = [ChatResult(**vars(g), prompt=text) for g in found]
+            results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
             return results[0] if params.n == 1 else results
 
-        if dry_run:
-            nothing = np.empty(0, np.int32)
-            known = {"prompt_tokens": len(ids[0]), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
-            empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
-            return ChatResult(text="", ids=nothing, timings={}, device=str(self.info.get("device", "")), prompt=text, **known, **empty)
-        return self._start(ids, params, finish, stream)
-
-    def _rendered(
-        self, template: ChatTemplate, conversation: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool
-    ) -> tuple[str, list[Int32]]:
-        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
-        control = None if parse_special else self._tokenizer.control
-        prompt = template.prompt(conversation, control, add_generation_prompt=True, **variables)
-        if not prompt.text:
-            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
-        ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
-        return prompt.text, [prompt_ids(ids, self._tokenizer, self.info["vocab_size"], name="the rendered conversation")]
-
-    def _chat_template(self) -> ChatTemplate:
-        with self._template_lock:
-            if self._template is None:
-                from .chat_templates import find_template
-
-                self._template = find_template(self._file, self._options["chat_template"])
-            template = self._template
-            if template is None:
-                raise ChatTemplateError(
-                    f"{shown_path(self.path.name)} has no chat template, and a guessed one would silently give bad answers. "
-                    f"Pass chat_template= "
-                    f"(Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
-                )
-            return template
+        return self._start([asked.ids], params, finish, stream, begin)
 
     # ------------------------------------------------------------ arrays
     @checked_keywords()
@@ -895,11 +895,11 @@ class Model:
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
         used = self._core.memory()
         footer = ["memory: " + ", ".join(f"{name.replace('_', ' ')} {size(value)}" for name, value in used.items())]
-        return Plan(self._core.placement(), header=header, footer=footer)
+        return Plan({**self._core.placement(), "lacks": self._lacks}, header=header, footer=footer)
 
     def _has_template(self) -> bool:
         try:
-            self._chat_template()
+            self._chats.template()
         except ChatTemplateError:
             return False
         return True
@@ -950,62 +950,3 @@ def _labels(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[
 def _has_types(file: _core.ModelFile) -> bool:
     """Whether the file has vectors of two or more token types (token_types in GGUF)."""
     return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)
-
-
-def check_template_kwargs(given: Any) -> dict[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"template_kwargs must be a dict from the name of a variable to its value, not {type(given).__name__} {shown(given)}"
-        )
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"template_kwargs has the key {shown(name)}; names of variables are strings")
-        if name in _RESERVED:
-            raise TypeError(f"template_kwargs cannot set {name!r}: chat() sets it itself")
-    return dict(given)
-
-
-def check_content(content: Any, where: str) -> Any:
-    """A message's text. OpenAI's list of parts is joined by line feeds where all are text."""
-    if isinstance(content, str):
-        return encoding.check_text(content, where)
-    if not isinstance(content, (list, tuple)):
-        raise TypeError(f"{where} is {'None' if content is None else type(content).__name__ + ' ' + shown(content)}; it must be a string")
-    texts = []
-    for i, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else part
-            raise ValueError(
-                f'{where}, part {i}, is {shown(kind)}: this version reads text only, as a string or as {{"type": "text", "text": "..."}}'
-            )
-        texts.append(encoding.check_text(part["text"], f"the text of part {i} of {where}"))
-    return "\n".join(texts)
-
-
-def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """A conversation as a list of plain dicts; one string is one user message."""
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
-        raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
-    messages = listed(messages)
-    if not messages:
-        raise ValueError("messages is empty; a conversation has at least one message")
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise TypeError(f"message {i} is a {type(message).__name__}, not a dict with role and content")
-        if not isinstance(message.get("role"), str):
-            if "role" in message:
-                raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')
-            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {shown(list(message))}')
-        encoding.check_text(message["role"], f"the role of message {i}")
-        if "content" not in message:
-            raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
-    checked = []
-    for i, message in enumerate(messages):
-        calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
-        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
-        checked.append({**message, "role": plain(message["role"]), "content": content})
-    return checked

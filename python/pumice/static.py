@@ -192,6 +192,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
         "scratch": 0,
         "memory_free": device["memory_free"],
         "notes": [],
+        "lacks": [],
     }
 
 

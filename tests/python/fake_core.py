@@ -59,6 +59,8 @@ class Tokenizer:
     vocab_size = VOCAB
     around = (("<bos>",), ())
     control = None
+    added: dict[int, Any] = {}
+    special_ids: frozenset[int] = frozenset()
 
     def __init__(self, file: ModelFile) -> None:
         self.ends = "encode" in file.tasks
@@ -91,12 +93,19 @@ class Tokenizer:
 
 
 class ChatTemplate:
+    """Writes messages and variables as they are; but for "deaf" in its text, which leaves tools out."""
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+
     def prompt(self, messages: list[dict[str, Any]], control: Any, **more: Any) -> Any:
         text = self.render(messages, **more)
         return types.SimpleNamespace(text=text, parts=((text, True),))
 
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **more: Any) -> str:
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
+        if "deaf" in self.text:
+            more.pop("tools", None)
         return text + "".join(f"[{k}={v}]" for k, v in more.items()) + ("<assistant>" if add_generation_prompt else "")
 
 
@@ -388,7 +397,8 @@ def make_templates() -> types.ModuleType:
     module = types.ModuleType("pumice.chat_templates")
 
     def find_template(file: ModelFile, override: Any) -> ChatTemplate | None:
-        return ChatTemplate() if override or file.get("tokenizer.chat_template") else None
+        text = override or file.get("tokenizer.chat_template")
+        return ChatTemplate(text) if text else None
 
     module.__dict__.update(find_template=find_template, ChatTemplate=ChatTemplate)
     return module

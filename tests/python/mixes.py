@@ -12,4 +12,7 @@ TEXTS, TOKENS = 24, 64  # three texts moved a row's ratio by 0.02 to 0.06 either
 ENTROPY = 3.0  # nats
 SAME = 1e-5  # nats between two float32 runs that compute the same
 RATIO = 1.02  # of llama.cpp's divergence, at most
+ENCODERS_RATIO = 1.05  # in F16, where both round alike, nomic-bert's moved by 0.06 either way from three texts to three others
 WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in FORMS]
+ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in FORMS]
+ENCODERS_TITLE = "## Encoders\n"  # of their table, on the same page

@@ -659,10 +659,11 @@ def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
     return found
 
 
-def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer."""
+def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. names: of more tensors."""
     config = json.loads((random_models.GOLDENS / f"{name}.config.json").read_text())
     form = FORMS[random_models.VARIANTS[name].family]
+    form = dataclasses.replace(form, names={**form.names, **(names or {})})
     tensors = random_models.tensors(name)
     both_ways = random_models.VARIANTS[name].bidirectional
     architecture = "llama-embed" if config["model_type"] == "llama_bidirec" else form.architecture

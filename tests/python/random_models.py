@@ -27,7 +27,8 @@ class Variant:
     config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of that class; without one: config.json itself
     # decoder, encoder, classifier, projection; refused: a folder that must not load; mix: a decoder whose matrices have whole blocks of
-    # 256 columns, so that every format applies: what its quantized files give is in docs/mixes.md, and it has no golden of its own
+    # 256 columns, so that every format applies: what its quantized files give is in docs/mixes.md, and it has no golden of its own;
+    # encoder_mix: such an encoder
     kind: str = "decoder"
     auto: str = ""  # class of transformers where it is not the one that `kind` implies
     reason: str = ""  # refused: what the error must name
@@ -62,6 +63,7 @@ def read_variants() -> dict[str, Variant]:
 
 
 ENCODERS = ("encoder", "classifier", "projection")  # kinds
+MIXES = ("mix", "encoder_mix")  # without goldens
 VARIANTS = read_variants()
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (v.config, v.settings) for name, v in VARIANTS.items()}
 

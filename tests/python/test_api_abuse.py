@@ -298,7 +298,7 @@ def test_a_dry_run_has_no_stream(model: Any) -> None:
 
 
 def test_a_template_that_renders_nothing(model: Any, pumice: Any) -> None:
-    model._chat_template().render = lambda *a, **k: ""
+    model._chats.template().render = lambda *a, **k: ""
     with pytest.raises(pumice.ChatTemplateError, match="renders nothing"):
         model.chat("Hi")
 

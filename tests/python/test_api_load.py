@@ -96,7 +96,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         ({"prompts": {"query": 3}}, TypeError, r"prompts\['query'\] is a int"),
         ({"progress": 7}, TypeError, "progress must be"),
         ({"n_gpu_layers": 3}, TypeError, r"load\(\) has no argument 'n_gpu_layers'; here it is gpu_layers"),
-        ({"quantize": "q8_0"}, TypeError, "did you mean 'quantize'"),
+        ({"quantise": "q8_0"}, TypeError, "did you mean 'quantize'"),
     ],
 )
 def test_wrong_options(pumice: Any, tmp_path: Path, bad: dict[str, Any], kind: type[Exception], match: str) -> None:

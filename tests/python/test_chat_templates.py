@@ -97,6 +97,17 @@ def test_arguments_of_tool_calls_are_parsed() -> None:
     assert given == calls('{"a": 1}')  # the caller's messages are not touched
 
 
+def test_templates_that_want_arguments_as_text() -> None:
+    """DeepSeek V3.1's and Functionary's add them to a text; transformers gives them what the caller gave."""
+    source = "{% for c in messages[0].tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}"
+    for arguments in ({"a": "\u00e9"}, '{"a": "\u00e9"}'):
+        messages = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]
+        assert render(source, messages) == 'f{"a": "\u00e9"}'
+        assert ChatTemplate(source).prompt(messages, None).text == 'f{"a": "\u00e9"}'
+    with pytest.raises(ChatTemplateError, match="refuses these messages"):
+        render("{{ raise_exception('no') }}", messages)
+
+
 def test_from_json() -> None:
     assert render("{{ ('{\"a\": [1, 2]}' | from_json).a[1] }}") == "2"
     with pytest.raises(ChatTemplateError, match="JSONDecodeError"):

@@ -233,7 +233,14 @@ def edit(folder: Path, file: str, **values: Any) -> None:
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
 
 
-BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
+def modules(folder: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    path = folder / "modules.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception] | tuple[type[Exception], ...], str]] = [
     ("dense", lambda f: edit(f, "2_Dense/config.json", in_features=31), pumice.ModelFormatError, "2_Dense.*in_features is 31.* gives 32"),
     ("dense", lambda f: edit(f, "2_Dense/config.json", out_features=47), pumice.ModelFormatError, r"has shape \[48, 32\].*\[47, 32\]"),
     ("dense", lambda f: edit(f, "2_Dense/config.json", out_features="48"), pumice.ModelFormatError, "out_features is '48', not int"),
@@ -249,6 +256,36 @@ BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception], str]] = [
     ("dense", lambda f: (f / "2_Dense/model.safetensors").rename(f / "2_Dense/pytorch_model.bin"), pumice.ModelFormatError, "pickle"),
     ("dense", lambda f: (f / "2_Dense/model.safetensors").unlink(), pumice.ModelFormatError, "2_Dense/model.safetensors is not there"),
     ("dense", lambda f: (f / "2_Dense/model.safetensors").write_bytes(b"\0" * 9), pumice.ModelFormatError, "2_Dense/model.safetensors"),
+    ("dense", lambda f: (f / "modules.json").write_text("[{"), pumice.ModelFormatError, "modules.json"),
+    ("dense", lambda f: (f / "modules.json").write_text("{}"), pumice.ModelFormatError, "modules.json is not a list of modules"),
+    ("dense", lambda f: (f / "modules.json").write_text("[]"), pumice.ModelFormatError, "modules.json names no modules"),
+    ("dense", lambda f: (f / "modules.json").write_text('[{"idx": 0}]'), pumice.ModelFormatError, 'modules.json.*with a "type"'),
+    ("dense", lambda f: modules(f, lambda m: m[0].update(type=7)), pumice.ModelFormatError, 'modules.json.*with a "type"'),
+    ("dense", lambda f: modules(f, lambda m: m[0].update(path="../secret")), pumice.ModelFormatError, "not the name of a folder beside it"),
+    ("dense", lambda f: modules(f, lambda m: m[0].update(path=3)), pumice.ModelFormatError, "modules.json: 3 is not the name of a folder"),
+    ("dense", lambda f: modules(f, lambda m: m[0].update(type="a.b.WordWeights")), pumice.UnsupportedModelError, "'WordWeights'.*runs T"),
+    ("dense", lambda f: modules(f, lambda m: m[2].update(type="a.b.CNN")), pumice.UnsupportedModelError, "'?CNN"),
+    ("dense", lambda f: (f / "1_Pooling/config.json").unlink(), pumice.ModelFormatError, "1_Pooling.*config.json is missing"),
+    ("dense", lambda f: (f / "1_Pooling/config.json").write_text("[]"), pumice.ModelFormatError, "1_Pooling.*config.json"),
+    ("dense", lambda f: (f / "2_Dense/config.json").write_text('{"in_features"'), pumice.ModelFormatError, "2_Dense.*config.json"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", bias="yes"), pumice.ModelFormatError, "bias is 'yes', not bool"),
+    ("dense", lambda f: edit(f, "2_Dense/config.json", in_features=0), pumice.ModelFormatError, "in_features is 0; it must be 1 to"),
+    ("dense", lambda f: (f / "tokenizer.json").unlink(), pumice.TokenizerError, "tokenizer"),
+    ("dense", lambda f: (f / "tokenizer.json").write_text("{"), pumice.TokenizerError, "tokenizer.json"),
+    ("dense", lambda f: (f / "tokenizer.json").write_text('{"model": {"type": "Mystery"}}'), pumice.TokenizerError, "tokenizer.json"),
+    ("dense", lambda f: edit(f, "tokenizer.json", added_tokens=7), pumice.TokenizerError, "tokenizer.json"),
+    ("dense", lambda f: edit(f, "config.json", hidden_size="32"), pumice.ModelFormatError, "config.json.*hidden_size"),
+    ("dense", lambda f: (f / "config.json").write_text("[1]"), pumice.ModelFormatError, "config.json"),
+    ("dense", lambda f: (f / "config.json").unlink(), (OSError, pumice.ModelFormatError), "config.json"),
+    ("dense", lambda f: (f / "model.safetensors").unlink(), (OSError, pumice.ModelFormatError), "safetensors"),
+    ("dense", lambda f: (f / "sentence_bert_config.json").write_text('{"max_seq_length": 0}'), pumice.ModelFormatError,
+     "max_seq_length is 0; it must be at least 1"),
+    ("dense", lambda f: (f / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "near"}'),
+     pumice.UnsupportedModelError, "similarity_fn_name 'near' is not one of"),
+    ("dense", lambda f: (f / "config_sentence_transformers.json").write_text('{"prompts": {"query": 7}}'), pumice.ModelFormatError,
+     "prompt 'query' is 7, not a string"),
+    ("dense", lambda f: (f / "config_sentence_transformers.json").write_text('{"default_prompt_name": "x"}'), pumice.ModelFormatError,
+     "default_prompt_name 'x' is not among the prompts"),
     ("poolings", lambda f: edit(f, "3_LayerNorm/config.json", dimension=191), pumice.ModelFormatError, "dimension is 191.* gives 192"),
     ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=["cls", 7]), pumice.UnsupportedModelError, r"pooling cls \+ 7"),
     ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=[]), pumice.UnsupportedModelError, "asks for pooling"),

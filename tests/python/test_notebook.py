@@ -1,6 +1,6 @@
 """The notebooks of examples/: every cell runs in a fresh kernel of this Python and shows what is stored in the file.
 
-`python tests/python/test_notebook.py --write [name ...]` runs them (tour, inside) and stores what they show now."""
+`python tests/python/test_notebook.py --write [name ...]` runs them (tour, inside, search) and stores what they show now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent.parent
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
-OTHERS = ("inside",)
+OTHERS = ("inside", "search")
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
@@ -188,10 +188,33 @@ def other(request: pytest.FixtureRequest) -> tuple[str, nbformat.NotebookNode, n
 
 
 def test_other_notebooks(other: Any) -> None:
-    _, stored, run = other
+    name, stored, run = other
     assert compare(run, stored) >= 2
     for notebook in (stored, run):
-        assert dict(below(notebook, "heat_map(weights[sharp], tokens)"))["image/svg+xml"].count("<rect") > 100
+        {"inside": inside_shows, "search": search_shows}[name](notebook)
+
+
+def inside_shows(notebook: nbformat.NotebookNode) -> None:
+    assert dict(below(notebook, "heat_map(weights[sharp], tokens)"))["image/svg+xml"].count("<rect") > 100
+
+
+def search_shows(notebook: nbformat.NotebookNode) -> None:
+    """Docstrings, and so figures, are those of the Python at hand; these bounds hold with room for each of them."""
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in shown(cell)]
+    cloud, bars = (text for kind, text in outputs if kind == "image/svg+xml")
+    assert cloud.count("h0") > 5_000  # points that do not cover each other
+    assert cloud.count("<path") == 1 + 5
+    found = dict(below(notebook, "*quality(found.indices)))"))["stdout"]
+    assert int(found.split()[0]) > 200
+    (rows,) = (text for _, text in outputs if "tokens of 50" in text)
+    places = [float(line.split()[-1]) for line in rows.splitlines()[1:]]
+    assert places[1] > places[0] - 0.01 > 0.08  # mean of 1/place: the tokens rank no worse
+    recalls = [float(number) for number in re.findall(r">(\d\.\d{3})<", bars)]
+    assert len(recalls) == 4
+    assert recalls[0] == 1
+    assert recalls[1] > 0.98
+    assert 0.6 < recalls[2] < recalls[3]
+    assert recalls[3] > 0.95
 
 
 @pytest.mark.parametrize("name", OTHERS)

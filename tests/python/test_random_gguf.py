@@ -67,6 +67,23 @@ def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Pa
             assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", ["roberta", "xlm_roberta_classifier"])
+def test_matrices_of_one_row_may_be_vectors(name: str, tmp_path: Path) -> None:
+    """As llama.cpp writes them when it quantizes: the one type of tokens, the one label of a reranker."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    squeezed = [key for key, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == 1]
+    assert "token_types.weight" in squeezed
+    assert ("cls.output.weight" in squeezed) == name.endswith("classifier")
+    golden = random_models.golden(name)
+    rows = []
+    for number, given in enumerate((tensors, tensors | {key: tensors[key][0] for key in squeezed})):
+        path = random_gguf.write(tmp_path / f"{number}.gguf", keys, given)
+        model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu"))
+        texts = (golden["ids"], golden["offsets"], None)
+        rows.append(model.classify(*texts) if model.info["labels"] else model.encode_tokens(*texts))
+    assert np.array_equal(rows[0], rows[1])
+
+
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:
     assert all(VARIANTS[name].family in FORMS for name in WITHOUT)
     architectures = pumice.build_info()["architectures"]

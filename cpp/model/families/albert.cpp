@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::albert {
 namespace {
 
 using enum Role;
@@ -43,4 +43,4 @@ void configure(const Reader& read, Config& c) {
 
 const Family albert{.name = "albert", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::albert

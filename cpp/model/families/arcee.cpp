@@ -7,7 +7,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::arcee {
 namespace {
 
 using enum Role;
@@ -99,4 +99,4 @@ const Family apertus{.name = "apertus",
                      .more_names = names::kLlama,
                      .configure = configure_apertus};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::arcee

@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::bert {
 namespace {
 
 using enum Role;
@@ -31,4 +31,4 @@ const Family bert{.name = "bert",
                   .more_names = names::kBert,
                   .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::bert

@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::bloom {
 namespace {
 
 using enum Role;
@@ -54,4 +54,4 @@ const Family bloom{.name = "bloom",
                    .keys = kKeys,
                    .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::bloom

@@ -3,7 +3,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::clip {
 namespace {
 
 using enum Role;
@@ -46,4 +46,4 @@ void configure(const Reader& read, Config& c) {
 
 const Family clip{.name = "clip", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::clip

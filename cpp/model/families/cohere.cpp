@@ -5,7 +5,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::cohere {
 namespace {
 
 constexpr std::string_view kGguf1[] = {"command-r"}, kTypes1[] = {"cohere"};
@@ -55,4 +55,4 @@ const Family cohere2{.name = "cohere2",
                      .names = names::kLlama,
                      .configure = configure2};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::cohere

@@ -1,11 +1,11 @@
 // DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, whose scores add what queries say to places of keys and keys to places of
 // queries. Cross-encoders (mxbai-rerank v1) and classifiers of NLI.
+#include <cmath>
+
 #include "model/families/names.h"
 #include "model/settings.h"
 
-#include <cmath>
-
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::deberta_v2 {
 namespace {
 
 using enum Role;
@@ -99,4 +99,4 @@ const Family deberta_v2{.name = "deberta_v2",
                         .keys = kKeys,
                         .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::deberta_v2

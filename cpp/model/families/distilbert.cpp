@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::distilbert {
 namespace {
 
 using enum Role;
@@ -48,4 +48,4 @@ const Family distilbert{.name = "distilbert",
                         .keys = kKeys,
                         .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::distilbert

@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::electra {
 namespace {
 
 using enum Role;
@@ -33,4 +33,4 @@ const Family electra{.name = "electra",
                      .more_names = names::kBert,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::electra

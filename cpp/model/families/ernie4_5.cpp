@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::ernie4_5 {
 namespace {
 
 constexpr std::string_view kGguf[] = {"ernie4_5"}, kTypes[] = {"ernie4_5"};
@@ -25,4 +25,4 @@ const Family ernie4_5{.name = "ernie4_5",
                       .names = names::kLlama,
                       .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::ernie4_5

@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::eurobert {
 namespace {
 
 using enum Role;
@@ -42,4 +42,4 @@ const Family eurobert{.name = "eurobert",
                       .more_names = names::kLlama,
                       .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::eurobert

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::exaone4 {
 namespace {
 
 using enum Role;
@@ -39,4 +39,4 @@ const Family exaone4{.name = "exaone4",
                      .more_names = names::kLlama,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::exaone4

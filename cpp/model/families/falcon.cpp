@@ -6,7 +6,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::falcon {
 namespace {
 
 using enum Role;
@@ -87,4 +87,4 @@ const Family falcon{.name = "falcon",
                     .keys = kKeys,
                     .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::falcon

@@ -7,7 +7,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gemma {
 namespace {
 
 using enum Role;
@@ -72,12 +72,17 @@ bool sees_both_ways(const Reader& read) {
   return read.gguf() ? read.text("general.architecture") == kGguf3[1] : read.flag("", "use_bidirectional_attention", false);
 }
 
-// What follows pooling in EmbeddingGemma: two matrices, which converters leave out unless they are told to.
+// What follows pooling in EmbeddingGemma: two matrices without bias, which llama.cpp's converter leaves out unless it is told to.
 void read_dense_layers(const Reader& read, Config& c) {
   if (!c.gguf || read.text("general.architecture") != kGguf3[1]) return;
-  if (read.file().find("dense_2.weight")) read.unsupported("dense_2.weight: Dense layers in GGUF files are not run yet; its folder is");
-  c.notes.push_back(
-      "the file lacks EmbeddingGemma's Dense layers (dense_2.weight, dense_3.weight): its vectors are not those of the folder");
+  std::string missing;
+  for (const char* name : {"dense_2", "dense_3"}) {
+    if (read.file().find(str(name, ".weight"))) c.dense.push_back(name);
+    else missing += str(missing.empty() ? "" : ", ", name, ".weight");
+  }
+  if (missing.empty()) return;
+  c.lacks.push_back(str("Dense layers of EmbeddingGemma (", missing, "): vectors are not the original model's. Load its folder, or a file ",
+                        "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 
 // Gemma3TextConfig: the 4B's config.json names neither heads nor context nor rope base.
@@ -122,4 +127,4 @@ const Family gemma3{.name = "gemma3",
                     .more_names = names::kLlama,
                     .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gemma

@@ -12,7 +12,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gemma4 {
 namespace {
 
 using enum Role;
@@ -208,4 +208,4 @@ const Family gemma4{.name = "gemma4",
                     .more_names = names::kLlama,
                     .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gemma4

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::glm {
 namespace {
 
 using enum Role;
@@ -47,4 +47,4 @@ const Family glm4{.name = "glm4",
                   .more_names = names::kLlama,
                   .configure = configure4};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::glm

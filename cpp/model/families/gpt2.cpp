@@ -3,7 +3,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gpt2 {
 namespace {
 
 using enum Role;
@@ -90,4 +90,4 @@ const Family opt{.name = "opt",
                  .keys = kOptKeys,
                  .configure = configure_opt};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gpt2

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gpt_neox {
 namespace {
 
 using enum Role;
@@ -51,4 +51,4 @@ const Family gptneox{.name = "gptneox",
                      .keys = kKeys,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gpt_neox

@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::granite {
 namespace {
 
 constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
@@ -32,4 +32,4 @@ const Family granite{.name = "granite",
                      .names = names::kLlama,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::granite

@@ -5,7 +5,7 @@
 #include "model/settings.h"
 #include "model/token_types.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::gte {
 namespace {
 
 using enum Role;
@@ -54,4 +54,4 @@ void configure(const Reader& read, Config& c) {
 const Family gte{
     .name = "gte", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::gte

@@ -5,7 +5,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::hunyuan {
 namespace {
 
 using enum Role;
@@ -48,4 +48,4 @@ const Family hunyuan{.name = "hunyuan",
                      .more_names = names::kLlama,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::hunyuan

@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::internlm2 {
 namespace {
 
 using enum Role;
@@ -38,4 +38,4 @@ void configure(const Reader& read, Config& c) {
 const Family internlm2{
     .name = "internlm2", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::internlm2

@@ -7,7 +7,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::jina {
 namespace {
 
 using enum Role;
@@ -124,7 +124,7 @@ void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 8194, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.theta = 20000});
   if (c.gguf)
-    c.notes.push_back("the adapters of jina v3's tasks are files of their own, which are not merged: the vectors are the bare model's");
+    c.lacks.push_back("adapters of jina v3's tasks (files of their own in GGUF): vectors are the bare model's. Load its folder with task=");
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
@@ -162,4 +162,4 @@ const Family jina_v3{.name = "jina_v3",
                      .configure = configure3,
                      .claims = claims3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::jina

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::llama {
 namespace {
 
 constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llama", "llama_bidirec"};
@@ -39,4 +39,4 @@ const Family llama{.name = "llama",
                    .names = names::kLlama,
                    .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::llama

@@ -5,7 +5,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::minicpm {
 namespace {
 
 constexpr std::string_view kGguf[] = {"minicpm"}, kTypes[] = {"minicpm"};
@@ -39,4 +39,4 @@ const Family minicpm{.name = "minicpm",
                      .names = names::kLlama,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::minicpm

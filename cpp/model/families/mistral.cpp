@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::mistral {
 namespace {
 
 constexpr std::string_view kTypes[] = {"mistral", "ministral"}, kTypes3[] = {"ministral3"}, kGguf3[] = {"mistral3"};
@@ -44,4 +44,4 @@ const Family ministral3{.name = "ministral3",
                         .names = names::kLlama,
                         .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::mistral

@@ -5,7 +5,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::modernbert {
 namespace {
 
 using enum Role;
@@ -78,4 +78,4 @@ const Family modernbert{.name = "modernbert",
                         .keys = kKeys,
                         .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::modernbert

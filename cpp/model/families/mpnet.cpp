@@ -3,7 +3,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::mpnet {
 namespace {
 
 using enum Role;
@@ -43,4 +43,4 @@ const Family mpnet{.name = "mpnet",
                    .more_names = names::kRobertaHead,
                    .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::mpnet

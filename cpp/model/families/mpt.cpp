@@ -2,7 +2,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::mpt {
 namespace {
 
 using enum Role;
@@ -78,4 +78,4 @@ const Family mpt{.name = "mpt",
                  .keys = kKeys,
                  .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::mpt

@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::nemotron {
 namespace {
 
 constexpr std::string_view kGguf[] = {"nemotron"}, kTypes[] = {"nemotron"};
@@ -32,4 +32,4 @@ const Family nemotron{.name = "nemotron",
                       .keys = kKeys,
                       .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::nemotron

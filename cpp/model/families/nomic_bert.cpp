@@ -5,7 +5,7 @@
 #include "model/settings.h"
 #include "model/token_types.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::nomic_bert {
 namespace {
 
 using enum Role;
@@ -83,4 +83,4 @@ const Family nomic_bert{.name = "nomic_bert",
                         .keys = kKeys,
                         .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::nomic_bert

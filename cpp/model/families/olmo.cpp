@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::olmo {
 namespace {
 
 using enum Role;
@@ -74,4 +74,4 @@ const Family olmo3{.name = "olmo3",
                    .more_names = names::kLlama,
                    .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::olmo

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::phi {
 namespace {
 
 using enum Role;
@@ -65,4 +65,4 @@ const Family phi3{.name = "phi3",
                   .more_names = names::kLlama,
                   .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::phi

@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::qwen {
 namespace {
 
 constexpr std::string_view kGguf2[] = {"qwen2"}, kTypes2[] = {"qwen2"};
@@ -48,4 +48,4 @@ const Family qwen3{.name = "qwen3",
                    .names = names::kLlama,
                    .configure = configure3};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::qwen

@@ -3,7 +3,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::roberta {
 namespace {
 
 constexpr std::string_view kTypes[] = {"roberta", "camembert", "xlm-roberta"}, kPrefixes[] = {"", "roberta."};
@@ -27,4 +27,4 @@ const Family roberta{.name = "roberta",
                      .more_names = names::kRobertaHead,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::roberta

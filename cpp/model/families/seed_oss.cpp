@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::seed_oss {
 namespace {
 
 using enum Role;
@@ -31,4 +31,4 @@ const Family seed_oss{.name = "seed_oss",
                       .more_names = names::kLlama,
                       .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::seed_oss

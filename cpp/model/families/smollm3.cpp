@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::smollm3 {
 namespace {
 
 constexpr std::string_view kGguf[] = {"smollm3"}, kTypes[] = {"smollm3"};
@@ -41,4 +41,4 @@ const Family smollm3{.name = "smollm3",
                      .names = names::kLlama,
                      .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::smollm3

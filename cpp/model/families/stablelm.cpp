@@ -4,7 +4,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::stablelm {
 namespace {
 
 constexpr std::string_view kGguf[] = {"stablelm"}, kTypes[] = {"stablelm"};
@@ -41,4 +41,4 @@ const Family stablelm{.name = "stablelm",
                       .names = names::kLlama,
                       .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::stablelm

@@ -3,7 +3,7 @@
 #include "model/rope.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::starcoder2 {
 namespace {
 
 using enum Role;
@@ -39,4 +39,4 @@ const Family starcoder2{.name = "starcoder2",
                         .keys = kKeys,
                         .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::starcoder2

@@ -3,7 +3,7 @@
 #include "model/families/names.h"
 #include "model/settings.h"
 
-namespace pumice::model::families_in_files {
+namespace pumice::model::families_in_files::t5 {
 namespace {
 
 using enum Role;
@@ -67,4 +67,4 @@ const Family t5{.name = "t5",
                 .keys = kKeys,
                 .configure = configure};
 
-}  // namespace pumice::model::families_in_files
+}  // namespace pumice::model::families_in_files::t5

@@ -1,0 +1,79 @@
+"""Encoders of published sizes with random weights, as folders that pumice and sentence-transformers load and as ONNX files beside them.
+
+    python bench/random_encoders.py FOLDER NAME TOKENIZER   # needs torch and transformers; bench/compare.py runs it with the peers' Python
+
+Sizes: the models' own config.json (microsoft/mpnet-base, FacebookAI/xlm-roberta-base, nomic-ai/nomic-embed-text-v1.5,
+answerdotai/ModernBERT-base, cross-encoder/ms-marco-MiniLM-L6-v2). All take the tokenizer of MiniLM: ids are then the same for every
+engine and family, and none is padding in the middle of a text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+BASE: dict[str, Any] = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mpnet": ("MPNetConfig", dict(**BASE, vocab_size=30527, max_position_embeddings=514)),
+    "xlm-r": ("XLMRobertaConfig", dict(**BASE, vocab_size=250002, max_position_embeddings=514, type_vocab_size=1)),
+    "nomic": ("NomicBertConfig", dict(**BASE, vocab_size=30528, max_position_embeddings=2048)),
+    "modernbert": ("ModernBertConfig", dict(max_position_embeddings=8192)),
+    "reranker": (
+        "BertConfig",
+        dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536, vocab_size=30522, num_labels=1),
+    ),
+}
+
+
+def write(folder: Path, name: str, tokenizer: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(7)
+    kind, sizes = SHAPES[name]
+    config = getattr(transformers, kind)(**sizes)
+    config._attn_implementation = "eager"
+    auto = transformers.AutoModelForSequenceClassification if "num_labels" in sizes else transformers.AutoModel
+    model = auto.from_config(config).eval()
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        if (tokenizer / file).exists():
+            shutil.copy(tokenizer / file, folder / file)
+    if "num_labels" in sizes:
+        return
+    longest = sizes["max_position_embeddings"] - 2
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest, "do_lower_case": False}))
+    parts = [("", "sentence_transformers.models.Transformer"), ("1_Pooling", "sentence_transformers.models.Pooling")]
+    modules = [{"idx": at, "name": str(at), "path": path, "type": kind} for at, (path, kind) in enumerate(parts)]
+    modules.append({"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": config.hidden_size, "pooling_mode_mean_tokens": True})
+    )
+
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    ids = torch.ones((2, 7), dtype=torch.long)
+    axes = {key: {0: "batch", 1: "length"} for key in ("input_ids", "attention_mask", "hidden")}
+    torch.onnx.export(
+        Hidden(), (ids, ids), str(folder / "model.onnx"), input_names=["input_ids", "attention_mask"], output_names=["hidden"],
+        dynamic_axes=axes, dynamo=False, opset_version=17,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    target, chosen, words = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    if not (target / "made").exists():
+        write(target, chosen, words)
+        (target / "made").write_text("yes")

@@ -1,0 +1,138 @@
+"""GGUF files that lack a part of their model warn by its name, and those that have it give the original's numbers."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_gguf
+import random_models
+
+import pumice
+
+WORDS = ["w1", "w5 w6", "w17 w4 w200 w31"]
+
+
+def vectors(path: Path, tokenizer: Path, **options: Any) -> np.ndarray:
+    with pumice.load(path, device="cpu", compute="float32", tokenizer=tokenizer, progress=False, **options) as model:
+        return model.encode(WORDS)
+
+
+def embeddinggemma(folder: Path, *dense: str, **changed: np.ndarray) -> tuple[Path, Path, dict[str, np.ndarray]]:
+    """A small EmbeddingGemma as GGUF with these Dense layers, the folder with the same body, and the layers' weights."""
+    keys, tensors = random_gguf.gguf_parts("embeddinggemma")
+    shapes = {"dense_2": (192, 64), "dense_3": (64, 192)}
+    layers = {name: random_models.weights(name, shape) for name, shape in shapes.items()} | changed
+    more = {f"{name}.weight": layers[name] for name in dense}
+    path = random_gguf.write(folder / "embeddinggemma.gguf", keys | {"gemma-embedding.pooling_type": 1}, tensors | more)
+    return path, random_models.make_folder("embeddinggemma", folder), layers
+
+
+def test_dense_layers_of_embeddinggemma_follow_pooling(tmp_path: Path) -> None:
+    path, folder, layers = embeddinggemma(tmp_path, "dense_2", "dense_3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = vectors(path, folder)
+    pooled = vectors(folder, folder, pooling="mean").astype(np.float64)
+    expected = pooled @ layers["dense_2"].T @ layers["dense_3"].T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)  # encode() of GGUF files normalises
+    assert np.abs(found - expected).max() <= 1e-5
+    assert np.abs(found - pooled / np.linalg.norm(pooled, axis=1, keepdims=True)).max() > 0.05  # they change something
+
+
+@pytest.mark.parametrize("there", [(), ("dense_2",)])
+def test_missing_dense_layers_of_embeddinggemma(there: tuple[str, ...], tmp_path: Path) -> None:
+    path, folder, _ = embeddinggemma(tmp_path, *there)
+    missing = ", ".join(f"{name}.weight" for name in ("dense_2", "dense_3") if name not in there)
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf"embeddinggemma.gguf lacks Dense layers of EmbeddingGemma \({missing}\)"):
+        model = pumice.load(path, device="cpu", tokenizer=folder)
+    with model:
+        assert f"note: the file lacks Dense layers of EmbeddingGemma ({missing})" in str(model.summary())
+    assert any("dense_3.weight" in note for note in pumice.plan(path, device="cpu").notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [("dense_2", (192, 32), "dense_2.weight has 32 columns.*gives 64"), ("dense_3", (64, 64), "dense_3.weight has 64 columns.*gives 192")],
+)
+def test_dense_layers_that_do_not_fit(name: str, shape: tuple[int, int], said: str, tmp_path: Path) -> None:
+    path, _, _ = embeddinggemma(tmp_path, "dense_2", "dense_3", **{name: random_models.weights(name, shape)})
+    with pytest.raises(pumice.ModelFormatError, match=said) as caught:
+        pumice.load(path, device="cpu")
+    assert caught.value.field == f"{name}.weight"
+
+
+def test_a_dense_layer_that_is_no_matrix(tmp_path: Path) -> None:
+    path, _, _ = embeddinggemma(tmp_path, "dense_2", dense_2=np.ones((3, 4, 64), np.float32))
+    with pytest.raises(pumice.ModelFormatError, match="dense_2.weight"):
+        pumice.load(path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["bert_classifier", "nomic_bert_classifier"])
+def test_a_reranker_without_its_pooler(name: str, tmp_path: Path) -> None:
+    """llama.cpp's converter drops it for these, so that nothing stands between the first row and the classifier."""
+    folder = random_models.make_folder(name, tmp_path)
+    path = random_gguf.write(tmp_path / f"{name}.gguf", *random_gguf.gguf_parts(name, {"classifier": "cls.output"}))
+    with pytest.warns(pumice.IncompleteModelWarning, match=r"lacks the dense layer before the classifier \(cls.weight\)"):
+        pumice.load(path, device="cpu", tokenizer=folder).close()
+
+
+def test_jina_v3_without_its_adapters(tmp_path: Path) -> None:
+    folder, path = random_models.make_folder("jina_v3", tmp_path), random_gguf.make_gguf("jina_v3", tmp_path)
+    with pytest.warns(pumice.IncompleteModelWarning, match="lacks adapters of jina v3's tasks"):
+        pumice.load(path, device="cpu", tokenizer=folder).close()
+
+
+# ---------------------------------------------------------------- the end token
+LETTERS = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
+
+
+def embedder(folder: Path, name: str, pooling: int | None, **said: Any) -> Path:
+    """A decoder with a byte-pair tokenizer in the file, whose end token is <|endoftext|>."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    tokens = ["<|endoftext|>", *LETTERS]
+    tokens += [f"[unused{i}]" for i in range(len(tokens), 512)]
+    keys |= {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.token_type": [3, *[1] * 511], "tokenizer.ggml.eos_token_id": 0,
+    }  # fmt: skip
+    if pooling is not None:
+        keys[f"{keys['general.architecture']}.pooling_type"] = pooling
+    keys |= {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    return random_gguf.write(folder / "embedder.gguf", keys, tensors)
+
+
+NAMES = ["qwen3_embedding", "qwen2", "llama3"]  # Qwen3-Embedding, gte-Qwen2 and e5-mistral are these families
+
+
+@pytest.mark.parametrize("said", [{}, {"add_eos_token": False}])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_embedder_without_its_end_token(name: str, said: dict[str, bool], tmp_path: Path) -> None:
+    path = embedder(tmp_path, name, 3, **said)
+    with pytest.warns(pumice.IncompleteModelWarning, match=r"embedder.gguf lacks an end token \(tokenizer.ggml.add_eos_token"):
+        model = pumice.load(path, device="cpu")
+    with model:
+        assert "lacks an end token" in str(model.summary())
+
+
+@pytest.mark.parametrize(("pooling", "said"), [(3, {"add_eos_token": True}), (1, {}), (None, {})])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_warning_where_nothing_is_missing(name: str, pooling: int | None, said: dict[str, bool], tmp_path: Path) -> None:
+    path = embedder(tmp_path, name, pooling, **said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pumice.load(path, device="cpu").close()
+
+
+def test_a_tokenizer_that_is_passed_brings_the_end_token(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, processors
+
+    path = embedder(tmp_path, "qwen2", 3)
+    tokenizer = Tokenizer(models.WordLevel({"<|endoftext|>": 0, "a": 1}, unk_token="a"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pumice.load(path, device="cpu", tokenizer=tokenizer).close()

@@ -1,0 +1,403 @@
+"""Answers taken apart: every known shape, whole and cut anywhere; templates and texts of strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tool_templates import ANSWERS, ENDS, NO_CONTENT_BESIDE_CALLS, NO_REASONING, TEMPLATES, TOOLS, USER, chats, golden, reasons_as
+
+from pumice import response_templates
+from pumice.chat_templates import ChatTemplate
+from pumice.errors import ChatTemplateError
+from pumice.markers import MAX_MARKER, Pattern, Scanner, Watch
+from pumice.response_parser import Event, ResponseParser, ResponseTemplate
+
+GOLDEN = list(golden())
+SHAPES = {row.name: ResponseTemplate(row.template) for row in response_templates.ROWS}
+
+
+def shape_of(source: str) -> ResponseTemplate:
+    row = response_templates.row_of(source)
+    assert row is not None
+    return SHAPES[row.name]
+
+
+def parse(shape: ResponseTemplate, pieces: list[str], prompt: str = "", **options: Any) -> tuple[ResponseParser, list[Event]]:
+    parser = ResponseParser(shape, TOOLS, prompt=prompt, **options)
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return parser, events + parser.finish()
+
+
+def outcome(parser: ResponseParser, events: list[Event]) -> Any:
+    """Without the ids of calls, and with the events' texts joined where they belong together."""
+    joined: list[list[Any]] = []
+    for event in events:
+        calls = [(call.name, call.arguments, call.raw) for call in event.calls]
+        if joined and joined[-1][0] == event.kind and not event.begun and not joined[-1][4] and not calls:
+            joined[-1][1] += event.text
+        else:
+            joined.append([event.kind, event.text, event.begun, event.name, calls])
+    for kind, text in (("content", parser.content), ("reasoning", parser.reasoning or "")):
+        assert "".join(event.text for event in events if event.kind == kind) == text
+    assert [call for event in events for call in event.calls] == parser.calls
+    return joined, parser.content, parser.reasoning, parser.errors
+
+
+# ---- every shape -----------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_those_of_transformers() -> None:
+    compiled = {name: ChatTemplate(source, "<bos>", "</s>") for name, source in TEMPLATES.items()}
+    for (name, _, messages, variables), expected in zip(chats(), GOLDEN, strict=True):
+        variables = {"add_generation_prompt": False, **variables}
+        if expected is None:
+            with pytest.raises(ChatTemplateError):
+                compiled[name].render(messages, tools=TOOLS, **variables)
+        else:
+            assert compiled[name].render(messages, tools=TOOLS, **variables) == expected
+
+
+@cache
+def answers(name: str) -> dict[str, tuple[str, str]]:
+    """kind -> (what the prompt has of an answer, the rest of it): as the template writes an answer of that kind."""
+    found: dict[str, tuple[str, str]] = {}
+    prompts = []
+    for (template, kind, messages, variables), text in zip(chats(), GOLDEN, strict=True):
+        if template != name or text is None:
+            continue
+        if not kind:
+            prompts.append(text)
+        elif not variables:
+            prompt = max((p for p in prompts if text.startswith(p)), key=len)
+            before = ChatTemplate(TEMPLATES[name], "<bos>", "</s>").render(messages[:1], False, tools=TOOLS)
+            body = text[len(prompt) :].removesuffix("\n")
+            found[kind] = prompt[len(before) :] if prompt.startswith(before) else "", _without_end(body)
+    return found
+
+
+def _without_end(text: str) -> str:
+    return next((text.removesuffix(end) for end in ENDS if text.endswith(end)), text)
+
+
+def expected(name: str, kind: str) -> tuple[str, str | None, list[tuple[str, Any]]]:
+    answer = ANSWERS[kind]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in answer.get("tool_calls", [])]
+    content = "" if calls and name in NO_CONTENT_BESIDE_CALLS else answer["content"]
+    return content, None if name in NO_REASONING else answer.get("reasoning_content"), calls
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_answers_come_back_as_they_went_in(name: str) -> None:
+    shape = shape_of(TEMPLATES[name])
+    assert len(answers(name)) >= 4
+    for kind, (prompt, text) in answers(name).items():
+        parser, events = parse(shape, [text], prompt)
+        calls = [(call.name, call.arguments) for call in parser.calls]
+        assert (parser.content, parser.reasoning, calls) == expected(name, kind), (kind, text)
+        assert parser.errors == []
+        assert all(call.raw and call.raw.removeprefix(prompt) in text for call in parser.calls)
+        whole = outcome(parser, events)
+        assert outcome(*parse(shape, list(text), prompt)) == whole
+        for cut in range(1, len(text), 1 if kind == "all" else 7):
+            assert outcome(*parse(shape, [text[:cut], text[cut:]], prompt)) == whole, (kind, cut)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_cut_and_broken_answers_lose_no_text(name: str) -> None:
+    """Answers that end anywhere (max_new_tokens), and answers with something missing: no exception, the same however they are cut."""
+    shape, (prompt, text) = shape_of(TEMPLATES[name]), list(answers(name).values())[-1]
+    random.seed(name)
+    for end in range(0, len(text), 3):
+        whole = outcome(*parse(shape, [text[:end]], prompt))
+        assert outcome(*parse(shape, list(text[:end]), prompt)) == whole
+    for _ in range(40):
+        at = random.randrange(len(text))
+        broken = text[:at] + random.choice(["", "}", "<", '"', "\n\n", "</", text[:at], "é"]) + text[at + random.randrange(4) :]
+        whole = outcome(*parse(shape, [broken], prompt))
+        cut = random.randrange(len(broken) + 1)
+        assert outcome(*parse(shape, [broken[:cut], broken[cut:]], prompt)) == whole, (broken, cut)
+        assert outcome(*parse(shape, list(broken), prompt)) == whole
+
+
+def test_all_asked_for_shapes_have_a_row() -> None:
+    assert {response_templates.row_of(source).name for source in TEMPLATES.values()} == {  # type: ignore[union-attr]
+        row.name for row in response_templates.ROWS if "tool_calls" in row.template["fields"]
+    }
+
+
+# ---- what else answers look like --------------------------------------------------------------------------------
+
+HERMES = SHAPES["Hermes, Qwen, Granite 4 (<tool_call>{...})"]
+
+
+def test_what_is_no_call_stays_text() -> None:
+    parser, _ = parse(HERMES, ["One\n<tool_call>\n{'name': 1}\n</tool_call>\ntwo"])
+    assert parser.content == "One\n<tool_call>\n{'name': 1}\n</tool_call>\ntwo"
+    assert parser.calls == []
+    assert "it is no JSON" in parser.errors[0]
+    for inner, said in (
+        ('{"name": ""}', "no name"), ("[]", "empty list"), ("3", "a call has a name"), ('{"name": "f", "arguments": [1]}', "not an object"),
+        ("[" * 100000, "nested too deep|no JSON"), ('{"name": "f", "arguments": {"a": NaN}}', "NaN is no JSON"),
+    ):  # fmt: skip
+        parser, _ = parse(HERMES, [f"<tool_call>{inner}</tool_call>"])
+        assert re.search(said, parser.errors[0])
+        assert parser.content == f"<tool_call>{inner}</tool_call>"
+    parser, _ = parse(HERMES, ['<tool_call>{"name": "f", "arguments": {}}'])  # the end marker is missing: no loss
+    assert [call.name for call in parser.calls] == ["f"]
+
+
+def test_a_prompt_may_have_opened_the_reasoning() -> None:
+    parser, events = parse(HERMES, ["hm\n</thi", "nk>\n\nYes. <think"], prompt="<|im_start|>assistant\n<think>\n")
+    assert (parser.reasoning, parser.content) == ("hm", "Yes. <think")
+    assert [event.kind for event in events] == ["reasoning", "content", "content"]
+    parser, _ = parse(HERMES, ["Yes."], prompt="<think>\n\n</think>\n\n")
+    assert (parser.reasoning, parser.content) == (None, "Yes.")
+    parser, _ = parse(HERMES, ["never done"], prompt="<think>")
+    assert (parser.reasoning, parser.content) == ("never done", "")
+
+
+def test_without_tools_calls_are_text() -> None:
+    parser, _ = parse(HERMES, ['<think>x</think><tool_call>{"name": "f", "arguments": {}}</tool_call>'], calls=False)
+    assert (parser.reasoning, parser.calls, parser.content) == ("x", [], '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+
+
+def test_ids() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 3
+    ids = [call.id for call in parse(HERMES, [text])[0].calls]
+    assert len(set(ids)) == 3
+    assert all(re.fullmatch("call_[A-Za-z0-9]{9}", name) for name in ids)
+    assert re.fullmatch("[A-Za-z0-9]{9}", parse(HERMES, [text], id_prefix="")[0].calls[0].id)
+    assert [response_templates.id_prefix(TEMPLATES[name]) for name in ("hermes", "mistral old", "mistral new")] == ["call_", "", ""]
+
+
+def test_two_forms_of_llama_and_harmony() -> None:
+    shape = shape_of(TEMPLATES["llama3"])
+    text = '<|python_tag|>{"type": "function", "name": "now", "parameters": {}}; {"name": "now", "arguments": {"a": "{}}"}}<|eom_id|>'
+    assert [call.arguments for call in parse(shape, [text])[0].calls] == [{}, {"a": "{}}"}]
+    text = '{"name": "Köln", "population": 1}'
+    parser, _ = parse(shape, [text])
+    assert (parser.content, parser.calls) == (text, [])
+    shape = shape_of(TEMPLATES["harmony"])
+    parser, _ = parse(shape, [' to=functions.now<|channel|>commentary json<|message|>{"a": 1}'], "<|start|>assistant")
+    assert [(call.name, call.arguments) for call in parser.calls] == [("now", {"a": 1})]
+
+
+def test_types_of_arguments_that_come_as_text() -> None:
+    shape = shape_of(TEMPLATES["qwen3-coder"])
+    arguments = {"city": "3", "days": "3.0", "exact": "False", "limits": "[1, 2.5]", "where": '{"a": 1}', "note": "null", "other": "5"}
+    text = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
+    parser, _ = parse(shape, [f"<tool_call>\n<function=get_weather>\n{text}</function>\n</tool_call>"])
+    assert parser.calls[0].arguments == {
+        "city": "3", "days": 3, "exact": False, "limits": [1, 2.5], "where": {"a": 1}, "note": None, "other": "5",
+    }  # fmt: skip
+    wrong = {"days": "many", "exact": "2", "limits": "1, 2", "where": "[1]"}
+    text = "".join(f"<parameter={name}>{value}</parameter>" for name, value in wrong.items())
+    assert parse(shape, [f"<function=get_weather>{text}</function>"])[0].calls[0].arguments == wrong
+
+
+# ---- response templates of models --------------------------------------------------------------------------------
+
+
+def test_transformers_form() -> None:
+    """One that has what the rows here do not use: kv-lines, join, anchors as lists, other names of fields."""
+    shape = ResponseTemplate(
+        {
+            "version": 1,
+            "start_anchor": ["<bot>", "<again>"],
+            "fields": {
+                "thinking": {"open": ["[think]", "[thinking]"], "close": "[/think]", "repeats": True, "join": " | "},
+                "content": {"close_pattern": r"\s*<end>"},
+                "tool_calls": {
+                    "open_pattern": r"<call name='(?P<name>\w{1,20}?)'>",
+                    "close": "</call>",
+                    "repeats": True,
+                    "content": "kv-lines",
+                    "content_args": {"kv_sep": "="},
+                    "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+                },
+            },
+        }
+    )
+    text = "[thinking]a[/think]b[think]c[/think]\n<call name='get_weather'>\ncity = Bonn=1\ndays=2\n</call> d <end>"
+    whole = parse(shape, [text])
+    assert (whole[0].content, whole[0].reasoning) == ("b\nd", "a | c")
+    assert whole[0].calls[0].arguments == {"city": "Bonn=1", "days": 2}
+    assert outcome(*parse(shape, list(text))) == outcome(*whole)
+    assert shape.last_part("<bot>[think]x<again>[thinking]") == "[thinking]"
+    assert shape.last_part("none") == ""
+
+
+_CALLS = {"open": "<c>", "close": "</c>", "content": "json"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ([], "must be a dict"),
+        ({}, "at least one field"),
+        ({"version": 2, "fields": {"content": {}}}, "version 1 is read"),
+        ({"field": {}}, "unknown key 'field'; did you mean 'fields'"),
+        ({"fields": {"citations": {}}}, "'citations': this version reads"),
+        ({"fields": {"content": {}, "thinking": {}}}, "content and thinking both have no open"),
+        ({"fields": {"content": {"opened": "x"}}}, "unknown key 'opened'; did you mean 'open'"),
+        ({"fields": {"tool_calls": {}}}, "tool_calls needs open"),
+        ({"fields": {"tool_calls": {**_CALLS, "content": "yaml"}}}, "'yaml'; it can be text, json"),
+        ({"fields": {"tool_calls": {**_CALLS, "open_pattern": "x"}}}, "both open and open_pattern"),
+        ({"fields": {"tool_calls": {**_CALLS, "open": []}}}, "open: it must be a text or a list"),
+        ({"fields": {"tool_calls": {**_CALLS, "transform": "a {content}"}}}, "stands alone or not at all"),
+        ({"fields": {"tool_calls": {**_CALLS, "content": "xml-inline"}}}, "needs content_args.tag_pattern"),
+        ({"fields": {"tool_calls": {**_CALLS, "content": "xml-inline", "content_args": {"tag_pattern": "a"}}}}, "needs the groups"),
+        ({"fields": {"content": {"close_pattern": "(a+)+"}}}, "a repetition without end of another one at character"),
+        ({"fields": {"content": {"close_pattern": "a*"}}}, "matches an empty text"),
+        ({"fields": {"content": {"close_pattern": "(?=a)b"}}}, r"something behind a \(\?="),
+        ({"fields": {"content": {"close_pattern": r"a\b"}}}, r"has \\b at character 1"),
+        ({"fields": {"content": {"close_pattern": "(?<=a)b"}}}, r"the group \(\?<"),
+        ({"fields": {"content": {"close_pattern": "(a"}}}, r"a \( without its \)"),
+        ({"fields": {"content": {"close_pattern": "[a"}}}, r"a \[ without its \]"),
+        ({"fields": {"content": {"close_pattern": "a{2000}{2}"}}}, "two quantifiers"),
+        ({"fields": {"content": {"close_pattern": "(?:a{900}){900}"}}}, "repeats too much"),
+        ({"fields": {"content": {"close_pattern": "a" * 2000}}}, "at most 1024"),
+        ({"fields": {"content": {"close_pattern": "(" * 600 + "a" + ")" * 400}}}, "groups more than 50 deep"),
+    ],
+)
+def test_templates_that_are_refused(spec: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ResponseTemplate(spec)
+
+
+# ---- markers -----------------------------------------------------------------------------------------------------
+
+PATTERNS = [
+    "ab", "a|ab", "ab|a", "a+b", "a*?b", "(?:ab)+c", "[^a]b?", r"a(?=b)", r"a(?=b|$)", r"\s*a", r"a\s*$", "a{2,3}", "a{2}?b", "(?P<x>a|b)c",
+    "a.?b", r"(?:a|\s)+?b", "ba?$", r"\s*(?:a|ab)", r"[\s]*b\s*a?",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", PATTERNS)
+def test_markers_are_what_re_finds(source: str) -> None:
+    pattern, regex = Pattern(source), re.compile(source.replace("$", r"\Z"), re.DOTALL)
+    random.seed(source)
+    for _ in range(150):
+        text = "".join(random.choice("aab c\n") for _ in range(random.randrange(14)))
+        spans = [found.group() for found in regex.finditer(text) if found.group()]
+        for pieces in ([text], list(text)):
+            scanner, found, rest = Scanner(), [], ""
+            scanner.watch(Watch([("m", pattern)]))
+            for i in range(len(pieces) + 1):
+                scanner.feed("".join(pieces[i : i + 1]))
+                while True:
+                    before, marker = scanner.next(final=i == len(pieces))
+                    rest += before
+                    if marker is None:
+                        break
+                    found.append(marker.text)
+                    rest += marker.text
+            assert rest == text
+            assert found == spans, (text, pieces)
+
+
+def test_a_marker_ends_somewhere() -> None:
+    scanner = Scanner()
+    scanner.watch(Watch([("m", Pattern("<[^>]*>"))]))
+    scanner.feed("<" + "a" * (MAX_MARKER - 2))
+    assert scanner.next(False) == ("", None)
+    scanner.feed("a" * 10)
+    assert len(scanner.next(False)[0]) == MAX_MARKER + 9
+
+
+# ---- strangers ---------------------------------------------------------------------------------------------------
+
+
+def test_hostile_texts_take_linear_time() -> None:
+    """1 MiB of what looks like markers, for every shape. The goal is a second each on a free machine."""
+    for name, shape in SHAPES.items():
+        markers = re.findall(r"[<\[{|A-Za-z_│▁｜:>\]}\"` ]{3,}", json.dumps(shape.spec["fields"], ensure_ascii=False).replace("\\", ""))
+        for unit in ("\n ", "<", max(markers, key=len), '{"name": "f", "parameters": {'):
+            text = unit * ((1 << 18) // len(unit))
+            started = time.process_time()
+            parser, _ = parse(shape, [text])
+            assert time.process_time() - started < 1.0, (name, unit)
+            assert len(parser.content) + len(parser.reasoning or "") + sum(len(c.raw) for c in parser.calls) <= 2 * len(text)
+
+
+def test_random_texts_are_read_without_an_exception() -> None:
+    random.seed(5)
+    parts = [
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "f", "arguments": {}}',
+        "\n",
+        " ",
+        "é",
+        "x",
+        "[",
+        "]",
+        "{",
+        '"',
+    ]
+    for shape in SHAPES.values():
+        literal = [m for m in re.findall(r'"(?:open|close)": "([^"]*)"', json.dumps(shape.spec, ensure_ascii=False)) if "\\" not in m]
+        for _ in range(int(os.environ.get("PUMICE_TEST_TEXTS", "60"))):
+            pieces = random.choices(parts + literal, k=random.randrange(20))
+            assert outcome(*parse(shape, pieces)) == outcome(*parse(shape, ["".join(pieces)]))
+
+
+@pytest.mark.skipif("PUMICE_TEMPLATES" not in os.environ, reason="PUMICE_TEMPLATES names no folder of chat templates")
+def test_templates_of_a_folder() -> None:
+    """Every *.jinja of a folder that writes a call into the prompt: it comes back."""
+    good, bad = [], []
+    for path in sorted(Path(os.environ["PUMICE_TEMPLATES"]).rglob("*.jinja")):
+        source = path.read_text()
+        found = _round_trip(source)
+        if found is not None:
+            (good if found else bad).append(path.stem)
+    print(f"{len(good)} of {len(good) + len(bad)}; not: {', '.join(bad)}")
+    assert len(good) >= 0.9 * (len(good) + len(bad))
+
+
+def _round_trip(source: str) -> bool | None:
+    """Whether a call comes back; None: the template writes none."""
+    given = TOOLS[0]["function"]["parameters"]["properties"]
+    simple = {**TOOLS[0]["function"], "parameters": {"type": "object", "properties": {name: given[name] for name in ("city", "days")}}}
+    tools = [{"type": "function", "function": simple}]  # Hermes' templates know few types
+    call = {"id": "a1B2c3D4e", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Xanadu", "days": 3}}}
+    try:
+        template = ChatTemplate(source, "<bos>", "</s>")
+    except ChatTemplateError:
+        return None
+    for content in ("", None, "I look."):
+        answer = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            full = template.render([USER, answer], False, tools=tools)
+            prompt = template.render([USER], True, tools=tools)
+            before = template.render([USER], False, tools=tools)
+        except ChatTemplateError:
+            continue
+        if "Xanadu" not in full:
+            continue
+        if (row := response_templates.row_of(source)) is None or "tool_calls" not in row.template["fields"]:
+            return False
+        common = len(os.path.commonprefix([full, prompt]))
+        opened = prompt[len(before) : common] if prompt.startswith(before) else ""
+        text = full[common:].rstrip()
+        for end in ENDS:
+            text = text.removesuffix(end).rstrip()
+        parser, _ = parse(SHAPES[row.name], [text], opened)
+        return [(c.name, c.arguments) for c in parser.calls] == [("get_weather", {"city": "Xanadu", "days": 3})]
+    return None
+
+
+def test_reasoning_is_called_what_the_template_calls_it() -> None:
+    assert {name: response_templates.reasoning_key(source) for name, source in TEMPLATES.items()} == {
+        name: reasons_as(name) for name in TEMPLATES
+    }

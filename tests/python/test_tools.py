@@ -1,0 +1,305 @@
+"""chat() with tools over a toy engine: what is asked, what comes back, whole and as a stream."""
+
+from __future__ import annotations
+
+import enum
+import json
+import pickle
+from pathlib import Path
+from typing import Any, Literal
+
+import fake_core as toy
+import numpy as np
+import pytest
+from fake_core import fake, fake_core, fake_model, write_model  # noqa: F401
+
+SHOWN = "toy: <tool_call> arguments, reasoning_content"  # the markers of the Hermes row
+THOUGHT_AND_CALLS = (
+    '<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+
+
+def weather(city: str, days: int = 1) -> str:
+    """The weather of a place.
+
+    Args:
+        city: Its name.
+        days: How many.
+    """
+    return f"{days} dry days in {city}"
+
+
+def now() -> str:
+    """The time."""
+    return "noon"
+
+
+@pytest.fixture
+def tooled(pumice: Any, tmp_path: Path) -> Any:
+    with pumice.load(write_model(tmp_path / "tools.gguf", **{"tokenizer.chat_template": SHOWN}), progress=False) as model:
+        yield model
+
+
+def says(monkeypatch: pytest.MonkeyPatch, model: Any, text: str, messages: Any = "Hi", **options: Any) -> None:
+    """Makes the toy answer a conversation with a text."""
+    monkeypatch.setattr(toy, "CONTEXT", 4096)
+    monkeypatch.setitem(toy.CONTINUATIONS, model.chat(messages, dry_run=True, **options).prompt, text)
+
+
+def test_calls_reasoning_and_content(monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather, now])
+    answer = tooled.chat("Hi", tools=[weather, now])
+    assert (answer.content, answer.reasoning, answer.text, answer.tool_errors) == ("I look.", "hm", THOUGHT_AND_CALLS, ())
+    assert [(call.name, call.arguments) for call in answer.tool_calls] == [("weather", {"city": "Köln"}), ("now", {})]
+    assert isinstance(answer.tool_calls[0], pumice.ToolCall)
+    first = answer.tool_calls[0]
+    assert first.raw == '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+    assert answer.message["reasoning_content"] == "hm"
+    assert answer.message["tool_calls"][0] == {
+        "id": first.id,
+        "type": "function",
+        "function": {"name": "weather", "arguments": {"city": "Köln"}},
+    }
+    reply = answer.to_openai()["choices"][0]
+    assert reply["finish_reason"] == "tool_calls"
+    assert reply["message"]["content"] == "I look."
+    assert reply["message"]["reasoning_content"] == "hm"
+    assert json.loads(reply["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Köln"}
+    said = {"role": "tool", "tool_call_id": first.id, "name": "weather", "content": weather(**first.arguments)}
+    again = tooled.chat([{"role": "user", "content": "Hi"}, answer.message, said], tools=[weather, now], dry_run=True)
+    assert again.prompt.startswith("<user>Hi<assistant>I look.<tool>1 dry days in Köln[tools=")
+
+
+def test_a_stream_says_what_its_text_is(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather, now])
+    stream = tooled.chat("Hi", tools=[weather, now], stream=True, logprobs=2)
+    chunks = list(stream)
+    result = stream.result
+    text = {kind: "".join(c.text for c in chunks if c.kind == kind) for kind in ("content", "reasoning", "tool_call")}
+    assert (text["content"], text["reasoning"]) == ("I look.", "hm") == (result.content, result.reasoning)
+    assert '{"name": "now", "arguments": {}}' in text["tool_call"]
+    assert tuple(call for c in chunks for call in c.calls) == result.tool_calls
+    assert len(result.tool_calls) == 2
+    assert np.concatenate([c.ids for c in chunks]).tolist() == result.ids.tolist() == list(THOUGHT_AND_CALLS.encode())
+    assert sum(len(c.logprobs) for c in chunks if c.logprobs is not None) == len(result.ids)
+    assert [c.finish_reason for c in chunks if c.finish_reason] == ["eos"] == [chunks[-1].finish_reason]
+
+
+def test_a_closed_stream_and_a_short_answer(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather])
+    with tooled.chat("Hi", tools=[weather], stream=True) as stream:
+        for chunk in stream:
+            if chunk.kind == "content" and chunk.text:
+                break
+    assert (stream.result.reasoning, stream.result.tool_calls, stream.result.finish_reason) == ("hm", (), "cancelled")
+    assert stream.result.content.startswith("I")
+    cut = tooled.chat("Hi", tools=[weather], max_tokens=len(THOUGHT_AND_CALLS.encode()) - 90)
+    assert cut.finish_reason == "length"
+    assert cut.tool_calls == ()
+    assert cut.content.startswith("I look.\n<tool_call>")
+    assert "no JSON" in cut.tool_errors[0]
+    stopped = tooled.chat("Hi", tools=[weather], stop="look")
+    assert (stopped.content, stopped.reasoning, stopped.text) == ("I", "hm", "<think>\nhm\n</think>\n\nI ")
+    tooled._core.interrupt_after = 3
+    with pytest.raises(KeyboardInterrupt) as caught:
+        tooled.chat("Hi", tools=[weather])
+    assert caught.value.partial.reasoning == "hm"  # type: ignore[attr-defined]
+    assert caught.value.partial.message["role"] == "assistant"  # type: ignore[attr-defined]
+
+
+def test_samples_are_read_apart(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather])
+    both = tooled.chat("Hi", tools=[weather], n=2)
+    assert [len(answer.tool_calls) for answer in both] == [2, 2]
+    assert len({call.id for answer in both for call in answer.tool_calls}) == 4
+
+
+def test_without_tools_only_reasoning_is_apart(monkeypatch: pytest.MonkeyPatch, tooled: Any, model: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS)
+    answer = tooled.chat("Hi")
+    assert (answer.reasoning, answer.tool_calls) == ("hm", ())
+    assert answer.content == THOUGHT_AND_CALLS.split("</think>\n\n")[1]
+    says(monkeypatch, model, THOUGHT_AND_CALLS)
+    answer = model.chat("Hi")  # its chat template shows nothing
+    assert (answer.content, answer.reasoning) == (THOUGHT_AND_CALLS, None)
+    assert answer.message == {"role": "assistant", "content": THOUGHT_AND_CALLS}
+
+
+def test_tool_choice(monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any) -> None:
+    plain = tooled.chat("Hi", dry_run=True).prompt
+    assert tooled.chat("Hi", tools=[weather], tool_choice="none", dry_run=True).prompt == plain
+    assert tooled.chat("Hi", tools=[weather], tool_choice="auto", dry_run=True).prompt != plain
+    assert tooled.chat("Hi", tools=[], dry_run=True).prompt == plain
+    for choice in ("required", "weather", {"type": "function", "function": {"name": "weather"}}):
+        with pytest.raises(pumice.GrammarError, match=r"needs a grammar .* which this version does not have"):
+            tooled.chat("Hi", tools=[weather], tool_choice=choice)
+    with pytest.raises(pumice.GrammarError, match="parallel_tool_calls=False needs a grammar"):
+        tooled.chat("Hi", tools=[weather], parallel_tool_calls=False)
+    with pytest.raises(ValueError, match=r"tool_choice='wether' is neither .* nor one of the tools \(weather\)"):
+        tooled.chat("Hi", tools=[weather], tool_choice="wether")
+
+
+def test_templates_that_cannot_have_tools(pumice: Any, tmp_path: Path, model: Any, tooled: Any) -> None:
+    with pytest.raises(pumice.ChatTemplateError, match=r"none of the known ways to call tools \(gpt-oss .*Llama 3.*response_template="):
+        model.chat("Hi", tools=[weather])
+    path = write_model(tmp_path / "deaf.gguf", **{"tokenizer.chat_template": f"{SHOWN} deaf"})
+    with pumice.load(path) as deaf, pytest.raises(pumice.ChatTemplateError, match="leaves tools out"):
+        deaf.chat("Hi", tools=[weather])
+    with pytest.raises(TypeError, match="tools was given twice"):
+        tooled.chat("Hi", tools=[weather], template_kwargs={"tools": []})
+
+
+OWN = {
+    "start_anchor": "<assistant>",
+    "fields": {
+        "content": {},
+        "reasoning": {"open": "(", "close": ")"},
+        "tool_calls": {"open": "CALL ", "close": ";", "content": "json", "repeats": True},
+    },
+}
+
+
+def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPatch, pumice: Any, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    (tmp_path / "own.json").write_text(json.dumps(OWN))
+    folder = write_model(tmp_path / "folder")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": OWN}))
+    for source, given in ((path, OWN), (path, str(tmp_path / "own.json")), (path, folder / "tokenizer_config.json"), (folder, None)):
+        with pumice.load(source, response_template=given) as model:
+            says(monkeypatch, model, '(x) y CALL {"name": "now"}; z', tools=[now])
+            answer = model.chat("Hi", tools=[now])
+            assert (answer.content, answer.reasoning, answer.tool_calls[0].name) == ("y\nz", "x", "now")
+            assert pickle.loads(pickle.dumps(model)).chat("Hi", tools=[now]).content == "y\nz"
+    with pumice.load(folder, response_template=False) as model:
+        says(monkeypatch, model, '(x) y CALL {"name": "now"}; z', tools=[now])
+        assert model.chat("Hi", tools=[now]).content == '(x) y CALL {"name": "now"}; z'
+    (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": {"fields": {"content": {"open_pattern": "(a+)+"}}}}))
+    with (
+        pumice.load(folder) as model,
+        pytest.raises(pumice.ModelFormatError, match=r"repetition without end.*load\(response_template=\)"),
+    ):
+        model.chat("Hi")
+    for wrong, error, said in (
+        ({"fields": {}}, ValueError, "at least one field"),
+        (3, TypeError, "response_template must be a dict, a path"),
+        ("none.json", FileNotFoundError, "is no file"),
+    ):
+        with pytest.raises(error, match=said):
+            pumice.load(path, response_template=wrong)
+
+
+def test_control_tokens_are_read_and_not_shown() -> None:
+    """[TOOL_CALLS] is a control token: it is no text, and says that what follows is a call. Others mean nothing."""
+    from pumice.chat import Answer
+    from pumice.generation import SamplingParams
+    from pumice.response_parser import ResponseParser, ResponseTemplate
+    from pumice.response_templates import ROWS
+
+    words = {1: "Hi", 2: " there", 3: '[{"name": "now",', 4: ' "arguments": {}}]', 8: "", 9: ""}
+
+    class Words:
+        def step(self, ids: list[int]) -> str:
+            return words[ids[0]]
+
+        def flush(self) -> str:
+            return ""
+
+        def decode_stream(self) -> Words:
+            return self
+
+    shape = ResponseTemplate(next(row.template for row in ROWS if row.name.startswith("Mistral, old")))
+    assert shape.hears("[TOOL_CALLS]", calls=True)
+    assert not shape.hears("[TOOL_CALLS]", calls=False)
+    assert not shape.hears("<pad>", calls=True)
+    for step in (1, 6):
+        answer = Answer(Words(), SamplingParams(), ResponseParser(shape), {9: "[TOOL_CALLS]"})  # type: ignore[arg-type]
+        ids = [1, 8, 2, 9, 3, 4]
+        chunks = []
+        for i in range(0, 6, step):
+            answer.push({"ids": ids[i : i + step], "finish_reason": "eos" if i + step >= 6 else None})
+            chunks += answer.chunks(0)
+        assert answer.text == 'Hi there[{"name": "now", "arguments": {}}]'
+        assert [i for chunk in chunks for i in chunk.ids] == ids
+        assert "".join(chunk.text for chunk in chunks if chunk.kind == "content") == "Hi there" == answer.parsed().content
+        assert [call.name for call in answer.parsed().calls] == ["now"]
+
+
+# ---- functions as tools ------------------------------------------------------------------------------------------
+
+
+class Unit(enum.Enum):
+    C = "celsius"
+    F = "fahrenheit"
+
+
+def forecast(
+    city: str,
+    days: int | None = None,
+    limits: list[float] = [],  # noqa: B006
+    unit: Unit = Unit.C,
+    how: Literal["short", "long"] = "short",
+    more: dict[str, int] | None = None,
+    any_of: int | str = 0,
+) -> str:
+    """Tells the weather.
+
+    It may be wrong.
+
+    :param city: the place,
+        as people call it
+    :param days: how many
+    """
+    return city
+
+
+def test_schema_of_a_function() -> None:
+    from pumice.tool_schemas import schema_of
+
+    function = schema_of(forecast)["function"]
+    assert (function["name"], function["description"]) == ("forecast", "Tells the weather.\n\nIt may be wrong.")
+    assert function["parameters"] == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "the place, as people call it"},
+            "days": {"type": "integer", "nullable": True, "description": "how many"},
+            "limits": {"type": "array", "items": {"type": "number"}},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            "how": {"type": "string", "enum": ["short", "long"]},
+            "more": {"type": "object", "additionalProperties": {"type": "integer"}, "nullable": True},
+            "any_of": {"type": ["integer", "string"]},
+        },
+        "required": ["city"],
+    }
+    assert schema_of(weather)["function"]["parameters"] == {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "Its name."}, "days": {"type": "integer", "description": "How many."}},
+        "required": ["city"],
+    }
+
+
+def test_wrong_tools(tooled: Any) -> None:
+    def untyped(x):  # type: ignore[no-untyped-def]
+        return x
+
+    def strange(x: complex) -> None:
+        pass
+
+    def many(*x: int) -> None:
+        pass
+
+    for tools, error, said in (
+        (weather, TypeError, "tools must be a list"),
+        ({"name": "f"}, TypeError, "tools must be a list"),
+        ([3], TypeError, r"tools\[0\] is int 3"),
+        ([{"type": "function"}], ValueError, r"tools\[0\] has no name"),
+        ([{"type": "retrieval", "function": {"name": "f"}}], ValueError, 'a tool is {"type": "function"'),
+        ([{"name": "f", "parameters": []}], ValueError, "must be a JSON schema"),
+        ([now, now], ValueError, "'now' twice"),
+        ([untyped], TypeError, "'x' of the tool untyped has no type annotation"),
+        ([strange], TypeError, "JSON has no word for"),
+        ([many], TypeError, "cannot be given by name"),
+        ([lambda: 1], TypeError, "a lambda is no tool"),
+    ):
+        with pytest.raises(error, match=said):
+            tooled.chat("Hi", tools=tools)
