@@ -9,7 +9,7 @@ from . import _core
 EXPERTS = "a mixture of experts (routing, products by expert)"
 STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
-DISENTANGLED = "its own layout of queries, keys and values"
+DISENTANGLED = "disentangled attention with queries, keys and values in one tensor by heads"
 REFUSED = "is not planned"
 
 
