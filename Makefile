@@ -53,13 +53,18 @@ format: $(VENV)/.tools
 	$(BIN)/ruff format python tests examples bench cmake
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.inc')
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest; each file compiled alone, so that it includes what it uses.
+# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest, each file compiled alone, so that it includes what it uses; then
+# ThreadSanitizer over those of the scheduler and the team.
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
-	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=ON -DCMAKE_UNITY_BUILD=OFF
+	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=address -DCMAKE_UNITY_BUILD=OFF
 	$(BIN)/ninja -C build/sanitize
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
+	$(BIN)/cmake -S . -B build/sanitize-thread -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF
+	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
+	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:Scorer.*:PagePool*'
+	build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
 	rm -rf build $(VENV)

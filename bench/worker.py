@@ -217,7 +217,7 @@ def generate_pumice(model: str, threads: int) -> Measure:
         if not go.get("kept"):
             ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
-        run = loaded._core.generator(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
+        run = loaded._core.request(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
         longest = 0.0
         if go.get("steps"):
             run.advance(1, 1e6)  # the prompt, and the first token
@@ -338,7 +338,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
     def first_token(loaded: Any) -> None:
         prompt = np.array(prompt_ids(loaded.info["vocab_size"], PROMPT), dtype=np.int32)
-        run = loaded._core.generator([prompt], {"max_new_tokens": 1, "temperature": 0.0, "eos_ids": []})
+        run = loaded._core.request([prompt], {"max_new_tokens": 1, "temperature": 0.0, "eos_ids": []})
         while not run.done:
             run.advance(1, 1e6)
 

@@ -32,7 +32,8 @@ class ForkRegistry {
   }
   void before() {
     mutex_.lock();
-    for (const AtFork* each : all_) each->hooks_.before();
+    // The last first: what was made later calls what was made before, with its own lock held.
+    for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {
     for (const AtFork* each : all_) (each->hooks_.*hook)();

@@ -183,6 +183,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
+    scheduler_ = std::make_unique<Scheduler>(decoder_->runtime);
   } else {
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
     pooled_->runtime.text_end = d.config.text_end;
@@ -314,6 +315,10 @@ void Model::wrong_task(const char* call, const char* needs, const char* instead)
 Runtime& Model::decoder() const {
   if (!decoder_) wrong_task("generate()", "a decoder with an output head", "encode()");
   return decoder_->runtime;
+}
+Scheduler& Model::scheduler() const {
+  decoder();
+  return *scheduler_;
 }
 Runtime& Model::pooled() const {
   return prepared(pooled_, [&] { return build_pipeline(Output::pooled, {}); });

@@ -12,6 +12,7 @@
 
 #include "engine/placement.h"
 #include "engine/runtime.h"
+#include "engine/scheduler.h"
 #include "files/model_file.h"
 #include "model/description.h"
 #include "model/programs.h"
@@ -39,6 +40,7 @@ class Model {
   // What runs it: generation, logits and scores (unsupported_task without a head); pooled vectors and token vectors, of every model;
   // classes (unsupported_task without a classifier). What load() has not prepared is prepared by the first call.
   Runtime& decoder() const;
+  Scheduler& scheduler() const;  // of the decoder: all generation
   Runtime& pooled() const;
   Runtime& tokens() const;
   Runtime& classes() const;
@@ -80,6 +82,7 @@ class Model {
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<Runner> decoder_;
+  std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
 };

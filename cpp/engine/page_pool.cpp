@@ -362,6 +362,7 @@ void PagePool::forget_parent() {
   (void)changed_.release();  // with whoever waits in the parent
   changed_ = std::make_unique<std::condition_variable>();
   ++process_;
+  waiting_ = 0;
   std::vector<std::int32_t> holders(pages_.size(), 0);
   for (const auto& [when, table] : parked_) {
     table->process_ = process_;
@@ -393,7 +394,14 @@ std::uint64_t PagePool::changes() const {
 
 void PagePool::wait(std::uint64_t seen, double milliseconds) {
   std::unique_lock lock(mutex_);
+  ++waiting_;
   changed_->wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return changes_ != seen; });
+  if (--waiting_ == 0) changed_->notify_all();
+}
+
+void PagePool::give_way(double milliseconds) {
+  std::unique_lock lock(mutex_);
+  changed_->wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return waiting_ == 0; });
 }
 
 void PagePool::count_prompt(std::int64_t tokens, std::int64_t reused) {

@@ -9,6 +9,7 @@
 // the parked tables; pages of sequences that ran in the parent's threads are free there.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -88,6 +89,9 @@ class PagePool {
   // Waits until a page was released or parked after `seen`, at most so long.
   std::uint64_t changes() const;
   void wait(std::uint64_t seen, double milliseconds);
+  // Whether somebody is in wait(); and waits until nobody is.
+  bool waited_for() const { return waiting_.load(std::memory_order_relaxed) > 0; }
+  void give_way(double milliseconds);
 
   void count_prompt(std::int64_t tokens, std::int64_t reused);
   Stats stats() const;
@@ -137,6 +141,7 @@ class PagePool {
   std::uint64_t clock_ = 0, names_ = 0, changes_ = 0;
   std::uint64_t process_ = 1;  // counts forks
   std::int64_t kept_ = 0;
+  std::atomic<std::int32_t> waiting_{0};  // changed under mutex_
   Stats counts_;
   const AtFork at_fork_;
 };

@@ -68,6 +68,8 @@ class Pace {
  public:
   // Of prompts: as many as take about 0.4 s, so that callers of a slow model get turns; 128 to 512, never more than most().
   std::int32_t rows() const;
+  // As many as take so long, and at least `least`; 32 where nothing is known yet.
+  std::int32_t rows_within(double seconds, std::int64_t least) const;
   // Of all kinds: what is planned for, or less where the memory of a device turned out not to hold a run of so many.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
   void measured(std::int32_t rows, double seconds);

@@ -137,8 +137,8 @@ double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step) {
 
 // ---------------------------------------------------------------- penalties and bias
 float Sampler::penalised(float logit, std::int32_t generated) const {
-  logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-  if (generated > 0) logit -= params_.presence_penalty + static_cast<float>(generated) * params_.frequency_penalty;
+  logit = logit > 0 ? logit / params_->repetition_penalty : logit * params_->repetition_penalty;
+  if (generated > 0) logit -= params_->presence_penalty + static_cast<float>(generated) * params_->frequency_penalty;
   return logit;
 }
 
@@ -151,10 +151,10 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
     patched_.emplace_back(id, logits[id]);
     logits[id] = value;
   };
-  if (params_.penalises()) {
+  if (params_->penalises()) {
     seen.each([&](std::int32_t id, std::int32_t generated) { set(id, penalised(logits[id], generated)); });
   }
-  for (const auto& [id, bias] : params_.logit_bias) set(id, biased(logits[id], bias));
+  for (const auto& [id, bias] : params_->logit_bias) set(id, biased(logits[id], bias));
 }
 
 // Maxima of all blocks and of the row, and the check that every logit is a number (x - x is 0 for those alone).
@@ -340,26 +340,26 @@ std::int32_t Sampler::draw(double u) const {
   return id;
 }
 
-float Sampler::scale() const { return std::min(kLog2e / params_.temperature, FLT_MAX); }
+float Sampler::scale() const { return std::min(kLog2e / params_->temperature, FLT_MAX); }
 
-std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step) {
+std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   scan(logits);
   check_left();
-  if (params_.greedy() || params_.top_k == 1) return largest(logits);
+  if (params_->greedy() || params_->top_k == 1) return largest(logits);
   const float scale = this->scale();
-  const double u = uniform(seed_, stream, step);
-  const bool top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
-  const bool typical = params_.typical_p < 1.0f, top_p = params_.top_p < 1.0f;
-  if (!top_k && !typical && !top_p && params_.min_p == 0.0f) return draw_all(logits, scale, u);
+  const double u = uniform(draw.seed, draw.stream, draw.step);
+  const bool top_k = params_->top_k > 0 && static_cast<std::size_t>(params_->top_k) < logits.size();
+  const bool typical = params_->typical_p < 1.0f, top_p = params_->top_p < 1.0f;
+  if (!top_k && !typical && !top_p && params_->min_p == 0.0f) return draw_all(logits, scale, u);
 
-  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_.temperature; };  // whose weight is 2^z
+  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // whose weight is 2^z
   bool nucleus_done = false;
   if (top_k) {
-    collect_top(logits, static_cast<std::size_t>(params_.top_k), scale);
+    collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
   } else if (typical) {
     collect(logits, logit_at(kUnderflow), scale);
   } else if (top_p) {  // nearly always the mass lies within a few units of the maximum: look there first
-    const double wanted = params_.top_p * weigh(logits, scale);
+    const double wanted = params_->top_p * weigh(logits, scale);
     for (float z = -6.0f;; z *= 2.0f) {
       collect(logits, logit_at(std::max(z, kUnderflow)), scale);
       if (z <= kUnderflow || mass() >= wanted) break;
@@ -367,21 +367,21 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::uint64_t stream, 
     keep_mass(wanted);
     nucleus_done = true;
   } else {
-    collect(logits, logit_at(std::max(std::log2(params_.min_p) - 1e-3f, kUnderflow)), scale);
+    collect(logits, logit_at(std::max(std::log2(params_->min_p) - 1e-3f, kUnderflow)), scale);
   }
   return filter_and_draw(nucleus_done, u);
 }
 
 // What follows top_k, of candidates in the order of ids.
 std::int32_t Sampler::filter_and_draw(bool nucleus_done, double u) {
-  if (params_.typical_p < 1.0f) keep_typical(params_.typical_p, scale());
-  if (params_.top_p < 1.0f && !nucleus_done) keep_mass(params_.top_p * mass());
-  if (params_.min_p > 0.0f) keep_likely(params_.min_p);
+  if (params_->typical_p < 1.0f) keep_typical(params_->typical_p, scale());
+  if (params_->top_p < 1.0f && !nucleus_done) keep_mass(params_->top_p * mass());
+  if (params_->min_p > 0.0f) keep_likely(params_->min_p);
   return draw(u);
 }
 
 void Sampler::check_left() const {
-  require(max_ > kBanned || params_.logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
+  require(max_ > kBanned || params_->logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
 }
 
 void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
@@ -391,8 +391,8 @@ void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
   choice.logprob = log_prob(logits[choice.id]);
   choice.top_ids.clear();
   choice.top_logprobs.clear();
-  if (params_.logprobs == 0) return;
-  collect_top(logits, static_cast<std::size_t>(params_.logprobs), kLog2e);
+  if (params_->logprobs == 0) return;
+  collect_top(logits, static_cast<std::size_t>(params_->logprobs), kLog2e);
   std::sort(candidates_.begin(), candidates_.end(), better);
   for (const Candidate& c : candidates_) {
     choice.top_ids.push_back(c.id);
@@ -406,11 +406,11 @@ void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, 
   candidates_.clear();
   const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };
   for (std::size_t i = 0; i < reported.size(); ++i) {
-    const auto generated = params_.penalises() ? seen.generated(reported[i]) : std::nullopt;
+    const auto generated = params_->penalises() ? seen.generated(reported[i]) : std::nullopt;
     const float logit = top.reported(static_cast<std::int32_t>(i));
     add(generated ? penalised(logit, *generated) : logit, reported[i]);
   }
-  for (const auto& [id, bias] : params_.logit_bias) {
+  for (const auto& [id, bias] : params_->logit_bias) {
     const auto at = std::lower_bound(reported.begin(), reported.end(), id);
     require(at != reported.end() && *at == id, "the logit of token ", id, " has a bias, and is not among those that were left out");
     Candidate& c = candidates_[static_cast<std::size_t>(at - reported.begin())];
@@ -431,23 +431,25 @@ void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, 
   for (const Candidate& c : candidates_) max_ = std::max(max_, c.logit);
 }
 
-void Sampler::choose(const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab, const TokenCounts& seen,
-                     std::uint64_t stream, std::uint64_t step, Choice& choice) {
-  require(params_.needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
+void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
+                     const TokenCounts& seen, const Draw& draw, Choice& choice) {
+  params_ = &params;
+  require(params_->needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
   gather(top, reported, seen);
   check_left();
-  if (params_.greedy() || params_.top_k == 1) {
+  if (params_->greedy() || params_->top_k == 1) {
     choice.id = std::min_element(candidates_.begin(), candidates_.end(), better)->id;
     return;
   }
-  keep_best(static_cast<std::size_t>(params_.top_k));
+  keep_best(static_cast<std::size_t>(params_->top_k));
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   const float scale = this->scale();
   for (Candidate& c : candidates_) c.weight = exp2((c.logit - max_) * scale);
-  choice.id = filter_and_draw(false, uniform(seed_, stream, step));
+  choice.id = filter_and_draw(false, uniform(draw.seed, draw.stream, draw.step));
 }
 
-void Sampler::choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice) {
+void Sampler::choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice) {
+  params_ = &params;
   require(!logits.empty(), "there are no logits to choose from");
   struct Restore {
     Sampler& sampler;
@@ -459,9 +461,9 @@ void Sampler::choose(std::span<float> logits, const TokenCounts& seen, std::uint
   {
     const Restore restore{*this, logits};
     patch(logits, seen);
-    choice.id = pick(logits, stream, step);
+    choice.id = pick(logits, draw);
   }
-  if (params_.logprobs >= 0) log_probs(logits, choice);
+  if (params_->logprobs >= 0) log_probs(logits, choice);
 }
 
 }  // namespace pumice::engine

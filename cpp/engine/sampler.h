@@ -67,6 +67,11 @@ struct Choice {
 // on which other sequences run, or on a step being done twice.
 double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 
+// Which random number a token is drawn with.
+struct Draw {
+  std::uint64_t seed = 0, stream = 0, step = 0;
+};
+
 // Ids whose logits penalties and bias change, ascending: a device leaves them out of its ranking (Top), for it has the raw logits only.
 class ChangedIds {
  public:
@@ -80,16 +85,15 @@ class ChangedIds {
   std::vector<std::int32_t> ids_;
 };
 
-// One thread's sampler: the parameters and reused scratch. The row is changed while choose() works and left as it was.
+// One thread's scratch for choices, of any sequence. The row is changed while choose() works and left as it was.
 class Sampler {
  public:
-  Sampler(const SamplingParams& params, std::uint64_t seed) : params_(params), seed_(seed) {}
   // Throws numeric when the row holds a NaN or an infinity, invalid_argument when logit_bias bans all there is.
-  void choose(std::span<float> logits, const TokenCounts& seen, std::uint64_t stream, std::uint64_t step, Choice& choice);
+  void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice);
   // The same choice, to the bit, from what Top gives of a row of `vocab` logits. `reported`: the ids that it left out, with all that `seen`
   // and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
-  void choose(const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab, const TokenCounts& seen, std::uint64_t stream,
-              std::uint64_t step, Choice& choice);
+  void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
+              const TokenCounts& seen, const Draw& draw, Choice& choice);
 
  private:
   struct Candidate {
@@ -117,12 +121,11 @@ class Sampler {
   std::int32_t draw(double u) const;
   float scale() const;
   void check_left() const;
-  std::int32_t pick(std::span<const float> logits, std::uint64_t stream, std::uint64_t step);
+  std::int32_t pick(std::span<const float> logits, const Draw& draw);
   std::int32_t filter_and_draw(bool nucleus_done, double u);
   void log_probs(std::span<const float> logits, Choice& choice);
 
-  const SamplingParams params_;
-  const std::uint64_t seed_;
+  const SamplingParams* params_ = nullptr;  // of the choice that is being made
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
   std::vector<Candidate> candidates_, ranked_;           // candidates stay in the order of ids

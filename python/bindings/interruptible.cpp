@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -166,6 +167,33 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
   }
   if (interrupt) std::rethrow_exception(interrupt);
   if (failure) std::rethrow_exception(failure);
+}
+
+void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait) {
+  const bool hears = on_main_thread();  // others never see signals
+  const double slice = std::chrono::duration<double, std::milli>(kPollInterval).count();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(std::min(max_ms, 1e9));
+  const pid_t process = getpid();
+  std::exception_ptr interrupt;
+  {
+    WithoutGil released;
+    for (;;) {
+      const double left = std::max(0.0, std::chrono::duration<double, std::milli>(end - std::chrono::steady_clock::now()).count());
+      if (wait(hears ? std::min(left, slice) : left) || left == 0) break;
+      if (!hears) continue;
+      released.with_gil([&] {
+        try {
+          check_signals();
+          if (getpid() != process)  // forked by a signal handler
+            fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");
+        } catch (const std::exception&) {
+          interrupt = std::current_exception();
+        }
+      });
+      if (interrupt) break;
+    }
+  }
+  if (interrupt) std::rethrow_exception(interrupt);
 }
 
 }  // namespace pumice::bindings

@@ -22,6 +22,9 @@ namespace pumice::bindings {
 // and only if that was not enough on the helper thread, whose waking costs a short text a tenth of its time.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
+// Waits for what another thread does: wait(ms), without the GIL, until it gives true or max_ms have passed. Signals are seen every 20 ms.
+void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait);
+
 // How long a model's calls took of late: says which of them are brief.
 class CallTimes {
  public:

@@ -14,8 +14,8 @@
 #include "core/checked.h"
 #include "engine/diagnostics.h"
 #include "engine/embedder.h"
-#include "engine/generator.h"
 #include "engine/model.h"
+#include "engine/request.h"
 #include "engine/scorer.h"
 #include "file.h"
 #include "gil.h"
@@ -149,7 +149,7 @@ class Handle {
     if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
     return model_;
   }
-  // The weights go when the last running call and the last generator are done. Without the GIL: giving back gigabytes takes time.
+  // The weights go when the last running call and the last request are done. Without the GIL: giving back gigabytes takes time.
   void close() {
     auto last = std::move(model_);
     model_.reset();
@@ -385,7 +385,8 @@ T param(const py::dict& params, const char* key, T otherwise) {
 engine::GenerateParams generate_params(const py::dict& params) {
   static const auto& known = *new std::vector<std::string>{
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
-      "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs"};
+      "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
+      "read_ahead"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
@@ -394,6 +395,7 @@ engine::GenerateParams generate_params(const py::dict& params) {
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
+  p.read_ahead = param(params, "read_ahead", p.read_ahead);
   engine::SamplingParams& s = p.sampling;
   s.temperature = param(params, "temperature", s.temperature);
   s.top_k = param(params, "top_k", s.top_k);
@@ -409,9 +411,9 @@ engine::GenerateParams generate_params(const py::dict& params) {
   return p;
 }
 
-class GeneratorHandle {
+class RequestHandle {
  public:
-  GeneratorHandle(const Handle& handle, const py::sequence& prompts, const py::dict& params) : model_(handle.get()) {
+  RequestHandle(const Handle& handle, const py::sequence& prompts, const py::dict& params) : model_(handle.get()) {
     std::vector<std::vector<std::int32_t>> ids;
     for (const auto& prompt : prompts) {
       if (!py::isinstance<py::array>(prompt)) fail(ErrorKind::wrong_type, "prompts must be arrays of int32");
@@ -421,21 +423,24 @@ class GeneratorHandle {
     engine::GenerateParams p = generate_params(params);
     logprobs_ = p.sampling.logprobs >= 0;
     const WithoutGil released;
-    generator_ = std::make_unique<engine::Generator>(std::shared_ptr<engine::Runtime>(model_, &model_->decoder()), ids, std::move(p));
+    request_ = model_->scheduler().request(ids, std::move(p));
   }
-  ~GeneratorHandle() {
+  ~RequestHandle() {
     const WithoutGil released;
-    generator_.reset();
+    request_.reset();
     model_.reset();
   }
-  GeneratorHandle(const GeneratorHandle&) = delete;
-  GeneratorHandle& operator=(const GeneratorHandle&) = delete;
+  RequestHandle(const RequestHandle&) = delete;
+  RequestHandle& operator=(const RequestHandle&) = delete;
 
-  engine::Generator& get() const { return *generator_; }
+  engine::Request& get() const { return *request_; }
 
-  py::list advance(std::int32_t max_steps, double max_ms) {
-    if (news_.empty()) interruptible([&](const Cancel& cancel) { news_ = generator_->advance(max_steps, max_ms, cancel); });
-    const std::vector<engine::News> news = std::exchange(news_, {});
+  py::list advance(std::int32_t steps, double max_ms) {
+    wait_interruptibly(max_ms, [&](double ms) { return request_->wait(steps, ms); });
+    const std::vector<engine::News> news = [&] {
+      const WithoutGil released;
+      return request_->take();
+    }();
     py::list out;
     for (const engine::News& n : news) {
       py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
@@ -453,8 +458,8 @@ class GeneratorHandle {
 
   py::dict timings() const {
     const auto t = [&] {
-      const WithoutGil released;  // waits for another thread's advance()
-      return generator_->timings();
+      const WithoutGil released;
+      return request_->timings();
     }();
     return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
                     "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds);
@@ -462,8 +467,7 @@ class GeneratorHandle {
 
  private:
   std::shared_ptr<engine::Model> model_;
-  std::unique_ptr<engine::Generator> generator_;
-  std::vector<engine::News> news_;  // not given out yet: a Ctrl-C that comes as a step ends must not lose its tokens
+  std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
 };
 
@@ -476,7 +480,7 @@ void bind_models(py::module_& module) {
            "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
            "task"_a = py::none());
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
-  py::class_<GeneratorHandle> generator(module, "Generator");
+  py::class_<RequestHandle> request(module, "Request");
   handle.def_property_readonly("info", &model_info)
       .def("placement", [](const Handle& handle) { return placement_dict(handle.get()->placement()); })
       .def("memory", &memory)
@@ -490,29 +494,32 @@ void bind_models(py::module_& module) {
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
       .def(
-          "generator",
+          "request",
           [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {
-            return std::make_unique<GeneratorHandle>(handle, prompts, params);
+            return std::make_unique<RequestHandle>(handle, prompts, params);
           },
           "prompts"_a, "params"_a)
       .def("close", &Handle::close);
 
-  generator
-      .def_property_readonly("sequences", [](const GeneratorHandle& g) { return g.get().sequences(); })
-      .def_property_readonly("prompt_tokens", [](const GeneratorHandle& g) { return g.get().prompt_tokens(); })
-      .def_property_readonly("reused_tokens", [](const GeneratorHandle& g) {
+  request
+      .def_property_readonly("sequences", [](const RequestHandle& g) { return g.get().sequences(); })
+      .def_property_readonly("prompt_tokens", [](const RequestHandle& g) { return g.get().prompt_tokens(); })
+      .def_property_readonly("reused_tokens", [](const RequestHandle& g) {
         const WithoutGil released;
         return g.get().reused_tokens();
       }, py::return_value_policy::move)
-      .def_property_readonly("seed", [](const GeneratorHandle& g) { return g.get().seed(); })
-      .def_property_readonly("done", [](const GeneratorHandle& g) { return g.get().done(); })
-      .def("advance", &GeneratorHandle::advance, "max_steps"_a, "max_ms"_a)
-      .def("finish", [](const GeneratorHandle& g, std::int32_t sequence) {
+      .def_property_readonly("seed", [](const RequestHandle& g) { return g.get().seed(); })
+      .def_property_readonly("done", [](const RequestHandle& g) {
+        const WithoutGil released;
+        return g.get().done();
+      }, py::return_value_policy::move)
+      .def("advance", &RequestHandle::advance, "steps"_a, "max_ms"_a)
+      .def("finish", [](const RequestHandle& g, std::int32_t sequence) {
         const WithoutGil released;
         g.get().finish(sequence);
       }, "sequence"_a)
-      .def("timings", &GeneratorHandle::timings)
-      .def("close", [](const GeneratorHandle& g) {
+      .def("timings", &RequestHandle::timings)
+      .def("close", [](const RequestHandle& g) {
         const WithoutGil released;
         g.get().close();
       });

@@ -461,8 +461,12 @@ Finish = Callable[[list[Generation]], Any]
 Begin = Callable[["Tokenizer", SamplingParams], Continuation]
 
 
+READ_AHEAD = 32  # tokens of a stream that are computed before somebody reads them
+
+
 class Run:
-    """One call of the engine's generator over one or more prompts. Nothing is held between two advance() calls."""
+    """One call: a request of one or more prompts in the batch of all callers. The engine's own thread computes it, from the first
+    advance() on; a sequence of which `read_ahead` tokens are unread sits out (0: never)."""
 
     def __init__(
         self,
@@ -472,6 +476,7 @@ class Run:
         params: SamplingParams,
         eos_ids: Sequence[int],
         begin: Begin = Continuation,
+        read_ahead: int = 0,
     ) -> None:
         values = asdict(params)
         for name in ("stop", "stop_ids"):
@@ -479,21 +484,21 @@ class Run:
         values["logprobs"] = -1 if params.logprobs is None else params.logprobs
         if params.seed is None:
             del values["seed"]
-        values["eos_ids"] = list(eos_ids)
-        self._generator = engine.generator(list(prompts), values)
+        values |= {"eos_ids": list(eos_ids), "read_ahead": read_ahead}
+        self._request = engine.request(list(prompts), values)
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
-        self.params = replace(params, seed=int(self._generator.seed))
+        self.params = replace(params, seed=int(self._request.seed))
         self.sequences = [begin(tokenizer, params) for _ in range(len(prompts) * params.n)]
 
     @property
     def done(self) -> bool:
         return all(s.finish_reason is not None for s in self.sequences)
 
-    def advance(self, max_steps: int, max_ms: float) -> list[int]:
-        """Some steps; the sequences that have news."""
+    def advance(self, steps: int, max_ms: float) -> list[int]:
+        """Waits for the tokens of so many steps, or so long; the sequences that have news."""
         changed = []
-        for news in self._generator.advance(max_steps, max_ms):
+        for news in self._request.advance(steps, max_ms):
             index = int(news["sequence"])
             sequence = self.sequences[index]
             if sequence.finish_reason is not None:
@@ -501,15 +506,15 @@ class Run:
             sequence.push(news)
             changed.append(index)
             if sequence.finish_reason is not None and news.get("finish_reason") is None:
-                self._generator.finish(index)
-        if not changed and self._generator.done:
+                self._request.finish(index)
+        if not changed and self._request.done:
             for sequence in self.sequences:  # the engine ended: no sequence may wait for ever
                 sequence.cancel()
         return changed
 
     def to_end(self) -> None:
-        # Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise short turns, so that an
-        # interrupt loses little.
+        # Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking this thread
+        # costs more than looking at a token.
         steps = 1 if self.params.stop or self.params.stop_ids else 8
         while not self.done:
             self.advance(steps, 100.0)
@@ -517,11 +522,11 @@ class Run:
     def close(self) -> None:
         for sequence in self.sequences:
             sequence.cancel()
-        self._generator.close()
+        self._request.close()
 
     def results(self) -> list[Generation]:
-        reused = list(self._generator.reused_tokens)
-        timings = with_speeds(self._generator.timings())
+        reused = list(self._request.reused_tokens)
+        timings = with_speeds(self._request.timings())
         result = []
         for index, s in enumerate(self.sequences):
             prompt = index // self.params.n
@@ -537,7 +542,7 @@ class Run:
                     finish_reason=s.finish_reason,
                     prompt_tokens=self._prompt_tokens[prompt],
                     reused_tokens=int(reused[prompt]),
-                    seed=int(self._generator.seed),
+                    seed=int(self._request.seed),
                     params=self.params,
                     logprobs=logprobs,
                     top_ids=top_ids,

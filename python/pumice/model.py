@@ -32,6 +32,7 @@ from .errors import (
     UnsupportedTaskError,
 )
 from .generation import (
+    READ_AHEAD,
     SAMPLING_DEFAULTS,
     Begin,
     Continuation,
@@ -668,7 +669,7 @@ class Model:
             return finish([])
         ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
         eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
-        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin)
+        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0)
         return Stream(run, finish) if stream else run_to_end(run, finish)
 
     # ------------------------------------------------------------ chat

@@ -152,7 +152,7 @@ class Model:
         self.closed = False
         self.options = options
         self.encode_calls: list[dict[str, Any]] = []
-        self.generator_params: list[dict[str, Any]] = []
+        self.request_params: list[dict[str, Any]] = []
         self.labels = file.get("labels") or 1
         self.info = {
             "architecture": file.architecture,
@@ -239,13 +239,13 @@ class Model:
     def score(self, ids: np.ndarray) -> np.ndarray:
         return -np.abs(np.diff(ids)).astype(np.float32)
 
-    def generator(self, prompts: list[np.ndarray], params: dict[str, Any]) -> Generator:
+    def request(self, prompts: list[np.ndarray], params: dict[str, Any]) -> Request:
         for ids in prompts:
             assert ids.dtype == np.int32
             if len(ids) > CONTEXT:
                 raise ERRORS["context_length"](f"The prompt has {len(ids)} tokens and the context {CONTEXT}")
-        self.generator_params.append(params)
-        return Generator(self, prompts, params)
+        self.request_params.append(params)
+        return Request(self, prompts, params)
 
     def close(self) -> None:
         self.closed = True
@@ -258,14 +258,14 @@ CONTINUATIONS = {  # prompt -> what the toy says after it; anything else is echo
 }
 
 
-class Generator:
+class Request:
     def __init__(self, model: Model, prompts: list[np.ndarray], params: dict[str, Any]) -> None:
         self.model, self.params = model, params
         self.seed = params.get("seed", 1234)
         self.prompt_tokens = [len(p) for p in prompts]
         self.reused_tokens = [0] * len(prompts)
         self.sequences = len(prompts) * params["n"]
-        self.closed, self.steps, self.finished = False, 0, set()
+        self.closed, self.calls, self.finished = False, 0, set()
         self.scripts: list[list[int]] = []
         for s in range(self.sequences):
             prompt = bytes(i for i in prompts[s // params["n"]].tolist() if i < 256).decode(errors="replace")
@@ -276,17 +276,17 @@ class Generator:
             self.scripts.append([*script, params["eos_ids"][0]])
         self.places = [0] * self.sequences
 
-    def advance(self, max_steps: int, max_ms: float) -> list[dict[str, Any]]:
-        if self.model.interrupt_after is not None and self.steps >= self.model.interrupt_after:
+    def advance(self, steps: int, max_ms: float) -> list[dict[str, Any]]:
+        if self.model.interrupt_after is not None and self.calls >= self.model.interrupt_after:
             raise KeyboardInterrupt
-        self.steps += 1
+        self.calls += 1
         news = []
         for s in range(self.sequences):
             if s in self.finished:
                 continue
             ids: list[int] = []
             reason = None
-            while len(ids) < max_steps and reason is None:
+            while len(ids) < steps and reason is None:
                 token = self.scripts[s][self.places[s]]
                 if token in self.params["eos_ids"]:
                     reason = "eos"
@@ -379,7 +379,7 @@ def make_core() -> types.ModuleType:
         LoadOptions=LoadOptions,
         ModelFile=ModelFile,
         Model=Model,
-        Generator=Generator,
+        Request=Request,
         plan=lambda file, options: plan_rows(),
         load=load,
         opened=opened,

@@ -42,8 +42,8 @@ def test_stop_string_across_tokens_cuts_text_and_ids(model: Any, core: Any, stop
 def test_stop_ends_the_sequence_in_the_engine(model: Any) -> None:
     made: list[Any] = []
     engine = model._core
-    original = engine.generator
-    engine.generator = lambda *a: made.append(original(*a)) or made[-1]
+    original = engine.request
+    engine.request = lambda *a: made.append(original(*a)) or made[-1]
     model.generate("story", stop="Once")
     assert made[0].finished == {0}
     assert made[0].places[0] == 4  # not one token further
@@ -130,7 +130,7 @@ def test_closing_a_stream_cancels(model: Any) -> None:
     assert list(stream) == []
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.text == "On"
-    assert stream._run._generator.closed
+    assert stream._run._request.closed
     stream.close()
     with model.stream("story") as stream:
         next(stream)
@@ -184,8 +184,8 @@ def test_logprobs(model: Any) -> None:
     assert only.top_ids is None
     chunks = list(model.stream("abc", logprobs=1))
     assert sum(0 if c.top_ids is None else len(c.top_ids) for c in chunks) == 3
-    assert model._core.generator_params[0]["logprobs"] == 2
-    assert "seed" not in model._core.generator_params[0]
+    assert model._core.request_params[0]["logprobs"] == 2
+    assert "seed" not in model._core.request_params[0]
 
 
 # ---------------------------------------------------------------- parameters
@@ -200,7 +200,7 @@ def test_call_over_gguf_keys(pumice: Any, tmp_path: Path) -> None:
     with pumice.load(write_model(tmp_path / "m.gguf", **keys)) as model:
         params = model.generate("a", top_k=5).params
         assert (params.temperature, params.top_k, params.repetition_penalty) == (0.6, 5, 1.1)
-        sent = model._core.generator_params[-1]
+        sent = model._core.request_params[-1]
         assert (sent["temperature"], sent["top_k"], sent["n"]) == (0.6, 5, 1)
         assert model.generate("a", temperature=0).params.temperature == 0.0
 
@@ -214,7 +214,7 @@ def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
         params = model.generate("a").params
         assert (params.temperature, params.top_p) == ((0.7, 0.9) if sample else (0.0, 1.0))
         assert params.repetition_penalty == 1.2
-        assert model._core.generator_params[-1]["eos_ids"] == [9, EOS]
+        assert model._core.request_params[-1]["eos_ids"] == [9, EOS]
 
 
 def test_sampling_without_top_k_means_fifty(pumice: Any, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_repetition_penalty_acts_in_greedy_mode(pumice: Any, tmp_path: Path) -
     (folder / "generation_config.json").write_text('{"repetition_penalty": 1.05}')
     with pumice.load(folder) as model:
         model.generate("a")
-        sent = model._core.generator_params[-1]
+        sent = model._core.request_params[-1]
         assert (sent["temperature"], sent["repetition_penalty"]) == (0.0, 1.05)
 
 
@@ -245,7 +245,7 @@ def test_suppressed_tokens_are_forbidden(pumice: Any, tmp_path: Path) -> None:
     for model in (pumice.load(folder), pumice.load(write_model(tmp_path / "m.gguf", **{"tokenizer.ggml.suppress_tokens": [5, 9]}))):
         with model:
             model.generate("a", logit_bias={7: 1.5})
-            assert model._core.generator_params[-1]["logit_bias"] == {5: -math.inf, 9: -math.inf, 7: 1.5}
+            assert model._core.request_params[-1]["logit_bias"] == {5: -math.inf, 9: -math.inf, 7: 1.5}
             assert model.generate("a", logit_bias={5: 0.0}).params.logit_bias == {5: 0.0, 9: -math.inf}  # the call goes first
     for wrong in ([1.5], {"a": 1}, "x", [True]):
         with pytest.raises(pumice.ModelFormatError, match="suppress_tokens"):
@@ -281,7 +281,7 @@ def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
     for i, ids in enumerate((7, [7, 8])):
         with pumice.load(write_model(tmp_path / f"m{i}", eos_token_id=ids)) as model:
             model.generate("a")
-            assert model._core.generator_params[-1]["eos_ids"] == [7, *([8] if i else []), EOS]
+            assert model._core.request_params[-1]["eos_ids"] == [7, *([8] if i else []), EOS]
 
 
 def test_broken_generation_config_names_file_and_field(pumice: Any, tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_chat(model: Any, pumice: Any) -> None:
 def test_chat_dry_run_and_stream(model: Any, pumice: Any) -> None:
     dry = model.chat("Hi", dry_run=True, seed=7)
     assert (dry.prompt, dry.text, dry.prompt_tokens, dry.seed) == ("<user>Hi<assistant>", "", 19, 7)
-    assert model._core.generator_params == []
+    assert model._core.request_params == []
     stream = model.chat("Hi", stream=True)
     assert "".join(map(str, stream)) == "<user>Hi<assistant>"[::-1]
     assert isinstance(stream.result, pumice.ChatResult)

@@ -145,7 +145,7 @@ def test_interrupt(cli: Any, core: Any, path: Path, monkeypatch: pytest.MonkeyPa
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(core.Generator, "advance", interrupted)
+    monkeypatch.setattr(core.Request, "advance", interrupted)
     assert cli("generate", path, "abc") == (1, "", "pumice: interrupted\n")
 
 

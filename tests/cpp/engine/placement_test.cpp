@@ -11,7 +11,6 @@
 
 #include "cpu/cpu_backend.h"
 #include "engine/embedder.h"
-#include "engine/generator.h"
 #include "engine/model.h"
 #include "engine/scorer.h"
 #include "engine/toy.h"

@@ -1,7 +1,6 @@
 // Ropes that follow the length of a text: what is computed anew, what is shared, and that nothing else changes a token.
 #include <gtest/gtest.h>
 
-#include "engine/generator.h"
 #include "engine/scorer.h"
 #include "engine/toy.h"
 
@@ -33,10 +32,10 @@ Ids continued(const RopeTable& rope, const Ids& prompt, std::size_t count) {
   return {ids.begin() + static_cast<std::ptrdiff_t>(prompt.size()), ids.end()};
 }
 
-std::vector<Ids> run(toy::Model& m, Generator& g, std::int32_t max_steps) {
+std::vector<Ids> run(Request& g, std::int32_t max_steps) {
   std::vector<Ids> results(static_cast<std::size_t>(g.sequences()));
   while (!g.done()) {
-    for (const News& n : g.advance(max_steps, 1e9, m.cancel)) {
+    for (const News& n : toy::advance(g, max_steps)) {
       Ids& ids = results[static_cast<std::size_t>(n.sequence)];
       ids.insert(ids.end(), n.ids.begin(), n.ids.end());
     }
@@ -44,8 +43,8 @@ std::vector<Ids> run(toy::Model& m, Generator& g, std::int32_t max_steps) {
   return results;
 }
 std::vector<Ids> run(toy::Model& m, const std::vector<Ids>& prompts, std::int64_t tokens, std::int32_t max_steps = 1000) {
-  Generator g(m.runtime, prompts, {.max_new_tokens = tokens});
-  return run(m, g, max_steps);
+  const auto g = m.scheduler->request(prompts, {.max_new_tokens = tokens});
+  return run(*g, max_steps);
 }
 
 class RopeLength : public testing::TestWithParam<RopeTable> {};
@@ -79,11 +78,11 @@ TEST_P(RopeLength, SamplesOfOnePrompt) {
     params.sampling.temperature = 1.2f;
     params.sampling.seed = 4;
     const Ids prompt = text(1, length);
-    Generator together(m.runtime, {prompt}, params);
+    const auto together = m.scheduler->request({prompt}, params);
     params.n = 1;
-    Generator apart(fresh.runtime, {prompt, prompt, prompt}, params);
-    const auto samples = run(m, together, 2);
-    EXPECT_EQ(samples, run(fresh, apart, 7));
+    const auto apart = fresh.scheduler->request({prompt, prompt, prompt}, params);
+    const auto samples = run(*together, 2);
+    EXPECT_EQ(samples, run(*apart, 7));
     EXPECT_NE(samples[0], samples[1]);
     EXPECT_EQ(m.leaked(), 0);
   }
@@ -94,9 +93,9 @@ TEST_P(RopeLength, PrefixesAreSharedAmongTextsThatTurnAlike) {
   const bool longrope = !rope.long_inv_freq.empty();
   toy::Model m = model(rope);
   const auto reused = [&](const Ids& prompt) {
-    Generator g(m.runtime, {prompt}, {.max_new_tokens = 3});
-    EXPECT_EQ(run(m, g, 1000)[0], continued(rope, prompt, 3)) << prompt.size();
-    return g.reused_tokens()[0];
+    const auto g = m.scheduler->request({prompt}, {.max_new_tokens = 3});
+    EXPECT_EQ(run(*g, 1000)[0], continued(rope, prompt, 3)) << prompt.size();
+    return g->reused_tokens()[0];
   };
   const Ids history = text(2, 300);
   const auto first = [&](std::size_t count) { return Ids(history.begin(), history.begin() + static_cast<std::ptrdiff_t>(count)); };
@@ -113,10 +112,10 @@ TEST_P(RopeLength, PagesTakenFromAParkedSequence) {
   const RopeTable& rope = GetParam();
   toy::Model m = model(rope, 6);
   const Ids one = text(7, 50), two = text(8, 90);
-  Generator slow(m.runtime, {one}, {.max_new_tokens = 60});
+  const auto slow = m.scheduler->request({one}, {.max_new_tokens = 60});
   Ids got;
-  while (!slow.done()) {
-    for (const News& n : slow.advance(9, 1e9, m.cancel)) got.insert(got.end(), n.ids.begin(), n.ids.end());
+  while (!slow->done()) {
+    for (const News& n : toy::advance(*slow, 9)) got.insert(got.end(), n.ids.begin(), n.ids.end());
     EXPECT_EQ(run(m, {two}, 40)[0], continued(rope, two, 40));  // takes nearly all pages
   }
   EXPECT_EQ(got, continued(rope, one, 60));

@@ -93,11 +93,11 @@ void check_distribution(const std::vector<float>& logits, const SamplingParams& 
   const auto expected = reference(logits, p, seen);
   const int draws = 8000;
   std::vector<int> counts(logits.size());
-  Sampler sampler(p, 12345);
+  Sampler sampler;
   std::vector<float> work = logits;
   Choice choice;
   for (int i = 0; i < draws; ++i) {
-    sampler.choose(work, seen, 7, static_cast<std::uint64_t>(i), choice);
+    sampler.choose(p, work, seen, {12345, 7, static_cast<std::uint64_t>(i)}, choice);
     ++counts[static_cast<std::size_t>(choice.id)];
   }
   EXPECT_EQ(work, logits) << what;
@@ -173,7 +173,7 @@ TEST(Sampler, PenaltiesAndBias) {
   ban.logit_bias = {{best, -std::numeric_limits<float>::infinity()}};
   auto work = logits;
   Choice choice;
-  Sampler(ban, 0).choose(work, {}, 0, 0, choice);
+  Sampler().choose(ban, work, {}, {}, choice);
   auto without = logits;
   without[best] = -1e9f;
   EXPECT_EQ(choice.id, std::max_element(without.begin(), without.end()) - without.begin());
@@ -192,18 +192,18 @@ TEST(Sampler, WhatIsForbiddenIsNeverDrawn) {
         if (id != 17 && id != 60) p.logit_bias.emplace_back(id, kForbid);
       p.logit_bias.emplace_back(60, -1e20f);
       p.validate(200);
-      Sampler sampler(p, 3);
+      Sampler sampler;
       Choice choice;
       std::vector<float> changed = logits;
       for (std::uint64_t step = 0; step < 200; ++step) {
-        sampler.choose(changed, {}, 0, step, choice);
+        sampler.choose(p, changed, {}, {3, 0, step}, choice);
         ASSERT_EQ(choice.id, 17) << temperature;
       }
       p.logit_bias.emplace_back(17, kForbid);
       p.logit_bias.emplace_back(60, kForbid);
-      Sampler nothing(p, 3);
+      Sampler nothing;
       std::string message;
-      EXPECT_EQ(toy::error_of([&] { nothing.choose(changed, {}, 0, 0, choice); }, &message), ErrorKind::invalid_argument);
+      EXPECT_EQ(toy::error_of([&] { nothing.choose(p, changed, {}, {3, 0, 0}, choice); }, &message), ErrorKind::invalid_argument);
       EXPECT_NE(message.find("forbids every token"), std::string::npos);
       EXPECT_EQ(changed, logits);
     }
@@ -211,7 +211,7 @@ TEST(Sampler, WhatIsForbiddenIsNeverDrawn) {
 }
 
 TEST(Sampler, GreedyTakesTheLowestIdOfTies) {
-  Sampler sampler({}, 0);
+  Sampler sampler;
   Choice choice;
   for (const std::size_t size : {1u, 3u, 64u, 100u, 1000u, 4099u}) {
     auto logits = row(size, 1);
@@ -220,18 +220,18 @@ TEST(Sampler, GreedyTakesTheLowestIdOfTies) {
       std::vector<std::size_t> at(1 + random() % 3);
       auto work = logits;
       for (auto& a : at) work[a = random() % size] = 1000;
-      sampler.choose(work, {}, 0, 0, choice);
+      sampler.choose({}, work, {}, {}, choice);
       ASSERT_EQ(choice.id, static_cast<std::int32_t>(*std::min_element(at.begin(), at.end())));
     }
   }
   std::vector<float> equal(500, -3.0f);
-  sampler.choose(equal, {}, 0, 0, choice);
+  sampler.choose({}, equal, {}, {}, choice);
   EXPECT_EQ(choice.id, 0);
   SamplingParams two;
   two.temperature = 1, two.top_k = 2;
-  Sampler top(two, 3);
+  Sampler top;
   for (std::uint64_t i = 0; i < 100; ++i) {
-    top.choose(equal, {}, 0, i, choice);
+    top.choose(two, equal, {}, {3, 0, i}, choice);
     EXPECT_LT(choice.id, 2);
   }
 }
@@ -244,7 +244,7 @@ TEST(Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
     TokenCounts seen;
     for (std::int32_t id = 0; id < 5; ++id) seen.add(id, true);
     Choice choice;
-    Sampler(p, 1).choose(logits, seen, 0, 0, choice);
+    Sampler().choose(p, logits, seen, {1, 0, 0}, choice);
     double total = 0;
     for (const float x : logits) total += std::exp(static_cast<double>(x));
     EXPECT_NEAR(choice.logprob, logits[choice.id] - std::log(total), 2e-6);
@@ -271,7 +271,7 @@ TEST(Sampler, NumbersThatAreNoneAreErrors) {
           Choice choice;
           TokenCounts seen;
           seen.add(static_cast<std::int32_t>(at), true);
-          EXPECT_EQ(toy::error_of([&] { Sampler(p, 0).choose(logits, seen, 0, 0, choice); }, &message), ErrorKind::numeric);
+          EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, logits, seen, {}, choice); }, &message), ErrorKind::numeric);
           EXPECT_NE(message.find("token " + std::to_string(at)), std::string::npos) << message;
         }
       }
@@ -288,14 +288,14 @@ TEST(Sampler, ExtremesStayDefined) {
     p.temperature = temperature;
     for (const float top_p : {1.0f, 0.5f}) {
       p.top_p = top_p;
-      Sampler(p, 0).choose(logits, {}, 0, 0, choice);
+      Sampler().choose(p, logits, {}, {}, choice);
       EXPECT_EQ(choice.id, best);
     }
   }
   logits[17] = 3e38f, logits[18] = -3e38f;
   SamplingParams p;
   p.temperature = 1;
-  Sampler(p, 0).choose(logits, {}, 0, 0, choice);
+  Sampler().choose(p, logits, {}, {}, choice);
   EXPECT_EQ(choice.id, 17);
 }
 
@@ -364,7 +364,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
     ASSERT_TRUE(p.needs_only_top(kMost));
     const auto words = top_of(logits, kMost, reported);
-    Sampler from_all(p, static_cast<std::uint64_t>(round)), from_top(p, static_cast<std::uint64_t>(round));
+    Sampler from_all, from_top;
     const std::int32_t first = words[3] == 0 ? -1 : TopRow{words, kMost}.id(0);
     for (std::uint64_t step = 0; step < 4; ++step) {
       Choice expected, found;
@@ -376,8 +376,9 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
           message = error.what();
         }
       };
-      refused([&] { from_all.choose(logits, seen, 5, step, expected); }, why);
-      refused([&] { from_top.choose({words, kMost}, reported, size, seen, 5, step, found); }, why_not);
+      const Draw draw{static_cast<std::uint64_t>(round), 5, step};
+      refused([&] { from_all.choose(p, logits, seen, draw, expected); }, why);
+      refused([&] { from_top.choose(p, {words, kMost}, reported, size, seen, draw, found); }, why_not);
       ASSERT_EQ(found.id, expected.id) << "round " << round << ", step " << step << ", size " << size << ", top_k " << p.top_k;
       ASSERT_EQ(why_not, why) << round;
       ++(p.greedy() ? greedy : draws);
@@ -405,9 +406,9 @@ TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
     const auto reported = changed_ids(p, seen);
     const auto words = top_of(logits, 64, reported);
     Choice choice;
-    const auto expected = message([&] { Sampler(p, 1).choose(logits, seen, 0, 0, choice); });
+    const auto expected = message([&] { Sampler().choose(p, logits, seen, {1, 0, 0}, choice); });
     EXPECT_NE(expected.find(part), std::string::npos) << expected;
-    EXPECT_EQ(message([&] { Sampler(p, 1).choose({words, 64}, reported, 300, seen, 0, 0, choice); }), expected);
+    EXPECT_EQ(message([&] { Sampler().choose(p, {words, 64}, reported, 300, seen, {1, 0, 0}, choice); }), expected);
   };
   TokenCounts seen;
   for (const std::int32_t id : {3, 50, 51, 299}) seen.add(id, true);
@@ -432,7 +433,7 @@ TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
     EXPECT_FALSE(whole.needs_only_top(64));
     const auto words = top_of(row(300, 1), 64, {});
     Choice choice;
-    EXPECT_NE(message([&] { Sampler(whole, 1).choose({words, 64}, {}, 300, {}, 0, 0, choice); }), "none");
+    EXPECT_NE(message([&] { Sampler().choose(whole, {words, 64}, {}, 300, {}, {1, 0, 0}, choice); }), "none");
   }
 }
 
@@ -496,12 +497,12 @@ TEST(Sampler, ParametersAreChecked) {
 TEST(Sampler, LargeVocabulariesAreCheap) {
   auto logits = row(262144, 8);
   const auto milliseconds = [&](SamplingParams p) {
-    Sampler sampler(p, 0);
+    Sampler sampler;
     Choice choice;
     double best = 1e9;
     for (std::uint64_t i = 0; i < 20; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      sampler.choose(logits, {}, 0, i, choice);
+      sampler.choose(p, logits, {}, {0, 0, i}, choice);
       best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     }
     return best;

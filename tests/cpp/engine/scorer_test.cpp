@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "engine/generator.h"
 #include "engine/toy.h"
 
 namespace pumice::engine {
@@ -68,12 +67,12 @@ TEST(Scorer, CancelAndGoOn) {
 TEST(Scorer, TakesPagesOfStreamsThatDoNotRun) {
   toy::Model m(4);
   const Ids prompt = toy::text(1, 90), other = toy::text(2, 100);
-  Generator g(m.runtime, {prompt}, {.max_new_tokens = 20});
-  Ids got = g.advance(5, 1e9, m.cancel).at(0).ids;
+  const auto g = m.scheduler->request({prompt}, {.max_new_tokens = 20});
+  Ids got = toy::advance(*g, 5).at(0).ids;
   std::vector<float> last(toy::kVocab);
   logits(*m.runtime, other, false, last, m.cancel);
   EXPECT_EQ(last, toy::logits_after(other));
-  const auto rest = g.advance(100, 1e9, m.cancel);
+  const auto rest = toy::advance(*g, 100);
   got.insert(got.end(), rest.at(0).ids.begin(), rest.at(0).ids.end());
   EXPECT_EQ(got, toy::continuation(prompt, 20));
 }

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "cpu/cpu_backend.h"
-#include "engine/generator.h"
 #include "engine/model.h"
 #include "engine/toy.h"
 #include "model/tiny.h"
@@ -85,10 +84,10 @@ struct Loaded {
                              {.kv_format = KvFormat::f32, .compute = Compute::float32}, {}, cancel)) {}
 
   std::vector<Ids> generate(const std::vector<Ids>& prompts, const GenerateParams& params) const {
-    Generator g({model, &model->decoder()}, prompts, params);
-    std::vector<Ids> results(static_cast<std::size_t>(g.sequences()));
-    while (!g.done()) {
-      for (const News& news : g.advance(7, 1e9, cancel)) {
+    const auto g = model->scheduler().request(prompts, params);
+    std::vector<Ids> results(static_cast<std::size_t>(g->sequences()));
+    while (!g->done()) {
+      for (const News& news : toy::advance(*g, 7)) {
         auto& ids = results.at(static_cast<std::size_t>(news.sequence));
         ids.insert(ids.end(), news.ids.begin(), news.ids.end());
       }

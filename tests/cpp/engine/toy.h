@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -13,11 +14,12 @@
 
 #include "core/error.h"
 #include "engine/runtime.h"
+#include "engine/scheduler.h"
 
 namespace pumice::engine::toy {
 
 inline constexpr std::int32_t kVocab = 211, kWidth = 2;
-inline constexpr std::int32_t kPoison = 210;  // an encoder that reads it gives NaN
+inline constexpr std::int32_t kPoison = 210;  // an encoder that reads it gives NaN; a decoder whose prompt ends in it, where a test says so
 
 inline std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -87,6 +89,7 @@ struct Space final : Workspace {
 struct Seen {  // what a test looks at, and where it steps in
   std::atomic<std::int64_t> runs{0}, rows{0}, most_rows{0}, head_rows{0}, most_head_rows{0}, solo{0}, team{0}, parallel{0};
   std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // rows of an encoder's batch that the device has memory for
+  std::atomic<bool> poisonous{false};
   std::function<void()> in_run;  // in the middle of a body, half of its rows written
 };
 
@@ -158,7 +161,8 @@ class Toy final : public Executable {
       for (std::int32_t p = 0; p < s.past + s.rows; ++p) {
         state = extend(state, store.cell(s.pages, p));
         if (p < s.past || out >= batch.selected.size() || batch.selected[out] != s.first + p - s.past) continue;
-        io.out[out * kWidth] = low(state);
+        const bool poisoned = seen_->poisonous && p + 1 == s.length && batch.ids[s.first + p - s.past] == kPoison;
+        io.out[out * kWidth] = poisoned ? std::nanf("") : low(state);
         io.out[out * kWidth + 1] = high(state);
         ++out;
       }
@@ -171,7 +175,8 @@ class Toy final : public Executable {
     raise(seen_->most_head_rows, batch.rows);
     if (io.out.size() != static_cast<std::size_t>(batch.rows) * kVocab) fail(ErrorKind::device, "logits");
     for (std::int32_t r = 0; r < batch.rows; ++r)
-      for (std::int32_t v = 0; v < kVocab; ++v) io.out[r * kVocab + v] = logit(io.in[r * kWidth], io.in[r * kWidth + 1], v);
+      for (std::int32_t v = 0; v < kVocab; ++v)
+        io.out[r * kVocab + v] = std::isnan(io.in[r * kWidth]) ? io.in[r * kWidth] : logit(io.in[r * kWidth], io.in[r * kWidth + 1], v);
   }
 
   void log_probs(const Batch& batch, const Io& io) const {
@@ -254,6 +259,19 @@ class Device final : public Backend {
   std::mutex turn_;
 };
 
+// Pages in use, once the step that runs has ended.
+inline std::int64_t leaked(const PagePool& pool) {
+  for (int waited = 0; pool.stats().pages_in_use > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  pool.self_check();
+  return pool.stats().pages_in_use;
+}
+
+// What a caller does with a request.
+inline std::vector<News> advance(Request& request, std::int32_t steps, double max_ms = 1e9) {
+  request.wait(steps, max_ms);
+  return request.take();
+}
+
 // A decoder with a page budget, or an encoder without.
 struct Model {
   explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int workers = 2,
@@ -278,12 +296,10 @@ struct Model {
         std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs),
                                    Pipeline::Stage{});
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2, ropes);
+    scheduler = std::make_unique<Scheduler>(*runtime);
   }
-  // Nothing is held any more: all pages are free or kept.
-  std::int64_t leaked() const {
-    pool->self_check();
-    return pool->stats().pages_in_use;
-  }
+  // Pages that are held, at the end of a step at most: 0 where all are free or kept.
+  std::int64_t leaked() const { return toy::leaked(*pool); }
 
   const std::vector<RopeTable> ropes;
   std::shared_ptr<Seen> seen = std::make_shared<Seen>();
@@ -291,6 +307,7 @@ struct Model {
   std::unique_ptr<PagePool> pool;
   std::unique_ptr<Pipeline> pipeline;
   std::shared_ptr<Runtime> runtime;
+  std::unique_ptr<Scheduler> scheduler;
   Cancel cancel;
 };
 

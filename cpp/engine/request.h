@@ -1,0 +1,85 @@
+// What a caller holds of a call: its sequences in the scheduler's batch, and what was said of them and not read yet.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace pumice::engine {
+
+class Scheduler;
+struct Runtime;
+
+struct Timings {  // of the steps that computed rows of the request: seconds that passed, also where others had rows in them
+  std::int64_t prefill_tokens = 0, decode_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+// Sequence s continues prompt s / n. Made by Scheduler::request(); nothing is computed before the first wait(). Any thread may call
+// anything; what its sequences do is the scheduler's, under its lock.
+class Request : public std::enable_shared_from_this<Request> {
+ public:
+  // Throws invalid_argument, context_length or out_of_memory when the prompts or params cannot be.
+  Request(Scheduler& scheduler, const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params);
+
+  // Until there are tokens of so many steps (no more than read_ahead) that nobody has taken, or nothing more will come: true. False: max_ms
+  // have passed.
+  bool wait(std::int32_t steps, double max_ms);
+  // The news there are. Where there are none, and an error has ended the request: throws it.
+  std::vector<News> take();
+  void finish(std::int32_t sequence);
+  void close();  // ends all sequences; their pages are free when the running step has ended
+  bool done() const;  // all have ended, and everything has been taken
+
+  std::int32_t sequences() const { return static_cast<std::int32_t>(sequences_.size()); }
+  const std::vector<std::int32_t>& prompt_tokens() const { return prompt_tokens_; }  // per prompt
+  std::vector<std::int32_t> reused_tokens() const;  // per prompt: found in the prefix cache
+  std::uint64_t seed() const { return seed_; }
+  Timings timings() const;
+
+ private:
+  friend class Scheduler;
+
+  // All of these under the scheduler's lock.
+  bool ended() const;
+  bool ready() const { return closed_ || ended() || unread_steps_ >= wanted_steps_; }
+  Sequence* heir(const Sequence& sequence);  // of the same prompt's computation, when that one ends before it; null: nobody follows
+  template <class Visit>
+  void each_sharing(const Sequence& first, Visit&& visit) {  // `first` and those that follow it
+    visit(sequences_[static_cast<std::size_t>(first.index)]);
+    if (first.generated() > 0) return;
+    for (std::int32_t i = first.index + 1; i < sequences() && i / params_.n == first.index / params_.n; ++i)
+      if (sequences_[static_cast<std::size_t>(i)].state == Sequence::State::follows) visit(sequences_[static_cast<std::size_t>(i)]);
+  }
+  friend class Step;
+
+  Scheduler& scheduler_;
+  const GenerateParams params_;
+  const std::uint64_t seed_;
+  std::deque<Sequence> sequences_;  // never move: pool and scheduler know them
+  std::vector<std::int32_t> prompt_tokens_, reused_tokens_;
+  Timings timings_;
+  std::exception_ptr error_;   // what ended it; told when all news are taken
+  std::int32_t unread_steps_ = 0, wanted_steps_ = 1;
+  std::int32_t waiting_ = 0;   // threads in wait()
+  bool joined_ = false;        // the scheduler's batch
+  bool lagging_ = false;       // some of its sequences sit out
+  bool closed_ = false, left_behind_ = false, told_ = false;  // left_behind_: a fork() came while another thread was in wait()
+  bool forked_ = false;        // its pages are not there any more
+  bool reading_ = false;       // it was told that there are news, and has not come back for more
+  bool reads_quickly_ = true;  // last time that took a moment only
+  std::chrono::steady_clock::time_point told_at_;
+  std::unique_ptr<std::condition_variable> news_ = std::make_unique<std::condition_variable>();
+
+  // Of the current step.
+  std::int64_t prompt_rows_ = 0, decode_rows_ = 0;
+  bool sampled_ = false;
+};
+
+}  // namespace pumice::engine

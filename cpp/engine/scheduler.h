@@ -1,0 +1,87 @@
+// One batch for all callers of a decoder: each step takes rows of every request's sequences.
+//
+// One thread makes the steps (the engine thread): it starts with the first request, sleeps without work, and ends with the scheduler.
+// Callers wait for news of their own request alone (Request), so none of them can stop a step that others take part in, and what they do
+// with a token goes on beside the next step.
+//
+// All that sequences and requests are is changed under one lock, between the steps, never while a device computes. So whatever holds the
+// lock (a caller, a fork) sees them as after a whole step. The child of a fork() has all requests, at rest: one that is waited for there
+// joins the child's own batch and goes on; the others, whose threads are not there, compute nothing.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/at_fork.h"
+#include "engine/request.h"
+#include "engine/runtime.h"
+#include "engine/step.h"
+
+namespace pumice::engine {
+
+class Scheduler {
+ public:
+  explicit Scheduler(Runtime& runtime);  // which outlives it, and whose requests' callers do not
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Throws as Request does. The request is closed when the last copy of what is given is gone.
+  std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params);
+
+ private:
+  friend class Request;
+  using Lock = std::unique_lock<std::mutex>;
+
+  // All under mutex_.
+  void join(Request& request);   // the batch, unless it is there or has ended
+  void look_again();             // there may be work
+  void has_read(Request& request);
+  void drop(Sequence& sequence); // now, or with the step that it is in
+  void drop(Request& request);
+  void end(Sequence& sequence, Finish finish);
+  void start_again(Sequence& sequence);  // gives its pages back; it waits
+  void fail_request(Request& request, std::exception_ptr error);
+  void leave(std::exception_ptr error);  // all of them
+  void revive(Request& request);
+
+  void work();
+  bool plan();  // false: nothing can be computed now
+  void gather();
+  void follow_rope();
+  void make_room();
+  void admit(std::int64_t rows_left);
+  bool prefix_on_its_way(Sequence& sequence);
+  void note_prefixes(Sequence& sequence);
+  bool others_decode() const;
+  void run_step(Lock& lock);
+  void commit(double seconds);
+  void take_choice(Sequence& sequence, const Choice& choice);
+  void end_step();
+  void give_way(Lock& lock);
+  void let_read(Lock& lock);
+  void forget_parent();
+
+  Runtime& runtime_;
+  std::mutex mutex_;
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
+  std::unique_ptr<std::thread> thread_;
+  bool quit_ = false, changed_ = false;  // changed_: since the last plan
+  bool hungry_ = false;                  // sequences wait for pages, and none runs
+  const bool crowded_;                   // the device's threads leave no cpu to those who read
+  std::vector<std::shared_ptr<Request>> requests_;  // first come, first
+  std::vector<std::shared_ptr<Request>> parents_;   // of the process that forked: not destroyed inside of a fork's hook
+  std::vector<Sequence*> live_;                     // of the plan: those that have not ended and do not sit out, first come, first
+  std::unordered_set<std::uint64_t> on_their_way_;  // beginnings of texts that are being computed
+  std::unique_ptr<Step> step_ = std::make_unique<Step>();
+  std::optional<Cancel> cancel_;  // of the running step
+  const AtFork at_fork_;
+};
+
+}  // namespace pumice::engine

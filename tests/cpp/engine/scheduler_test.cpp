@@ -1,0 +1,605 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+#include <string>
+
+#include "engine/toy.h"
+
+namespace pumice::engine {
+namespace {
+
+using toy::continuation;
+using toy::text;
+using Ids = std::vector<std::int32_t>;
+
+struct Result {
+  Ids ids;
+  Finish finish = Finish::none;
+  std::vector<float> logprobs;
+  Ids top_ids;
+};
+
+void take(std::vector<Result>& results, const std::vector<News>& news) {
+  for (const News& n : news) {
+    Result& r = results.at(static_cast<std::size_t>(n.sequence));
+    EXPECT_EQ(r.finish, Finish::none) << "news after the end";
+    r.ids.insert(r.ids.end(), n.ids.begin(), n.ids.end());
+    r.logprobs.insert(r.logprobs.end(), n.logprobs.begin(), n.logprobs.end());
+    r.top_ids.insert(r.top_ids.end(), n.top_ids.begin(), n.top_ids.end());
+    r.finish = n.finish;
+  }
+}
+
+std::vector<Result> run(Request& g, std::int32_t steps = 1000) {
+  std::vector<Result> results(static_cast<std::size_t>(g.sequences()));
+  for (int calls = 0; !g.done(); ++calls) {
+    EXPECT_LT(calls, 100000);
+    take(results, toy::advance(g, steps));
+  }
+  return results;
+}
+
+std::vector<Result> run(toy::Model& m, const std::vector<Ids>& prompts, const GenerateParams& params, std::int32_t steps = 1000) {
+  return run(*m.scheduler->request(prompts, params), steps);
+}
+
+GenerateParams greedy(std::int64_t tokens) { return {.max_new_tokens = tokens}; }
+
+GenerateParams sampled(std::int64_t tokens, std::uint64_t seed) {
+  GenerateParams p{.max_new_tokens = tokens};
+  p.sampling.temperature = 1.2f;
+  p.sampling.top_p = 0.95f;
+  p.sampling.repetition_penalty = 1.1f;
+  p.sampling.seed = seed;
+  return p;
+}
+
+TEST(Scheduler, GreedyIsTheModelsOwnContinuation) {
+  toy::Model m;
+  for (const std::size_t length : {1u, 2u, 31u, 32u, 33u, 64u, 127u, 128u, 129u, 300u, 1200u}) {
+    const Ids prompt = text(length, length);
+    const auto results = run(m, {prompt}, greedy(70), 3);
+    EXPECT_EQ(results[0].ids, continuation(prompt, 70)) << length;
+    EXPECT_EQ(results[0].finish, Finish::length);
+    EXPECT_EQ(m.leaked(), 0);
+  }
+}
+
+TEST(Scheduler, BatchesEqualSingles) {
+  std::vector<Ids> prompts;
+  for (std::size_t i = 0; i < 40; ++i) prompts.push_back(text(i % 7, 1 + (i * 53) % 400));  // many with common beginnings
+  for (const std::int64_t pages : {25, 60, 2000}) {
+    toy::Model m(pages);
+    const auto batch = run(m, prompts, greedy(50), 7);
+    for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(batch[i].ids, continuation(prompts[i], 50)) << pages << ", " << i;
+    EXPECT_EQ(m.leaked(), 0);
+    EXPECT_EQ(m.pool->stats().pages_evicted > 0, pages < 2000);
+  }
+}
+
+TEST(Scheduler, SampledTokensDoNotDependOnBatchOrBudget) {
+  std::vector<Ids> prompts;
+  for (std::size_t i = 0; i < 12; ++i) prompts.push_back(text(i, 20 + i * 17));
+  toy::Model roomy, tight(18);
+  const auto batch = run(roomy, prompts, sampled(60, 5));
+  const auto squeezed = run(tight, prompts, sampled(60, 5), 1);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    toy::Model alone;
+    EXPECT_EQ(run(alone, {prompts[i]}, sampled(60, 5))[0].ids, batch[i].ids);
+    EXPECT_EQ(squeezed[i].ids, batch[i].ids);
+  }
+  EXPECT_NE(run(roomy, {prompts[0]}, sampled(60, 6))[0].ids, batch[0].ids);
+  EXPECT_EQ(tight.leaked(), 0);
+}
+
+TEST(Scheduler, EqualPromptsAndForksGetStreamsOfTheirOwn) {
+  toy::Model m;
+  const Ids prompt = text(3, 45);
+  auto params = sampled(40, 9);
+  const auto twice = run(m, {prompt, prompt, prompt}, params);
+  params.n = 3;
+  const std::int64_t before = m.seen->rows;
+  const int copies = m.store->copies;
+  toy::Model fresh;
+  const auto forks = run(fresh, {prompt}, params);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(forks[i].ids, twice[i].ids);
+  EXPECT_NE(forks[0].ids, forks[1].ids);
+  EXPECT_NE(forks[1].ids, forks[2].ids);
+  EXPECT_EQ(fresh.seen->rows, 45 + 3 * 39);  // the prompt is computed once
+  EXPECT_EQ(fresh.store->copies, 2);
+  EXPECT_EQ(before, m.seen->rows);
+  EXPECT_EQ(copies, m.store->copies);
+  EXPECT_EQ(fresh.leaked(), 0);
+
+  params.n = 5;
+  toy::Model tight(7);  // not all five fit at once
+  const auto five = run(tight, {prompt, text(4, 64)}, params, 3);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(five[i].ids, twice[i].ids);
+  toy::Model roomy;
+  const auto again = run(roomy, {prompt, text(4, 64)}, params);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(five[i].ids, again[i].ids);
+  EXPECT_EQ(tight.leaked(), 0);
+}
+
+TEST(Scheduler, ReusesHistoryAndSaysSo) {
+  toy::Model m;
+  const Ids prompt = text(1, 23);
+  Ids history = prompt;
+  std::int64_t reused = 0, tokens = 0;
+  for (int turn = 0; turn < 6; ++turn) {
+    const auto g = m.scheduler->request({history}, greedy(30));
+    const auto result = run(*g)[0];
+    EXPECT_EQ(result.ids, continuation(history, 30));
+    // All but the last sampled token and the new question are there.
+    EXPECT_EQ(g->reused_tokens()[0], turn == 0 ? 0 : static_cast<std::int32_t>(history.size()) - 8);
+    EXPECT_EQ(g->prompt_tokens()[0], static_cast<std::int32_t>(history.size()));
+    reused += g->reused_tokens()[0];
+    tokens += g->prompt_tokens()[0];
+    history.insert(history.end(), result.ids.begin(), result.ids.end());
+    for (const std::int32_t id : text(100 + turn, 7)) history.push_back(id);
+  }
+  EXPECT_EQ(m.pool->stats().prompt_tokens, static_cast<std::uint64_t>(tokens));
+  EXPECT_EQ(m.pool->stats().reused_tokens, static_cast<std::uint64_t>(reused));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, SharesAPrefixInsideOneBatch) {
+  toy::Model m;
+  const Ids common = text(1, 320);
+  std::vector<Ids> prompts;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    prompts.push_back(common);
+    for (const std::int32_t id : text(50 + i, 10)) prompts.back().push_back(id);
+  }
+  const auto g = m.scheduler->request(prompts, greedy(1));
+  const auto results = run(*g);
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(results[i].ids, continuation(prompts[i], 1));
+  EXPECT_LE(m.seen->rows, 330 + 19 * 10);  // 6600 without sharing
+}
+
+TEST(Scheduler, SharesAPrefixAmongCallers) {
+  toy::Model m;
+  const Ids common = text(1, 320);
+  std::vector<std::shared_ptr<Request>> requests;
+  for (std::int32_t i = 0; i < 20; ++i) {
+    Ids prompt = common;
+    for (const std::int32_t id : text(50 + i, 10)) prompt.push_back(id);
+    requests.push_back(m.scheduler->request({prompt}, greedy(1)));
+  }
+  for (const auto& request : requests) request->wait(1, 0);
+  for (const auto& request : requests) EXPECT_EQ(run(*request)[0].ids.size(), 1u);
+  EXPECT_LE(m.seen->rows, 330 + 19 * 10);
+}
+
+TEST(Scheduler, FinishesByEosAndLength) {
+  toy::Model m(1000, 100);
+  const Ids prompt = text(1, 40);
+  const Ids full = continuation(prompt, 30);
+  GenerateParams params = greedy(30);
+  params.eos_ids = {full[12], 205};
+  const auto at = static_cast<std::size_t>(std::find(full.begin(), full.end(), full[12]) - full.begin());
+  params.sampling.logprobs = 3;
+  const auto result = run(m, {prompt}, params)[0];
+  EXPECT_EQ(result.finish, Finish::eos);
+  EXPECT_EQ(result.ids, Ids(full.begin(), full.begin() + static_cast<std::ptrdiff_t>(at)));
+  EXPECT_EQ(result.logprobs.size(), at);
+  ASSERT_EQ(result.top_ids.size(), 3 * at);
+  for (std::size_t i = 0; i < at; ++i) EXPECT_EQ(result.top_ids[3 * i], result.ids[i]);
+
+  const auto limited = run(m, {prompt}, greedy(1000))[0];
+  EXPECT_EQ(limited.finish, Finish::length);
+  EXPECT_EQ(limited.ids, continuation(prompt, 60));  // the context of 100 is full
+
+  toy::Model small(2, 1000);
+  EXPECT_EQ(run(small, {prompt}, greedy(1000))[0].ids, continuation(prompt, 24));  // the budget is the context
+  EXPECT_EQ(small.leaked(), 0);
+}
+
+TEST(Scheduler, FirstTokenCanEndAllForks) {
+  toy::Model m;
+  const Ids prompt = text(1, 40);
+  GenerateParams params = greedy(30);
+  params.n = 4;
+  params.eos_ids = {toy::next_token(prompt)};
+  for (const Result& r : run(m, {prompt}, params)) {
+    EXPECT_TRUE(r.ids.empty());
+    EXPECT_EQ(r.finish, Finish::eos);
+  }
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+// A thousand of them: closed at any moment, also in the middle of a step, or failing. The others get what they get alone, and no page is
+// lost.
+TEST(Scheduler, ClosedRequestsHarmNobody) {
+  toy::Model m(60);
+  m.seen->poisonous = true;
+  std::atomic<int> wrong{0}, closed{0}, failed{0};
+  m.seen->in_run = [] { std::this_thread::yield(); };
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 64; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int round = 0; round < 16; ++round) {
+        if (random() % 16 == 0) {
+          Ids poisoned = text(1000 + random(), 20 + random() % 50);
+          poisoned.push_back(toy::kPoison);
+          failed += toy::error_of([&] { run(m, {poisoned}, greedy(20)); }) == ErrorKind::numeric;
+          continue;
+        }
+        const Ids prompt = text(random() % 6, 20 + random() % 150);
+        const auto g = m.scheduler->request({prompt}, {.max_new_tokens = 20, .n = 1 + static_cast<std::int32_t>(random() % 3)});
+        if (random() % 2) {
+          g->wait(1 + static_cast<std::int32_t>(random() % 5), random() % 3);
+          if (random() % 2) g->finish(0);
+          g->close();
+          ++closed;
+          continue;
+        }
+        for (const Result& r : run(*g, 4)) wrong += r.ids != continuation(prompt, 20);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(closed, 300);
+  EXPECT_GT(failed, 30);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, AStepOfClosedRequestsAloneIsStopped) {
+  toy::Model m;
+  std::atomic<bool> inside{false}, go{false};
+  m.seen->in_run = [&] {
+    inside = true;
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto one = m.scheduler->request({text(1, 40)}, greedy(5)), two = m.scheduler->request({text(2, 40)}, greedy(5));
+  one->wait(1, 5);  // in the step alone
+  while (!inside) std::this_thread::yield();
+  two->wait(1, 1);
+  one->close();
+  EXPECT_TRUE(one->done());
+  EXPECT_EQ(m.pool->cached_tokens(text(1, 40)), 0);
+  go = true;
+  EXPECT_EQ(run(*two)[0].ids, continuation(text(2, 40), 5));
+  EXPECT_EQ(m.pool->cached_tokens(text(1, 40)), 0) << "what a stopped step computed is void";
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+// As many requests as threads, coming and going at random: each gets what it gets alone, to the bit, sampled or not.
+TEST(Scheduler, TogetherAsAlone) {
+  struct Case {
+    std::vector<Ids> prompts;
+    GenerateParams params;
+    std::vector<Result> alone;
+  };
+  std::vector<Case> cases(32);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    Case& c = cases[i];
+    for (std::size_t p = 0; p <= i % 3; ++p) c.prompts.push_back(text((i + p) % 9, 1 + (i * 37 + p * 11) % 300));
+    c.params = i % 2 ? sampled(10 + static_cast<std::int64_t>(i) * 3 % 60, i) : greedy(40);
+    c.params.n = 1 + static_cast<std::int32_t>(i % 4 == 3) * 2;
+    if (i % 5 == 0) c.params.sampling.logprobs = 2;
+    c.params.read_ahead = i % 3 ? 0 : 4;
+    toy::Model m;
+    c.alone = run(m, c.prompts, c.params);
+  }
+  for (const std::int64_t pages : {80, 4000}) {
+    toy::Model m(pages);
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (unsigned i = 0; i < cases.size(); ++i) {
+      threads.emplace_back([&, i] {
+        std::mt19937 random(i);
+        for (int round = 0; round < 3; ++round) {
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+          const Case& c = cases[i];
+          const auto found = run(*m.scheduler->request(c.prompts, c.params), 1 + static_cast<std::int32_t>(random() % 9));
+          for (std::size_t s = 0; s < found.size(); ++s)
+            wrong += found[s].ids != c.alone[s].ids || found[s].logprobs != c.alone[s].logprobs || found[s].top_ids != c.alone[s].top_ids;
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(wrong, 0) << pages;
+    EXPECT_EQ(m.leaked(), 0);
+  }
+}
+
+TEST(Scheduler, ManyCallersShareSteps) {
+  toy::Model m;
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] { EXPECT_EQ(run(m, {text(t, 20)}, greedy(100), 1)[0].ids, continuation(text(t, 20), 100)); });
+  for (std::thread& t : threads) t.join();
+  EXPECT_LT(m.seen->runs, 250) << "800 tokens: one caller's 100 steps, and some in which not all took part";
+}
+
+TEST(Scheduler, AnErrorEndsItsRequestAlone) {
+  toy::Model m;
+  m.seen->poisonous = true;
+  std::vector<std::shared_ptr<Request>> requests;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    Ids prompt = text(i, 20 + i % 40);
+    if (i == 17) prompt.push_back(toy::kPoison);
+    auto params = greedy(30);
+    params.n = 2;
+    requests.push_back(m.scheduler->request({prompt}, params));
+  }
+  for (const auto& request : requests) request->wait(1, 0);
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    if (i == 17) {
+      std::string message;
+      EXPECT_EQ(toy::error_of([&] { run(*requests[i]); }, &message), ErrorKind::numeric);
+      EXPECT_NE(message.find("sequence 0, position 38"), std::string::npos) << message;
+      EXPECT_TRUE(requests[i]->done());
+      EXPECT_EQ(toy::error_of([&] { run(m, {{5, toy::kPoison}}, greedy(3)); }), ErrorKind::numeric);
+    } else {
+      for (const Result& r : run(*requests[i])) EXPECT_EQ(r.ids, continuation(text(i, 20 + i % 40), 30)) << i;
+    }
+  }
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, AnErrorOfTheDeviceEndsTheRequestsOfItsStep) {
+  toy::Model m;
+  std::atomic<bool> fails{true};
+  m.seen->in_run = [&] {
+    if (fails) fail(ErrorKind::device, "a hiccup");
+  };
+  EXPECT_EQ(toy::error_of([&] { run(m, {text(1, 10)}, greedy(5)); }), ErrorKind::device);
+  EXPECT_EQ(toy::error_of([&] { run(m, {text(2, 10)}, greedy(5)); }), ErrorKind::device);
+  fails = false;
+  EXPECT_EQ(run(m, {text(1, 10)}, greedy(5))[0].ids, continuation(text(1, 10), 5));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, ASlowReaderSitsOut) {
+  toy::Model m(12);
+  auto params = greedy(150);
+  params.read_ahead = 32;
+  const Ids slow = text(1, 40), other = text(2, 200);
+  const auto g = m.scheduler->request({slow}, params);
+  EXPECT_TRUE(g->wait(32, 1e9));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(m.seen->rows, 40 + 31) << "it computed more than it may";
+  EXPECT_EQ(run(m, {other}, greedy(150))[0].ids, continuation(other, 150));  // with its pages
+  Ids got;
+  while (!g->done()) {
+    const auto news = toy::advance(*g, 1);
+    for (const News& n : news) {
+      EXPECT_LE(n.ids.size(), 32u);
+      got.insert(got.end(), n.ids.begin(), n.ids.end());
+    }
+    if (got.size() % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(got, continuation(slow, 150));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+// Beside a stream a prompt is read in pieces, and both go on.
+TEST(Scheduler, ALongPromptDoesNotStallAStream) {
+  toy::Model m;
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(500)); };  // the stream lasts
+  const auto stream = m.scheduler->request({text(1, 40)}, greedy(100000));
+  stream->wait(2, 1e9);
+  m.runtime->pace.measured(100, 1.0);  // 10 rows take 0.1 s
+  m.seen->most_rows = 0;
+  EXPECT_EQ(run(m, {text(2, 600)}, greedy(1))[0].ids, continuation(text(2, 600), 1));
+  EXPECT_LE(m.seen->most_rows, 1 + 16);
+  stream->close();
+  m.seen->most_rows = 0;
+  m.runtime->pace.measured(100, 1.0);
+  EXPECT_EQ(run(m, {text(3, 600)}, greedy(1))[0].ids, continuation(text(3, 600), 1));
+  EXPECT_GE(m.seen->most_rows, 128);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, SleepsWithoutWorkAndEndsWithTheModel) {
+  toy::Model m;
+  EXPECT_EQ(run(m, {text(1, 10)}, greedy(5))[0].ids, continuation(text(1, 10), 5));
+  auto params = greedy(100);
+  params.read_ahead = 3;
+  const auto unread = m.scheduler->request({text(2, 10)}, params);
+  unread->wait(3, 1e9);
+  const auto cpu = [] {
+    timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  };
+  const double before = cpu();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(cpu() - before, 0.01);
+}
+
+TEST(Scheduler, AChildOfAForkGoesOnAlone) {
+  toy::Model m(200);
+  auto params = greedy(2000);
+  params.read_ahead = 8;
+  const Ids prompt = text(1, 50);
+  const auto stream = m.scheduler->request({prompt}, params);
+  Ids got = toy::advance(*stream, 2).at(0).ids;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      while (!stop) EXPECT_EQ(run(m, {text(t, 70)}, greedy(30))[0].ids, continuation(text(t, 70), 30));
+    });
+  for (int child = 0; child < 20; ++child) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::alarm(20);
+      Ids ids = got;
+      while (ids.size() < 100)
+        for (const News& n : toy::advance(*stream, 1)) ids.insert(ids.end(), n.ids.begin(), n.ids.end());
+      ids.resize(100);
+      bool good = ids == continuation(prompt, 100) && run(m, {text(9, 33)}, greedy(9))[0].ids == continuation(text(9, 33), 9);
+      stream->close();
+      m.pool->self_check();
+      good = good && m.leaked() == 0;
+      ::_exit(good ? 0 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0) << "child " << child;
+    for (const News& n : toy::advance(*stream, 1)) got.insert(got.end(), n.ids.begin(), n.ids.end());
+  }
+  stop = true;
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(got, continuation(prompt, got.size()));
+  stream->close();
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, AbandonedAndFinishedSequencesGiveTheirPagesBack) {
+  toy::Model m;
+  const Ids prompt = text(1, 100);
+  auto params = greedy(50);
+  params.n = 3;
+  params.read_ahead = 3;
+  {
+    const auto g = m.scheduler->request({prompt, text(2, 500)}, params);
+    g->wait(1, 1e9);
+    EXPECT_GT(m.pool->stats().pages_in_use, 0);
+  }
+  EXPECT_EQ(m.leaked(), 0);
+  EXPECT_EQ(m.pool->cached_tokens(prompt), 99);  // and what they computed is kept
+  {
+    const auto g = m.scheduler->request({text(5, 300)}, params);
+    g->finish(0);  // before it computed anything: the next one takes its place
+    std::vector<Result> results(3);
+    take(results, toy::advance(*g, 3));
+    g->finish(2);
+    while (!g->done()) take(results, toy::advance(*g, 1000));
+    EXPECT_TRUE(results[0].ids.empty());
+    EXPECT_EQ(results[1].ids, continuation(text(5, 300), 50));
+    EXPECT_EQ(results[2].ids, continuation(text(5, 300), 3));
+    EXPECT_EQ(toy::advance(*g, 1).size(), 0u);
+  }
+  EXPECT_EQ(m.leaked(), 0);
+  const auto g = m.scheduler->request({prompt}, greedy(50));
+  g->wait(2, 1e9);
+  g->close();
+  EXPECT_TRUE(g->done());
+  EXPECT_EQ(m.leaked(), 0);
+  g->close();
+  EXPECT_TRUE(m.scheduler->request({}, params)->done());
+}
+
+// Two streams in turns on one thread, with a budget for one: neither can wait for the other.
+TEST(Scheduler, StreamsInTurnsShareATinyBudget) {
+  toy::Model m(6);
+  const Ids a = text(1, 90), b = text(2, 120);
+  auto params = greedy(60);
+  params.read_ahead = 1;
+  const auto first = m.scheduler->request({a}, params), second = m.scheduler->request({b}, params);
+  std::vector<Result> results(2);
+  while (!first->done() || !second->done()) {
+    std::vector<Result> one(1), two(1);
+    take(one, toy::advance(*first, 1));
+    take(two, toy::advance(*second, 1));
+    EXPECT_LE(one[0].ids.size(), 1u);
+    results[0].ids.insert(results[0].ids.end(), one[0].ids.begin(), one[0].ids.end());
+    results[1].ids.insert(results[1].ids.end(), two[0].ids.begin(), two[0].ids.end());
+  }
+  EXPECT_EQ(results[0].ids, continuation(a, 60));
+  EXPECT_EQ(results[1].ids, continuation(b, 60));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, ManyThreadsOnOneModel) {
+  for (const std::int64_t pages : {12, 500}) {
+    toy::Model m(pages);
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (std::uint64_t t = 0; t < 12; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::uint64_t round = 0; round < 3; ++round) {
+          const Ids prompt = text(t % 5, 30 + 20 * t), other = text(round, 50);
+          const auto results = run(m, {prompt, other}, greedy(25), 4);
+          if (results[0].ids != continuation(prompt, 25) || results[1].ids != continuation(other, 25)) ++wrong;
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(m.leaked(), 0);
+  }
+}
+
+TEST(Scheduler, ComputesNothingBeforeSomebodyWaits) {
+  toy::Model m;
+  const auto g = m.scheduler->request({text(1, 10)}, greedy(5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(m.seen->runs, 0);
+  EXPECT_FALSE(g->done());
+  EXPECT_EQ(run(*g)[0].ids, continuation(text(1, 10), 5));
+}
+
+TEST(Scheduler, WaitsForStepsOrTime) {
+  toy::Model m;
+  std::atomic<bool> go{false};
+  m.seen->in_run = [&] {
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto g = m.scheduler->request({text(1, 10), text(2, 700)}, greedy(100));
+  EXPECT_FALSE(g->wait(1, 10));
+  EXPECT_TRUE(g->take().empty());
+  go = true;
+  EXPECT_TRUE(g->wait(5, 1e9));
+  std::vector<Result> results(2);
+  take(results, g->take());
+  EXPECT_GE(results[0].ids.size(), 5u);
+  while (!g->done()) take(results, toy::advance(*g, 1000));
+  EXPECT_EQ(results[1].ids, continuation(text(2, 700), 100));
+  const Timings t = g->timings();
+  EXPECT_EQ(t.prefill_tokens, 710);
+  EXPECT_EQ(t.decode_tokens, 2 * 99);
+  EXPECT_GT(t.prefill_seconds, 0);
+  EXPECT_GT(t.decode_seconds, 0);
+  EXPECT_LE(m.seen->most_rows, 514);
+}
+
+TEST(Scheduler, WideBatchesKeepTheirLogitsInBlocks) {
+  toy::Model m(4000);
+  std::vector<Ids> prompts;
+  for (std::size_t i = 0; i < 300; ++i) prompts.push_back(text(i, 5));
+  const auto results = run(m, prompts, greedy(6));
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(results[i].ids, continuation(prompts[i], 6));
+  EXPECT_LE(m.seen->most_head_rows, 128);
+  EXPECT_GT(m.seen->parallel, 0);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, RefusesWhatCannotBe) {
+  toy::Model m(4, 200);
+  const auto refused = [&](const std::vector<Ids>& prompts, const GenerateParams& params, ErrorKind kind, std::vector<const char*> parts) {
+    std::string message;
+    EXPECT_EQ(toy::error_of([&] { m.scheduler->request(prompts, params); }, &message), kind) << message;
+    for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  refused({text(1, 5), {}}, greedy(5), ErrorKind::invalid_argument, {"prompt 1"});
+  refused({{1, 2, toy::kVocab}}, greedy(5), ErrorKind::invalid_argument, {"prompt 0", "token 2", "211", "210"});
+  refused({{-1}}, greedy(5), ErrorKind::invalid_argument, {"-1"});
+  refused({text(1, 200)}, greedy(5), ErrorKind::context_length, {"200", "n_ctx="});
+  refused({text(1, 128)}, greedy(5), ErrorKind::out_of_memory, {"129", "5 cache pages", "kv_budget="});
+  refused({text(1, 5)}, greedy(0), ErrorKind::invalid_argument, {"max_new_tokens"});
+  auto params = greedy(5);
+  params.n = 0;
+  refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"n must"});
+  params.n = 1, params.eos_ids = {toy::kVocab};
+  refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"eos"});
+  params.eos_ids = {}, params.sampling.temperature = -1;
+  refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"temperature"});
+  toy::Model encoder(0, 100, toy::Toy::Kind::pooled);
+  EXPECT_EQ(toy::error_of([&] { encoder.scheduler->request({text(1, 5)}, greedy(5)); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(run(m, {text(1, 127)}, greedy(5))[0].ids, continuation(text(1, 127), 1));
+}
+
+}  // namespace
+}  // namespace pumice::engine
