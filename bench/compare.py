@@ -29,7 +29,17 @@ from typing import Any
 
 from turns import ROOT, WORK, AfterTouch, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
 
-PEERS = ["torch==2.13.0", "transformers", "sentence-transformers", "onnx", "onnxruntime", "ctranslate2", "llama-cpp-python", "matplotlib"]
+PEERS = [
+    "torch==2.13.0",
+    "transformers",
+    "sentence-transformers",
+    "onnx",
+    "onnxruntime",
+    "ctranslate2",
+    "llama-cpp-python",
+    "model2vec==0.10.0",
+    "matplotlib",
+]
 SENTENCE = "The quick brown fox jumps over the lazy dog near the river."  # 12 words
 FLOAT32 = {"sentence-transformers": {}, "onnxruntime": {}, "ctranslate2": {}}
 INT8 = {"onnxruntime": {"int8": True}, "ctranslate2": {"int8": True}}
@@ -177,6 +187,27 @@ def rerank(b: Bench) -> None:
     }
     seen = in_turn({engine: (worker, {"documents": 100}) for engine, worker in workers.items()}, b.rounds)
     table("MiniLM cross-encoder shape, one query and 100 documents", seen, "ms a call")
+    close(workers)
+
+
+STATIC = """
+import sys, numpy, tokenizers, model2vec
+minilm, folder = sys.argv[1:]
+words = tokenizers.Tokenizer.from_file(minilm + "/tokenizer.json")
+words.no_padding()
+words.no_truncation()
+rows = numpy.random.default_rng(7).standard_normal((words.get_vocab_size(), 256)).astype(numpy.float32)
+model2vec.StaticModel(vectors=rows, tokenizer=words, config={}, normalize=True).save_pretrained(folder)
+"""
+
+
+def static(b: Bench) -> None:
+    model = WORK / "static"
+    subprocess.run([b.peers, "-c", STATIC, str(b.minilm), str(model)], check=True)
+    workers = {engine: Worker(b.engine(engine, "static", model)._replace(file=WORK / "texts.txt")) for engine in ("pumice", "model2vec")}
+    runs: Runs = {"pumice": (workers["pumice"], {}), "pumice, just loaded": (workers["pumice"], {"anew": True})}
+    seen = in_turn({**runs, "model2vec": (workers["model2vec"], {})}, b.rounds)
+    table("static embeddings (30,522 rows of 256), 2,000 sentences", seen, "sentences/s")
     close(workers)
 
 
@@ -420,6 +451,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "modernbert": lambda b: encoder_shape(b, "ModernBERT base shape", "modernbert"),
     "modernbert-long": lambda b: encoder_shape(b, "ModernBERT base shape, 8,192 tokens a text", "modernbert", texts=2, batch=1, long=9000),
     "rerank": rerank,
+    "static": static,
     "latency": latency,
     "load": load,
     "load-7b": load_7b,

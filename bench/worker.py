@@ -2,9 +2,9 @@
 
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
-ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, plain-read. WORK: encode (FILE: one text per line), start (load
-and encode FILE's first text: for a fresh process), rank (FILE: the query, then documents), generate or load (FILE: the tokenizer for a
-model of random weights), read (no model).
+ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec, plain-read. WORK: encode (FILE: one text per line),
+start (load and encode FILE's first text: for a fresh process), rank (FILE: the query, then documents), static (FILE as for encode),
+generate or load (FILE: the tokenizer for a model of random weights), read (no model).
 FOLDER: where exported models lie.
 """
 
@@ -383,6 +383,32 @@ def plain_read(_: str, threads: int) -> Measure:
     return work
 
 
+# ---------------------------------------------------------------- static embeddings
+def static_of(load: Callable[[], Any]) -> Measure:
+    """ "anew": with a model that was just loaded, which has seen no word yet."""
+    texts, loaded = given_texts(), load()
+
+    def work(go: Go) -> dict[str, float]:
+        model = load() if go.get("anew") else loaded
+        begin = time.perf_counter()
+        model.encode(texts)
+        return {"sentences/s": len(texts) / (time.perf_counter() - begin)}
+
+    return work
+
+
+def static_pumice(model: str, threads: int) -> Measure:
+    import pumice
+
+    return static_of(lambda: pumice.load(model, device="cpu", threads=threads))
+
+
+def static_model2vec(model: str, threads: int) -> Measure:
+    import model2vec
+
+    return static_of(lambda: model2vec.StaticModel.from_pretrained(model))
+
+
 # ---------------------------------------------------------------- which
 ENCODERS: dict[str, Callable[[str, int], Encode]] = {
     "pumice": encode_pumice,
@@ -395,6 +421,8 @@ OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("llama.cpp", "generate"): generate_llama_cpp,
     ("pumice", "rank"): rank_pumice,
     ("sentence-transformers", "rank"): rank_sentence_transformers,
+    ("pumice", "static"): static_pumice,
+    ("model2vec", "static"): static_model2vec,
     ("pumice", "load"): load_pumice,
     ("llama.cpp", "load"): load_llama_cpp,
     ("plain-read", "read"): plain_read,

@@ -104,7 +104,7 @@ def _of_folder(folder: Path) -> Layout:
         return _bare(folder, config)
     if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
         raise ModelFormatError(f'{modules_file} is not a list of modules with a "type"', file=str(modules_file), field="type")
-    named = [(_kind(module["type"]), _folder(folder, module.get("path") or "", modules_file)) for module in modules]
+    named = [(_kind(module["type"]), _folder(folder, module.get("path") or ".", modules_file)) for module in modules]
     if not named:
         raise ModelFormatError(f"{modules_file} names no modules", file=str(modules_file), field="type")
     if named[0][0] == "Router":
@@ -129,7 +129,9 @@ def _kind(type_: str) -> str:
 
 
 def _folder(parent: Path, name: object, where: Path) -> Path:
-    bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name not in (".", "..")
+    if name == ".":  # as model2vec writes the folder itself; sentence-transformers writes ""
+        return parent
+    bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
         raise ModelFormatError(f"{where}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path")
     return parent / name

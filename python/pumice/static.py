@@ -145,9 +145,14 @@ class StaticEngine:
         """Of texts from the longest to the shortest: their first tokens' rows, then their second ones' are added, ..., and what is left of
         very long texts one after the other in blocks, which begin at the same places whatever the batch is."""
         sums = np.zeros((len(lengths), self._table.shape[1]), np.float32)
-        for step in range(min(int(lengths[0]), STEPS)):
-            count = int(np.searchsorted(-lengths, -step))  # as many texts have more than `step` tokens
-            sums[:count] += self._table[ids[starts[:count] + step]]
+        steps = min(int(lengths[0]), STEPS)
+        counts = np.searchsorted(-lengths, -np.arange(steps))  # as many texts have more tokens than a step's number
+        rows = np.empty_like(sums)  # of one step; memory that is new at each step takes twice the time of all
+        for step, count in enumerate(counts.tolist()):
+            np.take(
+                self._table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip"
+            )  # all are in the table; "raise" would copy
+            sums[:count] += rows[:count]
         for i in range(int(np.searchsorted(-lengths, -STEPS))):
             for begin in range(STEPS, int(lengths[i]), STEPS):
                 sums[i] += self._table[ids[starts[i] + begin : starts[i] + min(begin + STEPS, lengths[i])]].sum(axis=0)

@@ -28,6 +28,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 TEXT_MEMORY = 256  # bytes that the tokenizers package may take per character of a text
+WORDS = 1 << 16  # whose ids a tokenizer keeps: some 16 MB
+WORD = 32  # characters, of such a word at most
 
 
 def copy_of(backend: Backend) -> Backend:
@@ -98,6 +100,7 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = _Decoding.of(self)
+        self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None  # of those that texts had; see _by_words
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -268,12 +271,33 @@ class Tokenizer:
         texts = list(texts)
         check_memory(TEXT_MEMORY * sum(len(text) for text in texts if isinstance(text, str)), f"tokenising {len(texts)} texts")
         try:
-            with no_panic("tokenising"):
-                return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            return self._in_whole(texts) if self._words is None else self._by_words(texts, self._words)
         except (TypeError, UnicodeError):
             for i, text in enumerate(texts):
                 _check_text(text, f"texts[{i}]")
             raise
+
+    def _in_whole(self, texts: list[str]) -> list[list[int]]:
+        with no_panic("tokenising"):
+            return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
+        """The same ids where no token reaches over a space: what stands between spaces is spelt once, then looked up. 10,000 sentences take
+        0.31 of the time when their words are known, 1.0 when all are new. Threads may both spell a word; what they store is the same."""
+        words = [str.split(text, " ") for text in texts]
+        different = set(chain.from_iterable(words))
+        new = [word for word in different if word not in known]
+        ids_of = known
+        if new:
+            ids_of = {word: known[word] for word in different if word in known}
+            spelt = dict(zip(new, map(tuple, self._in_whole(new)), strict=True))
+            ids_of.update(spelt)
+            kept = {word: ids for word, ids in spelt.items() if len(word) <= WORD}
+            if len(known) + len(kept) <= WORDS:
+                known.update(kept)
+            elif len(kept) <= WORDS:
+                self._words = kept  # begins anew with the words of today
+        return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
 
     def _cut(self, ids: list[int], most: int | None) -> list[int]:
         if most is None or len(ids) <= most:
@@ -364,6 +388,14 @@ def no_panic(doing: str) -> Iterator[None]:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
+
+
+def _ends_at_spaces(backend: Backend) -> bool:
+    """Whether no token reaches over a space, and a space changes nothing beside it: BERT's tokenizer, whose normalizer goes character by
+    character and whose words end at spaces."""
+    steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
+    bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
+    return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def check_template(backend: Backend) -> None:

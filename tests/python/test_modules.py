@@ -318,6 +318,21 @@ def test_broken_files_are_named(case: int, tmp_path: Path) -> None:
         pumice.load(folder, device="cpu")
 
 
+def test_a_module_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
+    """sentence-transformers writes the path "", model2vec "."."""
+    folder = make_folder("static", tmp_path)
+    expected = pumice.load(folder).encode("a text")
+    file = folder / "modules.json"
+    modules = json.loads(file.read_text())
+    modules[0]["path"] = "."
+    for name in ("model.safetensors", "tokenizer.json"):
+        source = next(folder.rglob(name))
+        if source.parent != folder:
+            source.rename(folder / name)
+    file.write_text(json.dumps(modules))
+    np.testing.assert_array_equal(pumice.load(folder).encode("a text"), expected)
+
+
 def test_every_golden_is_small_and_used() -> None:
     used = {*EMBEDDERS, "colbert", "router", "labels", "tanh", "logit_score"}
     assert used == set(module_models.names())

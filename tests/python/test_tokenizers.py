@@ -19,10 +19,11 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from pumice import gguf_tokenizer
+from pumice import tokenizers as tokenizers_module
 from pumice.errors import ModelFormatError, TokenizerError
 from pumice.gguf_tokenizer import SPLITS, spm_merges
 from pumice.tokenizer_files import load_tokenizer
-from pumice.tokenizers import Tokenizer, _longest_first
+from pumice.tokenizers import Tokenizer, _longest_first, copy_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())
@@ -220,6 +221,64 @@ def test_unigram_ids_are_those_of_llama_cpp() -> None:
 
 
 # ---- vocabularies made here
+
+
+@pytest.mark.parametrize("room", [1 << 16, 40])
+def test_words_looked_up_have_the_ids_of_whole_texts(minilm: Tokenizer, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(tokenizers_module, "WORDS", room)  # 40: begins anew again and again
+    rng = random.Random(5)
+    odd = [
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x85",
+        "\xa0",
+        "\u2028",
+        "\u3000",
+        "\u200b",
+        "\u0301",
+        "\u4e2d",
+        "\u03a3",
+        "\u00c5",
+    ]
+    odd += [
+        "[MASK]",
+        "[ MASK]",
+        "#",
+        "##",
+        "\ufffd",
+        "\0",
+        "a" * 300,
+        "I\u0307",
+        "\u0e33",
+        "\U0001f468\u200d\U0001f469",
+        "don't",
+        "e\u0301",
+    ]
+    texts = LINES + ["".join(rng.choice(odd) + rng.choice(["", " ", "  ", "x"]) for _ in range(20)) for _ in range(2000)]
+    expected = [e.ids for e in minilm.backend.encode_batch_fast(texts, add_special_tokens=False)]
+    before = list(minilm._words or [])
+    try:
+        for step in (len(texts), 7):  # at once, then with words that are known
+            found = [ids for at in range(0, len(texts), step) for ids in minilm._bodies(texts[at : at + step])]
+            assert [i for i in range(len(texts)) if found[i] != expected[i]] == []
+            assert len(minilm._words or ()) <= max(room, len(before))
+    finally:
+        minilm._words = {}
+
+
+def test_only_tokenizers_whose_words_end_at_spaces_look_words_up(minilm: Tokenizer, smol: Tokenizer, gemma: Tokenizer) -> None:
+    assert minilm._words is not None and smol._words is None and gemma._words is None
+    backend = copy_of(minilm.backend)
+    backend.add_tokens(["two words"])
+    assert Tokenizer(backend)._words is None
+    backend = copy_of(minilm.backend)
+    backend.normalizer = normalizers.Sequence([normalizers.Replace(Regex(" x"), "y"), normalizers.BertNormalizer()])
+    assert Tokenizer(backend)._words is None
 
 
 def bert_gguf(**more: Any) -> File:
