@@ -1,0 +1,52 @@
+// GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward network side by side on one norm, rope of neighbouring columns in a part of
+// each head, biases in the feed-forward network and in the head.
+#include <cmath>
+
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::gptj {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kTypes[] = {"gptj"}, kPrefixes[] = {"transformer.", ""};
+constexpr KeyName kKeys[] = {
+    {"hidden_size", "n_embd"},        {"num_attention_heads", "n_head"},          {"num_hidden_layers", "n_layer"},
+    {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"}, {"layer_norm_eps", "layer_norm_epsilon"},
+};
+constexpr TensorName kNames[] = {
+    {token_embedding, "", "wte"},
+    {attn_norm, "", "h.{}.ln_1"},
+    {q, "", "h.{}.attn.q_proj"},
+    {k, "", "h.{}.attn.k_proj"},
+    {v, "", "h.{}.attn.v_proj"},
+    {attn_out, "", "h.{}.attn.out_proj"},
+    {up, "", "h.{}.mlp.fc_in"},
+    {down, "", "h.{}.mlp.fc_out"},
+    {final_norm, "", "ln_f"},
+    {head, "", "lm_head"},
+};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = c.head_bias = true;
+  read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  const std::int32_t head_dim = c.layers.front().attention.head_dim;
+  const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
+  // A hair more than the quotient: times head_dim it must not fall below rotary_dim.
+  read_ropes(read, c, {.interleaved = true, .partial = turned == head_dim ? 1 : std::nextafter(static_cast<double>(turned) / head_dim, 1)});
+  for (Layer& layer : c.layers) {
+    layer.parallel = true;
+    layer.feed_forward.norms.before = false;
+    layer.feed_forward.gated = false;
+    layer.feed_forward.bias = true;
+  }
+}
+
+}  // namespace
+
+const Family gptj{.name = "gptj", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .keys = kKeys, .configure = configure};
+
+}  // namespace pumice::model::families_in_files::gptj
