@@ -516,6 +516,7 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
     "glm": Form("chatglm", LLAMA | GATE_UP, partial=0.5),
     "glm4": Form("glm4", GLM4, partial=0.5),
     "gpt2": Form("gpt2", GPT2, rope=False, context=1024, transposed=("c_attn", "c_proj", "c_fc"), **LAYER),
+    "gpt_bigcode": Form("starcoder", GPT2, kv_heads=lambda c: 1, rope=False, context=1024, **LAYER),
     "gpt_neox": Form(
         "gptneox", NEOX, lambda c: {"use_parallel_residual": c.get("use_parallel_residual", True)}, partial=0.25, qkv="sorted", **LAYER
     ),
@@ -558,6 +559,7 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
 
 # Variants of those families that have no GGUF form, and why.
 WITHOUT = {
+    "gpt_bigcode_unscaled": "the converter drops activation_function and scale_attn_weights",
     "llama_dynamic": "the converter drops dynamic scaling",
     "llama_dynamic_crossing": "the converter drops dynamic scaling",
     "llama_dynamic_long": "the converter drops dynamic scaling",
