@@ -1,0 +1,39 @@
+// Megatron-BERT (Shoeybi et al. 2019): BERT whose branches are normalised before and not after, with one norm at the end of all layers and
+// none on the embedded rows.
+#include "model/families/names.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::megatron_bert {
+namespace {
+
+using enum Role;
+
+constexpr TensorName kNames[] = {
+    {attn_norm, "", "encoder.layer.{}.attention.ln"},
+    {ffn_norm, "", "encoder.layer.{}.ln"},
+    {final_norm, "", "encoder.ln"},
+    {head_dense, "", "pooler.dense"},
+    {classifier, "", "classifier"},
+};
+constexpr std::string_view kTypes[] = {"megatron-bert"}, kPrefixes[] = {"", "bert."};
+
+void configure(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.has_head = false;
+  c.learned_positions = c.token_types = c.norm_bias = c.classifier.dense = true;
+  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  refuse_decoders(read);
+  make_bert_layers(c);
+  for (Layer& layer : c.layers) layer.attention.norms = layer.feed_forward.norms = {};
+}
+
+}  // namespace
+
+const Family megatron_bert{.name = "megatron_bert",
+                           .model_types = kTypes,
+                           .prefixes = kPrefixes,
+                           .names = kNames,
+                           .more_names = names::kBert,
+                           .configure = configure};
+
+}  // namespace pumice::model::families_in_files::megatron_bert
