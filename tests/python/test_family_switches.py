@@ -188,6 +188,8 @@ ASKED = [
 
 # The same three tables of encoders: hidden rows are compared.
 ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
+    ("roberta_prelayernorm", "pad_token_id", 0),
+    ("roberta_prelayernorm", "hidden_act", "relu"),
     ("megatron_bert", "hidden_act", "relu"),
     ("megatron_bert", "layer_norm_eps", 0.1),
     ("roberta", "pad_token_id", 0),
