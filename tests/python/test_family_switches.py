@@ -190,6 +190,8 @@ ASKED = [
 ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
     ("roberta_prelayernorm", "pad_token_id", 0),
     ("roberta_prelayernorm", "hidden_act", "relu"),
+    ("xlm_roberta_xl", "pad_token_id", 0),
+    ("xlm_roberta_xl", "layer_norm_eps", 0.1),
     ("megatron_bert", "hidden_act", "relu"),
     ("megatron_bert", "layer_norm_eps", 0.1),
     ("roberta", "pad_token_id", 0),
