@@ -309,14 +309,16 @@ class Resolver {
     } else {
       parameter.matrix = add_matrix(weight, rows, cols, role, layer);
     }
-    const Found bias = find(role, layer, "bias", "beta");
-    if (!bias.tensor && needs_bias(role, layer)) missing(first_name(role, layer, "bias"));
-    if (bias.tensor) {
-      const std::int64_t length = cols == 0 ? rows : d_.matrix(parameter.matrix).rows;
-      parameter.bias = add_vector(bias, length, role, layer, 0);
-      if (role == Role::attn_out || role == Role::down) scale(parameter.bias, config().layers[layer].branch_scale);
-    }
+    parameter.bias = find_bias(role, layer, cols == 0 ? rows : d_.matrix(parameter.matrix).rows);
     return parameter;
+  }
+  VectorId find_bias(Role role, std::size_t layer, std::int64_t length) {
+    const Found found = find(role, layer, "bias", "beta");
+    if (!found.tensor && needs_bias(role, layer)) missing(first_name(role, layer, "bias"));
+    if (!found.tensor) return VectorId::none;
+    const VectorId bias = add_vector(found, length, role, layer, 0);
+    if (role == Role::attn_out || role == Role::down) scale(bias, config().layers[layer].branch_scale);
+    return bias;
   }
 
   // No model has a bias in some layers alone: a file that has lost one would run without it and say nothing.
@@ -572,6 +574,7 @@ class Resolver {
       missing(first_name(Role::head, 0, "weight"));
     } else if (!head.present()) {
       head.matrix = d_.global(Role::token_embedding).matrix;
+      head.bias = find_bias(Role::head, 0, d_.matrix(head.matrix).rows);
     }
   }
 
