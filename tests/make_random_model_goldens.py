@@ -192,7 +192,8 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
     typed = "token_type_ids" in inspect.signature(body.forward).parameters and getattr(model.config, "type_vocab_size", 2) > 1
     ids, types, hidden, rows = [], [], [], []
     for number, length in enumerate(variant.texts):
-        text = encoder_text(variant, number, length, model.config.pad_token_id)
+        padding = getattr(getattr(body, "embeddings", None), "padding_idx", model.config.pad_token_id)  # MPNet's is not its config's
+        text = encoder_text(variant, number, length, padding)
         arguments = {"input_ids": torch.tensor([text])}
         if typed:
             types += [0] * (length // 2) + [1] * (length - length // 2)

@@ -208,7 +208,6 @@ ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
     ("deberta_v3", "num_attention_heads", 8),
     ("deberta_v2_positions", "position_biased_input", False),
     ("deberta_v2_narrow", "pos_att_type", "p2c"),
-    ("mpnet", "pad_token_id", 0),
     ("mpnet", "hidden_act", "relu"),
     ("mpnet", "layer_norm_eps", 0.1),
     ("distilbert", "activation", "relu"),
@@ -276,6 +275,7 @@ ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
     ("gte_hub", "layer_norm_type", "rms_norm", "rms_norm"),
     ("gte_hub", "pack_qkv", False, "pack_qkv"),
     ("gte_hub", "rope_scaling", {"type": "ntk", "factor": 2.0, "mixed_b": 0.9}, "mixed_b"),
+    ("mpnet", "relative_attention_num_buckets", 16, "relative_attention_num_buckets"),
     ("jina_v2", "feed_forward_type", "original", "feed_forward_type"),
     ("jina_v2", "position_embedding_type", "relative_key", "relative_key"),
 ]

@@ -28,10 +28,12 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
-  c.position_offset = position_after_padding(read, c);
+  c.position_offset = 2;  // whatever pad_token_id says, as transformers counts
   read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});
+  if (c.position_buckets.count != 32)  // transformers counts 32 for any number of rows
+    read.unsupported("relative_attention_num_buckets is ", c.position_buckets.count, "; MPNet runs with 32");
 }
 
 }  // namespace
