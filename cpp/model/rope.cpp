@@ -136,6 +136,8 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
                            : s.type == "yarn" ? n_ctx / s.original_context
                                               : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
+  for (const char* key : {".low_freq_factor", ".high_freq_factor"})
+    if (s.type == "llama3" && !gguf && !read.has("", at + key)) read.missing(read.key("", at + key));
   s.low_freq_factor = read.positive("", at + ".low_freq_factor", 1);
   s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
@@ -171,10 +173,10 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   return s;
 }
 
-// How many columns of a head turn.
+// How many columns of a head turn. `otherwise` 0: all; a Llama's config.json can have partial_rotary_factor, and transformers does not look.
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
-  const double partial =
-      read.number("", at + ".partial_rotary_factor").value_or(read.number("", "partial_rotary_factor").value_or(otherwise));
+  const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
+  const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
   // A GGUF file that does not say turns the whole head, whatever the family's configuration class would take.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
@@ -197,7 +199,8 @@ struct RopePlace {
 };
 
 RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, const RopeScaling& s, const RopeDefaults& defaults) {
-  const std::int32_t dims = rotary_dims(read, place.gguf_key, place.at, place.head_dim, defaults.partial);
+  const double partial = s.type == "proportional" && defaults.partial == 0 ? 1 : defaults.partial;
+  const std::int32_t dims = rotary_dims(read, place.gguf_key, place.at, place.head_dim, partial);
   if (s.type != "proportional") return make_rope(read, theta, dims, s, defaults.interleaved);
   RopeScaling linear{.where = s.where};
   if (s.factor != 1) linear.type = "linear", linear.factor = s.factor;

@@ -9,7 +9,7 @@ namespace pumice::model {
 struct RopeDefaults {
   double theta = 10000;      // where the file is silent
   bool interleaved = false;  // pairs (2j, 2j+1)
-  double partial = 1;        // of a head that turns, where config.json is silent
+  double partial = 0;        // of a head that turns, where config.json is silent; 0: all of it, and no key says otherwise
   double window_theta = 0;   // of layers with a window; 0: as all
   double stretch = 1;        // of the base, whatever it is (Hunyuan)
   double proportional = 0;   // where config.json says nothing of ropes: this part of a head turns, with the frequencies that it would have

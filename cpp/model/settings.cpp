@@ -11,6 +11,7 @@ namespace pumice::model {
 namespace {
 
 float softcap(const Reader& read, const char* key, double otherwise) {
+  if (otherwise < 0) return 0;
   const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: none
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
   return static_cast<float>(cap);
@@ -27,8 +28,9 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
   check_head_dim(read, a.head_dim, "head_dim");
-  const double pre_attention = read.positive("", "query_pre_attn_scalar",
-                                             defaults.query_pre_attn_scalar > 0 && !c.gguf ? defaults.query_pre_attn_scalar : a.head_dim);
+  const double pre_attention = defaults.query_pre_attn_scalar > 0 && !c.gguf
+                                   ? read.positive("", "query_pre_attn_scalar", defaults.query_pre_attn_scalar)
+                                   : a.head_dim;
   a.scale = static_cast<float>(1 / std::sqrt(pre_attention));
   a.softcap = softcap(read, "attn_logit_softcapping", defaults.attention_softcap);
   return a;

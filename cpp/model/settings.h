@@ -14,11 +14,11 @@ struct SizeDefaults {
   std::int32_t heads = 0, kv_heads = 0;    // 0: the file must say; as many as heads
   std::int32_t head_dim = 0;               // 0: hidden_size / heads
   std::int32_t ffn_factor = 0;             // width of the feed-forward network over hidden_size; 0: the file must say
-  std::int32_t query_pre_attn_scalar = 0;  // 0: head_dim
+  std::int32_t query_pre_attn_scalar = 0;  // 0: head_dim, and no such key
   std::int64_t n_ctx = 2048;
   double eps = 1e-6;
   Activation activation = Activation::silu;
-  double attention_softcap = 0, logit_softcap = 0;
+  double attention_softcap = -1, logit_softcap = -1;  // 0: none; -1: the family has no such key, and transformers does not look at it
 };
 
 // hidden_size, n_ctx, eps (by Config::norm, which is set before), and all layers alike.

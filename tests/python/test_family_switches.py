@@ -166,6 +166,17 @@ DEFAULTS = [
     ("gemma4_e4b", "rope_parameters.sliding_attention"),
 ]
 
+# Keys of other families, at which transformers does not look.
+NOT_THEIRS = [
+    ("llama32", "partial_rotary_factor", 0.5),
+    ("llama32", "sliding_window", 4),
+    ("llama32", "final_logit_softcapping", 1.0),
+    ("llama32", "attn_logit_softcapping", 1.0),
+    ("llama32", "query_pre_attn_scalar", 1),
+    ("granite", "sliding_window", 4),
+    ("gemma3", "attn_logit_softcapping", 1.0),
+]
+
 # (variant, key): biases that config.json asks for and the file lacks.
 ASKED = [
     ("gpt_neox_sequential", "attention_bias"),
@@ -328,6 +339,13 @@ def test_a_switch_changes_the_logits(name: str, key: str, value: Any, tmp_path: 
     golden = random_models.golden(name)
     found = first_logits(changed(name, key, value, tmp_path), golden["ids"])
     assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "key", "value"), NOT_THEIRS)
+def test_a_key_of_another_family_changes_nothing(name: str, key: str, value: Any, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    found = first_logits(changed(name, key, value, tmp_path), golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
 
 
 @pytest.mark.parametrize(("name", "key"), DEFAULTS)

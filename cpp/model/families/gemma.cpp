@@ -91,7 +91,8 @@ void configure3(const Reader& read, Config& c) {
   read_dense_layers(read, c);
   read_common(
       read, c,
-      {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh});
+      {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh,
+       .logit_softcap = 0});
   read_windows(read, c, {.window = 4096, .full_every = 6, .symmetric = both_ways});
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
   scale_of_27b(c, 62);

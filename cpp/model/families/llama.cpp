@@ -23,7 +23,7 @@ void see_both_ways(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  read_windows(read, c);
+  if (c.gguf) read_windows(read, c);  // Mistral's files say llama; a Llama's config.json can have the key, and transformers does not look
   read_ropes(read, c, {.interleaved = c.gguf});  // GGUF writers permute q and k so that pairs are neighbours
   read_attention_bias(read, c);
   read_mlp_bias(read, c);

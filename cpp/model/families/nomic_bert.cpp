@@ -64,7 +64,7 @@ void configure(const Reader& read, Config& c) {
     c.n_ctx = read.in_range(trained, 1, kMaxContext, read.key("", "max_trained_positions"));
     c.notes.push_back(str("the context ends at ", c.n_ctx, " positions: the rope of longer texts is not run"));
   }
-  read_ropes(read, c, {.theta = 1000});
+  read_ropes(read, c, {.theta = 1000, .partial = 1});
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "qkv_proj_bias", false);

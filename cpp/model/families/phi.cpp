@@ -44,7 +44,7 @@ constexpr TensorName kNames3[] = {
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5});
   read_windows(read, c);
-  read_ropes(read, c, {});
+  read_ropes(read, c, {.partial = 1});
 }
 
 }  // namespace
