@@ -116,10 +116,42 @@ class ModelSettings:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
     suppressed: tuple[int, ...] = ()  # tokens that are never to be generated
+    ignored: tuple[str, ...] = ()  # "key=value" of what the files ask for and pumice does not do
 
 
 _GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
 TOP_K_OF_SAMPLING = 50  # what transformers samples from when a generation_config.json that samples does not say
+
+
+# What transformers' generate() would do otherwise for a file that says so, and the values that mean off. Lengths (max_new_tokens,
+# max_length) are the call's.
+_NOT_DONE: dict[str, tuple[Any, ...]] = {
+    "min_new_tokens": (0,),
+    "min_length": (0,),
+    "bad_words_ids": ([],),
+    "begin_suppress_tokens": ([],),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "sequence_bias": ({}, []),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "stop_strings": ([], ""),
+    "guidance_scale": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "top_h": (),
+    "watermarking_config": ({},),
+}
+_GGUF_NOT_DONE = {"general.sampling.xtc_probability": (0,), "general.sampling.mirostat": (0,)}
+
+
+def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
+    return tuple(f"{key}={shown(value)}" for key, off in keys.items() if (value := get(key)) is not None and value not in off)
 
 
 def model_settings(file: _core.ModelFile) -> ModelSettings:
@@ -127,13 +159,17 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
         suppressed = _token_ids(file.get(_GGUF_SUPPRESSED), _GGUF_SUPPRESSED, file.path)
-        return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed)
+        ignored = _ignored(file.get, _GGUF_NOT_DONE)
+        return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed, ignored=ignored)
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "generation_config.json"
     values = read_object(source)
     # transformers samples only when do_sample says so, and ignores temperature, top_k ... otherwise.
+    samples = values.get("do_sample")
+    if samples is not None and not isinstance(samples, bool):
+        raise ModelFormatError(f"{source}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample")
     names = ["repetition_penalty"]
-    found = {"temperature": 1.0, "top_k": TOP_K_OF_SAMPLING} if values.get("do_sample") is True else {}
+    found = {"temperature": 1.0, "top_k": TOP_K_OF_SAMPLING} if samples else {}
     if found:
         names += ["temperature", *_FILTERS]
     found |= {name: values[name] for name in names if values.get(name) is not None}
@@ -141,7 +177,8 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     if eos is None:
         eos = file.get("eos_token_id")
     suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
-    return ModelSettings(_checked_settings(found, str(source)), _token_ids(eos, "eos_token_id", str(source)), suppressed)
+    eos_ids = _token_ids(eos, "eos_token_id", str(source))
+    return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, _ignored(values.get, _NOT_DONE))
 
 
 def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,31 @@ def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
         with pumice.load(write_model(tmp_path / f"m{i}", eos_token_id=ids)) as model:
             model.generate("a")
             assert model._core.request_params[-1]["eos_ids"] == [7, *([8] if i else []), EOS]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"no_repeat_ngram_size": 3, "num_beams": 4}, "asks for no_repeat_ngram_size=3, num_beams=4, which"),
+        ({"stop_strings": ["x"]}, r"asks for stop_strings=\['x'\]"),
+        ({"num_beams": 1, "no_repeat_ngram_size": 0, "guidance_scale": None, "max_length": 20, "stop_strings": []}, None),
+    ],
+)
+def test_what_a_generation_config_asks_for_in_vain(pumice: Any, tmp_path: Path, values: dict[str, Any], said: str | None) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        pumice.load(folder).close()
+    texts = [str(w.message) for w in found if w.category.__name__ == "FallbackWarning"]
+    assert (len(texts) == 1 and re.search(said, texts[0])) if said else not texts
+
+
+def test_do_sample_is_true_or_false(pumice: Any, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    (folder / "generation_config.json").write_text('{"do_sample": "true"}')
+    with pytest.raises(pumice.ModelFormatError, match="do_sample is 'true'"):
+        pumice.load(folder)
 
 
 def test_broken_generation_config_names_file_and_field(pumice: Any, tmp_path: Path) -> None:
