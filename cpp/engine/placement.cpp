@@ -61,7 +61,7 @@ class Placer {
  public:
   Placer(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
     p_.notes = d.notes;
-    p_.lacks = d.lacks;
+    p_.incomplete = d.incomplete;
     p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
     require(p_.n_ctx >= 1 && p_.n_ctx <= d.config.n_ctx, "n_ctx=", p_.n_ctx, ": the model was trained for 1 to ", d.config.n_ctx,
             " positions");

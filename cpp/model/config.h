@@ -91,7 +91,7 @@ struct Config {
   TextEnd text_end;
   std::optional<PoolKind> pooling;    // when the file says
   std::vector<std::string> notes;     // what is not run, and why
-  std::vector<std::string> lacks;     // of the model, and not in this file: what it makes of vectors or scores, and what to do
+  std::vector<std::string> incomplete;  // "lacks ...": of the model, and not in this file; what it makes of vectors or scores, what to do
   std::vector<std::string> dense;     // tensors of a GGUF file that stand behind pooling, in order (EmbeddingGemma: dense_2, dense_3)
 
   bool keeps_past() const { return has_head; }  // generates, over caches

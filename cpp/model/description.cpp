@@ -69,7 +69,7 @@ class Resolver {
       : file_(std::move(file)), quantize_(quantize), compute_(compute), adapters_(file_, task) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
-    d_.lacks = d_.config.lacks;
+    d_.incomplete = d_.config.incomplete;
   }
 
   Description run() {
@@ -94,6 +94,7 @@ class Resolver {
     add_position_bias();
     finish();
     add_places();
+    note_unread();
     return std::move(d_);
   }
 
@@ -706,12 +707,53 @@ class Resolver {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
     if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
-      d_.lacks.push_back(str("the dense layer before the classifier (", first_name(Role::head_dense, 0, "weight"),
+      d_.incomplete.push_back(str("lacks the dense layer before the classifier (", first_name(Role::head_dense, 0, "weight"),
                              "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }
     for (const Matrix& matrix : d_.weights.matrices)
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
     for (const Vector& vector : d_.weights.vectors) d_.parameters += vector.values.size();
+  }
+
+  // Tensors of layers that run and that no layer has a use for: a q_norm in a Llama. Other parts of a file may be other models' (vision
+  // towers, heads of pre-training), and what one layer reads another one may have for nothing (keys in Gemma 4).
+  void note_unread() {
+    constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
+    std::set<std::string, std::less<>> known, before_layer;
+    for (std::size_t i = 0; i < kRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      bool read = role == Role::position_bias || role == Role::place_embedding;
+      for (std::size_t layer = 0; layer < d_.layers.size() && !read; ++layer) read = need(role, layer) != Need::no;
+      for (const TensorName& name : names_of(role)) {
+        const std::string pattern = config().gguf ? std::string(name.gguf) : prefix_ + std::string(name.safetensors);
+        if (read) known.insert(pattern);
+        if (const auto hole = pattern.find("{}"); hole != std::string::npos) before_layer.insert(pattern.substr(0, hole));
+      }
+    }
+    for (const std::string_view name : config().family->read_by_configure) known.insert(prefix_ + std::string(name));
+    const auto is_known = [&](std::string_view name) {
+      if (known.contains(name)) return true;
+      for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta"})
+        if (name.ends_with(suffix) && known.contains(name.substr(0, name.size() - suffix.size()))) return true;
+      const auto adapted = name.find(".parametrizations.");
+      return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
+    };
+    std::string first;
+    std::size_t count = 0;
+    for (const files::TensorInfo& tensor : file_->tensors()) {
+      const std::string_view name = tensor.name;
+      if (std::any_of(std::begin(kBuffers), std::end(kBuffers), [&](std::string_view end) { return name.ends_with(end); })) continue;
+      for (const std::string& begin : before_layer) {
+        const auto layer = number_after(name, begin);
+        if (!layer || *layer >= static_cast<std::int64_t>(d_.layers.size())) continue;
+        if (is_known(name) || is_known(str(begin, "{}", name.substr(name.find('.', begin.size()))))) continue;
+        if (count++ == 0) first = tensor.name;
+        break;
+      }
+    }
+    if (count == 0) return;
+    d_.incomplete.push_back(str("has ", count, " tensor", count > 1 ? "s" : "", " that no layer of this \"", config().family->name,
+                                "\" reads (", first, count > 1 ? " is the first" : "", "): not run, so results may not be the original's"));
   }
 
   void require_format(const files::TensorInfo& tensor) const {

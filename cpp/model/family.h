@@ -69,6 +69,7 @@ struct Family {
   std::span<const TensorName> more_names;         // of roles that `names` does not have
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
+  std::span<const std::string_view> read_by_configure = {};  // safetensors names of tensors that hold numbers of the configuration
   // Of several families with one name in files: whether this one's file it is. One that claims nothing has what no other claims (jina v2
   // says that it is a BERT).
   bool (*claims)(const Reader& read) = nullptr;

@@ -87,8 +87,8 @@ def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
     """Placement from metadata alone, also of a model that does not fit: rows (list of dicts: name, device, weights, kv, formats, why it is
     not on the GPU), devices (those that take part: dicts of id, name, weights, scratch, kv_page, memory_free), weights, scratch and
     memory_free (bytes, all devices together), kv_budget, kv_page (bytes of a page of positions), n_ctx, notes (list of str: what did not
-    fit and why), lacks (list of str: parts of the model that its file does not have, and what follows), fallback (str: why the GPU that is
-    there has no part in it), problem (None, or what load() raises)."""
+    fit and why), incomplete (list of str: what its file "lacks ..." of the model or "has ..." that is not run), fallback (str: why the
+    GPU that is there has no part in it), problem (None, or what load() raises)."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
     """progress(bytes_done, bytes_total) is called on the calling thread, about ten times a second."""

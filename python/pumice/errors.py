@@ -97,8 +97,8 @@ class FallbackWarning(UserWarning):
 
 
 class IncompleteModelWarning(UserWarning):
-    """The file lacks a part of the model (a dense layer, an end token), so that vectors or scores are not the original's: says which, and
-    what to load in its place."""
+    """The file lacks a part of the model (a dense layer, an end token), or its layers have tensors that are not run, so that results are
+    not the original's: says which, and what to load in its place."""
 
 
 # Kinds of the engine's errors (ErrorKind in cpp/core/error.h) as Python classes.

@@ -279,23 +279,29 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     logger.info("%s", model._log_line())
     if fallback := lost or engine.placement().get("fallback"):
         warn(FallbackWarning, str(fallback))
-    for part in model._lacks:
-        warn(IncompleteModelWarning, f"{shown_path(path.name)} lacks {part}")
+    for what in model._incomplete:
+        warn(IncompleteModelWarning, f"{shown_path(path.name)} {what}")
+    if settings.ignored and "generate" in model.info["tasks"]:
+        asked = ", ".join(settings.ignored)
+        warn(
+            FallbackWarning,
+            f"{shown_path(path.name)} asks for {asked}, which generate() does not do: answers may differ from the original's",
+        )
     return model
 
 
 _POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
 
 
-def missing_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
-    """What the model has and its file does not, so that its vectors or scores are not the original's."""
-    missing = [str(part) for part in engine.placement().get("lacks") or ()]
+def incomplete_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
+    """What the file "lacks ..." of the model or "has ..." that is not run, so that results are not the original's."""
+    found = [str(what) for what in engine.placement().get("incomplete") or ()]
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
-        missing.append(
-            "an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for embedders of "
-            "this kind is an end token. Pass tokenizer= with the folder of the original"
+        found.append(
+            "lacks an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for "
+            "embedders of this kind is an end token. Pass tokenizer= with the folder of the original"
         )
-    return missing
+    return found
 
 
 def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
@@ -398,7 +404,7 @@ class Model:
     ) -> None:
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._settings = settings
-        self._lacks = missing_parts(file, engine, tokenizer)
+        self._incomplete = incomplete_parts(file, engine, tokenizer)
         self._closed = False
         self._chats = Chats(file, tokenizer, int(engine.info["vocab_size"]), options["chat_template"], options["response_template"])
         self.path = path
@@ -896,7 +902,7 @@ class Model:
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
         used = self._core.memory()
         footer = ["memory: " + ", ".join(f"{name.replace('_', ' ')} {size(value)}" for name, value in used.items())]
-        return Plan({**self._core.placement(), "lacks": self._lacks}, header=header, footer=footer)
+        return Plan({**self._core.placement(), "incomplete": self._incomplete}, header=header, footer=footer)
 
     def _has_template(self) -> bool:
         try:

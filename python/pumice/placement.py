@@ -31,8 +31,8 @@ class Plan:
         self.kv_budget: int | None = placement.get("kv_budget")
         self.memory_free: int | None = placement.get("memory_free")
         self.devices: list[dict[str, Any]] = [dict(device) for device in placement.get("devices") or ()]
-        lacks = (f"the file lacks {part}" for part in placement.get("lacks") or ())
-        self.notes: list[str] = [str(note) for note in (*(placement.get("notes") or ()), *lacks, placement.get("fallback")) if note]
+        incomplete = (f"the file {what}" for what in placement.get("incomplete") or ())
+        self.notes: list[str] = [str(note) for note in (*(placement.get("notes") or ()), *incomplete, placement.get("fallback")) if note]
         self.problem: str | None = placement.get("problem")
         self._header, self._footer = header or [], footer or []
 

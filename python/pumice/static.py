@@ -197,7 +197,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
         "scratch": 0,
         "memory_free": device["memory_free"],
         "notes": [],
-        "lacks": [],
+        "incomplete": [],
     }
 
 

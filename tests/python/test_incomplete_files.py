@@ -136,3 +136,27 @@ def test_a_tokenizer_that_is_passed_brings_the_end_token(tmp_path: Path) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pumice.load(path, device="cpu", tokenizer=tokenizer).close()
+
+
+def test_tensors_that_no_layer_of_the_family_has(tmp_path: Path) -> None:
+    folder, tensors = random_models.make_folder("llama32", tmp_path), random_models.tensors("llama32")
+    layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+    others = ("model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.layers.0.zzz.weight")
+    random_models.write_safetensors(folder / "model.safetensors", tensors | {name: np.ones(4, np.float32) for name in others})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pumice.load(folder, device="cpu").close()
+    more = {f"model.layers.{i}.self_attn.{c}_norm.weight": np.ones(8, np.float32) for i in range(layers) for c in "qk"}
+    random_models.write_safetensors(folder / "model.safetensors", tensors | more)
+    said = rf'has {2 * layers} tensors that no layer of this "llama" reads \(model.layers.0.self_attn.[kq]_norm.weight is the first\)'
+    with pytest.warns(pumice.IncompleteModelWarning, match=said):
+        model = pumice.load(folder, device="cpu")
+    with model:
+        assert "note: the file has" in str(model.summary())
+
+
+def test_a_gguf_tensor_that_no_layer_of_the_family_has(tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts("llama32")
+    path = random_gguf.write(tmp_path / "m.gguf", keys, tensors | {"blk.0.attn_q.scale": np.ones(1, np.float32)})
+    with pytest.warns(pumice.IncompleteModelWarning, match=r"has 1 tensor that no layer.*\(blk.0.attn_q.scale\)"):
+        pumice.load(path, device="cpu", tokenizer=random_models.make_folder("llama32", tmp_path / "f")).close()

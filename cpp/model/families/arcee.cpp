@@ -30,6 +30,9 @@ constexpr TensorName kApertusNames[] = {
     {ffn_norm, "blk.{}.ffn_norm", "layers.{}.feedforward_layernorm"},
 };
 
+constexpr std::string_view kXielu[] = {"layers.{}.mlp.act_fn.alpha_p", "layers.{}.mlp.act_fn.alpha_n", "layers.{}.mlp.act_fn.beta",
+                                       "layers.{}.mlp.act_fn.eps"};
+
 // One of xIELU's learned numbers for each layer: a list in GGUF, a tensor of one value for each layer in safetensors.
 std::vector<double> learned(const Reader& read, const Config& c, const std::string& name) {
   if (c.gguf) {
@@ -97,6 +100,7 @@ const Family apertus{.name = "apertus",
                      .prefixes = names::kDecoderPrefixes,
                      .names = kApertusNames,
                      .more_names = names::kLlama,
-                     .configure = configure_apertus};
+                     .configure = configure_apertus,
+                     .read_by_configure = kXielu};
 
 }  // namespace pumice::model::families_in_files::arcee

@@ -413,7 +413,7 @@ std::set<std::string> fields() {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, rope_factors, alibi_slopes, position_buckets, places, norm, eps,
            norm_weight, norm_bias, norm_offset, embedding_scale, embedding_size, layer_inputs, embedding_norm, norm_after_map,
            learned_positions, position_offset, token_types, final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap,
-           projection, text_end, pooling, notes, lacks, dense);
+           projection, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
@@ -444,7 +444,7 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::text_end", "CLIP alone"},
     {"Config::pooling", "what the file says of vectors"},
     {"Config::notes", "texts"},
-    {"Config::lacks", "texts"},
+    {"Config::incomplete", "texts"},
     {"Config::dense", "EmbeddingGemma in GGUF alone: tests/python/test_incomplete_files.py"},
 };
 

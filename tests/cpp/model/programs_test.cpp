@@ -144,8 +144,8 @@ TEST(Programs, AConvertedClassifierWithoutItsDenseLayerSaysSo) {
   m.tensors.push_back({"cls.output.bias", {tiny::kLabels}});
   const Loaded bare(m);
   EXPECT_TRUE(text(body_program(bare.d, 0, 2, Output::classes)).ends_with("Norm Pool Linear"));
-  ASSERT_EQ(bare.d.lacks.size(), 1u);
-  EXPECT_NE(bare.d.lacks[0].find("the dense layer before the classifier (cls.weight)"), std::string::npos) << bare.d.lacks[0];
+  ASSERT_EQ(bare.d.incomplete.size(), 1u);
+  EXPECT_NE(bare.d.incomplete[0].find("the dense layer before the classifier (cls.weight)"), std::string::npos) << bare.d.incomplete[0];
 }
 
 TEST(Programs, DetailsOfTheLayers) {
