@@ -47,6 +47,9 @@ class CacheStore {
   virtual ~CacheStore() = default;
   virtual void reserve(std::int32_t pages) = 0;                        // storage for ids below `pages`; grows only. Throws out_of_memory
   virtual void copy_page(std::int32_t from, std::int32_t to) = 0;      // all caches
+  // The bytes of pages as they are kept here, which say nothing to another kind of device: page i to (from) i * stride, page_bytes() each.
+  virtual void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) = 0;
+  virtual void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) = 0;
   virtual std::uint64_t page_bytes() const = 0;                        // of one page in all caches
 };
 

@@ -61,4 +61,18 @@ void PageStore::copy_page(std::int32_t from, std::int32_t to) {
   if (from != to && page_bytes_ > 0) std::memcpy(page(to), page(from), page_bytes_);
 }
 
+void PageStore::read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) {
+  for (std::size_t i = 0; i < pages.size() && page_bytes_ > 0; ++i) {
+    require(pages[i] >= 0 && pages[i] < this->pages(), "kv cache: page ", pages[i], " of ", this->pages());
+    std::memcpy(out + i * stride, page(pages[i]), page_bytes_);
+  }
+}
+
+void PageStore::write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) {
+  for (std::size_t i = 0; i < pages.size() && page_bytes_ > 0; ++i) {
+    require(pages[i] >= 0 && pages[i] < this->pages(), "kv cache: page ", pages[i], " of ", this->pages());
+    std::memcpy(page(pages[i]), in + i * stride, page_bytes_);
+  }
+}
+
 }  // namespace pumice::cpu

@@ -18,6 +18,8 @@ class PageStore final : public CacheStore {
 
   void reserve(std::int32_t pages) override;
   void copy_page(std::int32_t from, std::int32_t to) override;
+  void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override;
+  void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override;
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
   KvFormat format() const { return format_; }

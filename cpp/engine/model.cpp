@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/devices.h"
+#include "engine/fingerprint.h"
 #include "model/programs.h"
 
 namespace pumice::engine {
@@ -167,6 +168,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   const auto used = matrices_by_device(description_, placement_);
   const Foresight foresight(description_, placement_, options.compute);
   compute_ = options.compute;
+  kv_format_ = options.kv_format;
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
@@ -305,6 +307,29 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
         std::ranges::copy(given.subspan(r * stride, width), out.subspan(i * rows + r * width).begin());
     }
   });
+}
+
+std::uint64_t Model::fingerprint() const {
+  const std::lock_guard lock(naming_);
+  if (!fingerprint_) fingerprint_ = engine::fingerprint(*file_);
+  return *fingerprint_;
+}
+
+const std::string& Model::made_by() const {
+  const std::lock_guard lock(naming_);
+  if (!made_by_.empty()) return made_by_;
+  std::string text = str("pumice " PUMICE_VERSION ", kv_dtype ", kKvFormats[static_cast<std::size_t>(kv_format_)], ", compute ",
+                         compute_ == Compute::float32 ? "float32" : "auto");
+  constexpr char kDigits[] = "0123456789abcdef";
+  text += ", weights ";
+  const std::uint64_t weights = engine::fingerprint(description_.weights);
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[weights >> shift & 15];
+  for (const StagePlan& stage : placement_.stages) {
+    const DeviceInfo info = placement_.devices[stage.device].backend->info();
+    text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == "cpu" ? "cpu" : info.name, " (", info.driver, ")");
+  }
+  made_by_ = text.substr(0, 4000);
+  return made_by_;
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {

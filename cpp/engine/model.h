@@ -34,6 +34,9 @@ class Model {
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
+  // Of its file (engine/fingerprint.h); and all that decides the bits of its keys and values beside that, in words. Made when first asked.
+  std::uint64_t fingerprint() const;
+  const std::string& made_by() const;
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
 
@@ -79,12 +82,16 @@ class Model {
   model::Description description_;
   Placement placement_;
   Compute compute_ = Compute::automatic;
+  KvFormat kv_format_ = KvFormat::f16;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
+  mutable std::mutex naming_;
+  mutable std::optional<std::uint64_t> fingerprint_;
+  mutable std::string made_by_;
 };
 
 // Placement without loading. A model that does not fit is shown too, with Placement::problem.

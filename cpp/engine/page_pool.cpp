@@ -356,6 +356,21 @@ bool PagePool::unpark(PageTable& table) {
   return !std::exchange(table.lost_, false);
 }
 
+void PagePool::read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out) {
+  const std::size_t count = out.size() / page_bytes_;
+  require(first + count <= table.pages_.size(), "PagePool::read: page ", first + count, " of ", table.pages_.size());
+  const std::lock_guard storage(storage_mutex_);
+  caches_.read_pages(table.pages().subspan(first, count), out);
+}
+
+void PagePool::write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in) {
+  const std::size_t count = in.size() / page_bytes_;
+  require(first >= unpublished(table) && first + count <= table.pages_.size(), "PagePool::write: pages ", first, " to ", first + count,
+          " of ", table.pages_.size(), ", of which ", table.published_, " are others' too");
+  const std::lock_guard storage(storage_mutex_);
+  caches_.write_pages(table.pages().subspan(first, count), in);
+}
+
 // ---------------------------------------------------------------- after a fork
 // Sequences that ran belong to threads that are not here. What they held alone is free, what they had published is kept.
 void PagePool::forget_parent() {

@@ -81,6 +81,13 @@ class PagePool {
   void release(PageTable& table, std::span<const std::int32_t> computed);
   void release(PageTable& table) { release(table, {}); }
 
+  // Keys and values of a table's pages from `first` on, as bytes (CacheSet::read_pages): for disk. write(): pages that are not published,
+  // from unpublished() on.
+  void read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out);
+  void write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in);
+  static std::size_t unpublished(const PageTable& table) { return static_cast<std::size_t>(table.published_); }
+  std::uint64_t page_bytes() const { return page_bytes_; }
+
   // A parked table keeps its pages until somebody else finds no other room (its sequence is then computed again). Whoever does not run
   // parks, so that nobody waits for him. unpark(): false when the pages are gone; the table is then empty.
   void park(PageTable& table);

@@ -2,12 +2,32 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace pumice::engine {
 
 std::uint64_t CacheSet::page_bytes() const {
   std::uint64_t bytes = 0;
   for (const auto& store : stores_) bytes += store->page_bytes();
   return bytes;
+}
+
+void CacheSet::read_pages(std::span<const std::int32_t> pages, std::span<std::uint8_t> out) {
+  const std::uint64_t stride = page_bytes();
+  require(out.size() == pages.size() * stride, "cache: ", pages.size(), " pages of ", stride, " bytes do not go into ", out.size());
+  for (std::uint64_t at = 0; const auto& store : stores_) {
+    store->read_pages(pages, out.data() + at, stride);
+    at += store->page_bytes();
+  }
+}
+
+void CacheSet::write_pages(std::span<const std::int32_t> pages, std::span<const std::uint8_t> in) {
+  const std::uint64_t stride = page_bytes();
+  require(in.size() == pages.size() * stride, "cache: ", in.size(), " bytes are not ", pages.size(), " pages of ", stride);
+  for (std::uint64_t at = 0; const auto& store : stores_) {
+    store->write_pages(pages, in.data() + at, stride);
+    at += store->page_bytes();
+  }
 }
 
 Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top)

@@ -19,6 +19,9 @@ class CacheSet {
   void reserve(std::int32_t pages) { for (auto& store : stores_) store->reserve(pages); }
   void copy_page(std::int32_t from, std::int32_t to) { for (auto& store : stores_) store->copy_page(from, to); }
   std::uint64_t page_bytes() const;
+  // Pages as bytes, page after page, of each what its stages keep, one after another.
+  void read_pages(std::span<const std::int32_t> pages, std::span<std::uint8_t> out);
+  void write_pages(std::span<const std::int32_t> pages, std::span<const std::uint8_t> in);
   CacheStore* stage(std::size_t i) { return stores_[i].get(); }
 
  private:

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <vector>
 
 #include "core/error.h"
+#include "engine/prefill.h"
 
 namespace pumice::engine {
 namespace {
@@ -15,55 +15,6 @@ void check_finite(std::span<const float> values, std::int64_t first_token, std::
   if (bad == values.end()) return;
   fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token),
        " is ", *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
-}
-
-// Runs all of `ids` in chunks. each(space, first, hidden): the hidden rows of tokens first, first + 1, ...; of the last token alone
-// unless `all`.
-using Each = std::function<void(RunSpace& space, std::int64_t first, std::span<const float> hidden)>;
-
-void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, const Each& each, const Cancel& cancel) {
-  require(!ids.empty(), "there are no tokens");
-  require(runtime.pages, "this model keeps no key-value cache: it cannot continue a text");
-  runtime.check_ids(ids, "text", 0);
-  const auto count = static_cast<std::int64_t>(ids.size());
-  if (count > runtime.n_ctx)
-    fail(ErrorKind::context_length, "the text has ", count, " tokens, the context holds ", runtime.n_ctx,
-         ": shorten it, or load with a larger n_ctx=");
-  PagePool& pool = *runtime.pages;
-  pool.check_fits(count);
-
-  PageTable table;
-  std::int64_t done = 0;
-  for (;;) {
-    cancel.check();
-    const std::uint64_t seen = pool.changes();
-    if (const auto reused = pool.acquire(table, ids, !all, 0, runtime.rope_stage(count))) {
-      done = *reused;
-      break;
-    }
-    pool.check_fits(count);  // the device may have refused to grow
-    pool.wait(seen, 20);
-  }
-
-  const std::size_t width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
-  std::vector<float> hidden;
-  std::vector<std::int32_t> selected;
-  while (done < count) {
-    cancel.check();
-    const auto rows = static_cast<std::int32_t>(std::min<std::int64_t>(runtime.pace.rows(), count - done));
-    selected.clear();
-    for (std::int32_t row = all ? 0 : rows - 1; row < rows; ++row) selected.push_back(row);
-    hidden.resize(selected.size() * width);
-    const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages(),
-                          .length = static_cast<std::int32_t>(count)};
-    const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
-    const auto spaces = runtime.spaces.take(Crew::team, cancel);
-    if (!runtime.body(spaces[0], batch, hidden, cancel)) continue;
-    if (all || done + rows == count) each(spaces[0], all ? done : count - 1, hidden);
-    done += rows;
-    pool.publish(table, ids.first(done));
-  }
-  pool.release(table, ids);
 }
 
 }  // namespace

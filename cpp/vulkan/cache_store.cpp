@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 
 #include "core/checked.h"
@@ -138,26 +139,80 @@ void GpuCaches::reserve(std::int32_t pages) {
   slabs_ = std::move(next);
 }
 
+// One page as a slab.
+GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const {
+  for (const Slab& slab : slabs.all) {
+    if (page < slab.first || page >= slab.first + slab.pages) continue;
+    Slab one = slab;
+    one.first = 0, one.pages = 1;
+    for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
+      one.keys[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
+      one.values[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
+    }
+    return one;
+  }
+  fail(ErrorKind::invalid_argument, "page ", page, " of ", slabs.pages);
+}
+
 // No run writes either page now, and slabs do not move, for the caller does not grow them meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_page_bytes_.empty()) return;
   device_->check_alive();
   const std::shared_ptr<const Slabs> now = slabs();
-  const auto page_of = [&](std::int32_t page) {
-    for (const Slab& slab : now->all) {
-      if (page < slab.first || page >= slab.first + slab.pages) continue;
-      Slab one = slab;
-      one.first = 0, one.pages = 1;
-      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
-        one.keys[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
-        one.values[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
-      }
-      return one;
-    }
-    fail(ErrorKind::invalid_argument, "page ", page, " of ", now->pages);
-  };
-  const Slab source = page_of(from), target = page_of(to);
+  const Slab source = page_of(*now, from), target = page_of(*now, to);
   copy_pages({&source, 1}, {&target, 1});
+}
+
+// A page as the host has it: cache after cache its keys, then its values. As many at once as a staging buffer of 32 MiB holds.
+template <class Byte, class Each>
+void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
+  if (half_page_bytes_.empty() || pages.empty()) return;
+  device_->check_alive();
+  const std::uint64_t most = std::min<std::uint64_t>(32 << 20, device_->limits().allocation);
+  const std::size_t at_once = std::min<std::size_t>(pages.size(), static_cast<std::size_t>(std::max<std::uint64_t>(1, most / page_bytes_)));
+  const auto staging = device_->buffer(at_once * page_bytes_, place, "staging memory of keys and values");
+  for (std::size_t first = 0; first < pages.size(); first += at_once)
+    each(*staging, pages.subspan(first, std::min(at_once, pages.size() - first)), host + first * stride);
+}
+
+void GpuCaches::read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) {
+  through_staging(pages, out, stride, Place::readback, [&](const Buffer& staging, std::span<const std::int32_t> some, std::uint8_t* to) {
+    const std::shared_ptr<const Slabs> now = slabs();
+    std::vector<Command> commands;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const Slab page = page_of(*now, some[i]);
+      Copy copy{page.buffer.get(), &staging, {}};
+      std::uint64_t at = i * page_bytes_;
+      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c)
+        for (const std::uint64_t half : {page.keys[c], page.values[c]}) {
+          copy.regions.push_back({.srcOffset = half, .dstOffset = at, .size = half_page_bytes_[c]});
+          at += half_page_bytes_[c];
+        }
+      commands.emplace_back(std::move(copy));
+    }
+    Recording(device_, std::move(commands)).run(Cancel{});
+    for (std::size_t i = 0; i < some.size(); ++i) std::memcpy(to + i * stride, staging.mapped() + i * page_bytes_, page_bytes_);
+  });
+}
+
+void GpuCaches::write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) {
+  through_staging(pages, in, stride, Place::upload, [&](const Buffer& staging, std::span<const std::int32_t> some, const std::uint8_t* from) {
+    const std::shared_ptr<const Slabs> now = slabs();
+    std::vector<Command> commands;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      std::memcpy(staging.mapped() + i * page_bytes_, from + i * stride, page_bytes_);
+      const Slab page = page_of(*now, some[i]);
+      Copy copy{&staging, page.buffer.get(), {}};
+      std::uint64_t at = i * page_bytes_;
+      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c)
+        for (const std::uint64_t half : {page.keys[c], page.values[c]}) {
+          copy.regions.push_back({.srcOffset = at, .dstOffset = half, .size = half_page_bytes_[c]});
+          at += half_page_bytes_[c];
+        }
+      commands.emplace_back(std::move(copy));
+    }
+    Recording(device_, std::move(commands)).run(Cancel{});
+  });
 }
 
 }  // namespace pumice::vulkan

@@ -27,10 +27,12 @@ class GpuCaches final : public CacheStore {
 
   GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format);
 
-  // Not beside each other: the page pool sees to that. Beside runs, for whose end neither of them waits: callers hold the pool meanwhile,
+  // Not beside each other: the page pool sees to that. Beside runs, for whose end none of them waits: callers hold the pool meanwhile,
   // and have no Cancel.
   void reserve(std::int32_t pages) override;
   void copy_page(std::int32_t from, std::int32_t to) override;
+  void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override;
+  void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override;
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
   // The slabs of one moment. Under the device's turn they stay where they are; others may come to them.
@@ -52,6 +54,9 @@ class GpuCaches final : public CacheStore {
   Slab slab(std::int32_t first, std::int32_t pages) const;
   std::vector<Slab> layout(std::int32_t first, std::int32_t pages) const;
   void copy_pages(std::span<const Slab> from, std::span<const Slab> to) const;
+  Slab page_of(const Slabs& slabs, std::int32_t page) const;
+  template <class Byte, class Each>
+  void through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const;
 
   const std::shared_ptr<Device> device_;
   const std::vector<CacheShape> shapes_;

@@ -16,6 +16,7 @@
 #include "engine/embedder.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/saved_prefix.h"
 #include "engine/scorer.h"
 #include "file.h"
 #include "gil.h"
@@ -371,6 +372,23 @@ py::array_t<float> score(const Handle& handle, const py::array& ids) {
   return out;
 }
 
+std::uint64_t save_prefix(const Handle& handle, const py::str& path, const py::array& ids) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids);
+  const std::string file = file_name(path);
+  std::uint64_t bytes = 0;
+  interruptible([&](const Cancel& cancel) { bytes = engine::save_prefix(*m, file, tokens, cancel); });
+  return bytes;
+}
+
+py::tuple load_prefix(const Handle& handle, const py::str& path) {
+  const auto m = handle.get();
+  const std::string file = file_name(path);
+  engine::LoadedPrefix found;
+  interruptible([&](const Cancel& cancel) { found = engine::load_prefix(*m, file, cancel); });
+  return py::make_tuple(to_array(found.ids), found.recomputed);
+}
+
 // params[key] as T, or `otherwise`; a wrong type is a TypeError that names the key.
 template <class T>
 T param(const py::dict& params, const char* key, T otherwise) {
@@ -493,6 +511,8 @@ void bind_models(py::module_& module) {
       .def("attentions", &attentions, "ids"_a, "layer"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
       .def("score", &score, "ids"_a)
+      .def("save_prefix", &save_prefix, "path"_a, "ids"_a)
+      .def("load_prefix", &load_prefix, "path"_a)
       .def(
           "request",
           [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {

@@ -135,6 +135,12 @@ class Model:
     def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
         """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
 
+    def save_prefix(self, path: str, ids: _Int32) -> int:
+        """Writes the keys and values of ids to a file, atomically; its bytes."""
+
+    def load_prefix(self, path: str) -> tuple[_Int32, str]:
+        """Pages of a file become cached prefixes. Its ids, and why they were computed anew ("": they were not)."""
+
     def attentions(self, ids: _Int32, layer: int) -> _Float32:
         """What each token looks at in a layer (heads x ids x ids)."""
 

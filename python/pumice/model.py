@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDic
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, encoding, vectors
+from . import _core, encoding, prefixes, vectors
 from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, shown, shown_path, unknown_keyword, warn
 from .chat import Chats, check_question, check_response_template
 from .display import count, formats, html_lines, size
@@ -677,6 +677,37 @@ class Model:
         eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
         run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0)
         return Stream(run, finish) if stream else run_to_end(run, finish)
+
+    # ------------------------------------------------------------ prefixes on disk
+    @checked_keywords()
+    @_survives_its_device
+    def save_prefix(
+        self,
+        path: str | os.PathLike[str],
+        prompt_or_messages: Prompt | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Int32:
+        """Computes the beginning of prompts and keeps its keys and values in a file; the token ids in it.
+
+        prompt_or_messages: a string or token ids as in generate(), or messages as in chat(), with its tools and template_kwargs.
+
+        The file is written beside `path` and takes its place in the end. Raises OSError, ContextLengthError, MemoryError, and what
+        generate() and chat() raise for a prompt."""
+        self._need("generate", "save_prefix()")
+        return prefixes.save(self, path, prompt_or_messages, tools, template_kwargs)
+
+    @checked_keywords()
+    @_survives_its_device
+    def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
+        """Takes what save_prefix() wrote into the cache of prefixes, where calls that begin with it find it; its token ids.
+
+        Results have the same bits as without. A file of the same model loaded otherwise (another device, kv_dtype, quantize, lora or
+        version of pumice) is computed again from its ids, with a FallbackWarning that says what differs. Raises ModelFormatError for one
+        that is damaged, cut or of another model, ContextLengthError, MemoryError where kv_budget cannot hold it, OSError."""
+        self._need("generate", "load_prefix()")
+        return prefixes.load(self, path)
 
     # ------------------------------------------------------------ chat
     @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -67,6 +68,12 @@ class Store final : public CacheStore {
     cells_[from].at(0);
     cells_[to] = cells_[from];
     ++copies;
+  }
+  void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override {
+    for (std::size_t i = 0; i < pages.size(); ++i) std::memcpy(out + i * stride, cells_[pages[i]].data(), kPageTokens * 4);
+  }
+  void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override {
+    for (std::size_t i = 0; i < pages.size(); ++i) std::memcpy(cells_[pages[i]].data(), in + i * stride, kPageTokens * 4);
   }
   std::uint64_t page_bytes() const override { return 1000; }
   std::int32_t& cell(std::span<const std::int32_t> pages, std::int32_t position) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -59,6 +60,24 @@ struct DoubleCaches : CacheStore {
     for (Cache& c : caches) {
       const std::int64_t page = kPageTokens * c.width();
       for (auto* numbers : {&c.k, &c.v}) std::copy_n(numbers->begin() + from * page, page, numbers->begin() + to * page);
+    }
+  }
+  void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override {
+    each_half(pages, stride, [&](std::uint64_t at, double* page, std::size_t bytes) { std::memcpy(out + at, page, bytes); });
+  }
+  void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override {
+    each_half(pages, stride, [&](std::uint64_t at, double* page, std::size_t bytes) { std::memcpy(page, in + at, bytes); });
+  }
+  template <class Each>
+  void each_half(std::span<const std::int32_t> pages, std::uint64_t stride, Each&& each) {
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      std::uint64_t at = i * stride;
+      for (Cache& c : caches)
+        for (auto* numbers : {&c.k, &c.v}) {
+          const auto page = static_cast<std::size_t>(kPageTokens * c.width());
+          each(at, numbers->data() + static_cast<std::size_t>(pages[i]) * page, page * sizeof(double));
+          at += page * sizeof(double);
+        }
     }
   }
   std::uint64_t page_bytes() const override {

@@ -1,0 +1,66 @@
+#include "engine/saved_prefix.h"
+
+#include <algorithm>
+
+#include "engine/prefill.h"
+#include "files/prefix_file.h"
+#include "files/text.h"
+
+namespace pumice::engine {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = 8 << 20;  // read or written between looks at cancel
+
+std::size_t pages_at_once(std::uint64_t page_bytes) { return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / page_bytes)); }
+
+}  // namespace
+
+std::uint64_t save_prefix(const Model& model, const std::string& path, std::span<const std::int32_t> ids, const Cancel& cancel) {
+  Runtime& runtime = model.decoder();
+  PagePool& pool = *runtime.pages;
+  check_text(runtime, ids);
+  files::PrefixWriter writer(path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()},
+                                    .page_bytes = pool.page_bytes()});
+  prefill(runtime, ids, false, {}, cancel, [&](const PageTable& table) {
+    const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());
+    std::vector<std::uint8_t> bytes;
+    for (std::size_t first = 0; first < pages; first += at_once) {
+      cancel.check();
+      bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
+      pool.read(table, first, bytes);
+      writer.write(bytes);
+    }
+  });
+  return writer.finish();
+}
+
+LoadedPrefix load_prefix(const Model& model, const std::string& path, const Cancel& cancel) {
+  Runtime& runtime = model.decoder();
+  PagePool& pool = *runtime.pages;
+  const auto file = files::PrefixFile::open(path, runtime.n_ctx - 1);
+  const files::PrefixHead& head = file.head();
+  if (head.model != model.fingerprint())
+    files::fail_at(ErrorKind::model_format, path, "model", 24, "was saved by another model than ", model.file().path(),
+                   ", or its file was changed since: its tokens may mean something else. Save it again with this one");
+  LoadedPrefix result{.ids = head.ids, .recomputed = {}};
+  check_text(runtime, result.ids);
+  if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes()) {
+    result.recomputed = str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());
+    prefill(runtime, result.ids, false, {}, cancel);
+    return result;
+  }
+  PageTable table;
+  claim_pages(runtime, table, result.ids, true, cancel);
+  const auto pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(pool.page_bytes());
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t first = PagePool::unpublished(table); first < pages; first += at_once) {
+    cancel.check();
+    bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
+    file.read(first, bytes);
+    pool.write(table, first, bytes);
+  }
+  pool.release(table, result.ids);
+  return result;
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,180 @@
+#include "files/prefix_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+
+#include "core/checked.h"
+#include "core/checksum.h"
+#include "core/kinds.h"
+#include "files/byte_reader.h"
+
+namespace pumice::files {
+namespace {
+
+constexpr std::string_view kMagic = "pumiceKV";
+constexpr std::uint32_t kVersion = 1;
+constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostPageBytes = std::uint64_t{1} << 40;
+
+[[noreturn]] void fail_io(const std::string& path, const char* what) {
+  const int error = errno;
+  fail_at(ErrorKind::io, path, "", std::nullopt, what, ": ", std::generic_category().message(error));
+}
+
+// Where pages begin; none: no file has so many.
+std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
+  const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages, 8);
+  if (!ids || !sums) return {};
+  const auto some = checked_add<std::uint64_t>(*ids, *sums), all = some ? checked_add<std::uint64_t>(*some, kFixed + made_by) : std::nullopt;
+  return all ? checked_align(*all, 64) : std::nullopt;
+}
+
+std::uint64_t pages_of(std::uint64_t tokens) { return tokens / kPageTokens + (tokens % kPageTokens != 0); }
+
+std::span<const std::uint8_t> bytes_of(std::string_view text) { return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}; }
+
+std::uint64_t head_checksum(std::string_view head) {
+  return checksum(bytes_of(head.substr(kFixed)), checksum(bytes_of(head.substr(0, kFixed - 8))));
+}
+
+template <class T>
+void append(std::string& to, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) to += static_cast<char>(static_cast<std::uint64_t>(value) >> (8 * i));
+}
+
+}  // namespace
+
+std::uint64_t PrefixHead::pages() const { return pages_of(ids.size()); }
+
+PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
+  PrefixFile file(File::open(path));
+  const std::uint64_t size = file.file_.size();
+  const auto wrong = [&](const char* field, std::uint64_t at, const auto&... parts) {
+    fail_at(ErrorKind::model_format, path, field, at, parts...);
+  };
+  if (size < kFixed) wrong("", size, "is no saved prefix: it has ", size, " bytes, the head alone has ", kFixed, " and more");
+  std::string head(kFixed, '\0');
+  file.file_.read(0, kFixed, head.data());
+  const auto number = [&]<class T>(std::size_t at, T) { return from_little_endian<T>(std::string_view(head).substr(at, sizeof(T))); };
+  if (!head.starts_with(kMagic)) wrong("", 0, "is no saved prefix: it begins with ", quote(head.substr(0, 8)), ", not with ", quote(kMagic));
+  const auto version = number(8, std::uint32_t{});
+  if (version != kVersion)
+    wrong("version", 8, "is ", version, "; this version reads ", kVersion, ". Save the prefix again");
+  const std::uint64_t made_by = number(12, std::uint32_t{}), bytes = number(16, std::uint64_t{}), tokens = number(32, std::uint64_t{}),
+                      page_bytes = number(48, std::uint64_t{});
+  if (made_by > kMostMadeBy) wrong("made_by", 12, "has ", made_by, " bytes; at most ", kMostMadeBy, " are allowed");
+  if (page_bytes < 1 || page_bytes > kMostPageBytes) wrong("page_bytes", 48, "is ", page_bytes, "; a page has 1 to ", kMostPageBytes);
+  if (tokens < 1) wrong("tokens", 32, "is 0; a prefix has at least one");
+  const std::uint64_t pages = pages_of(tokens);
+  const auto start = head_bytes(made_by, tokens, pages);
+  const auto body = checked_mul(pages, page_bytes), needed = start && body ? checked_add(*start, *body) : std::nullopt;
+  if (!needed || *needed != bytes)
+    wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes are not");
+  if (size != bytes)
+    wrong("", std::min(size, bytes), size < bytes ? "is cut: it has " : "has more bytes than it was written with: ", size, ", needed: ",
+          bytes);
+  if (tokens > static_cast<std::uint64_t>(std::max<std::int64_t>(0, most_tokens)))
+    fail_at(ErrorKind::context_length, path, "", std::nullopt, "has ", tokens, " tokens; the context holds ", most_tokens,
+            " and one more: load the model with a larger n_ctx=");
+  head.resize(static_cast<std::size_t>(*start));
+  file.file_.read(kFixed, head.size() - kFixed, head.data() + kFixed);
+  if (head_checksum(head) != number(56, std::uint64_t{}))
+    wrong("", 0, "is damaged: the checksum of its first ", *start, " bytes is wrong. Save the prefix again");
+  PrefixHead& found = file.head_;
+  found.model = number(24, std::uint64_t{});
+  found.page_bytes = page_bytes;
+  found.made_by = head.substr(kFixed, made_by);
+  std::size_t at = kFixed + made_by;
+  for (std::uint64_t i = 0; i < tokens; ++i, at += 4) found.ids.push_back(number(at, std::int32_t{}));
+  for (std::uint64_t i = 0; i < pages; ++i, at += 8) file.sums_.push_back(number(at, std::uint64_t{}));
+  file.pages_at_ = *start;
+  return file;
+}
+
+void PrefixFile::read(std::uint64_t first, std::span<std::uint8_t> out) const {
+  const std::uint64_t page = head_.page_bytes, at = pages_at_ + first * page;
+  require(out.size() % page == 0 && first + out.size() / page <= sums_.size(), "a saved prefix of ", sums_.size(), " pages has no page ",
+          first + out.size() / page);
+  file_.read(at, out.size(), out.data());
+  for (std::uint64_t i = 0; i * page < out.size(); ++i) {
+    if (checksum(out.subspan(i * page, page)) == sums_[first + i]) continue;
+    fail_at(ErrorKind::model_format, file_.path(), str("page ", first + i), at + i * page, "is damaged: its checksum is wrong (tokens ",
+            (first + i) * kPageTokens, " and after). Save the prefix again");
+  }
+}
+
+PrefixWriter::PrefixWriter(const std::string& path, PrefixHead head) : path_(path), head_(std::move(head)) {
+  static std::atomic<unsigned> count{0};
+  if (path.empty() || path.find('\0') != std::string::npos)
+    fail_at(ErrorKind::io, path, "", std::nullopt, "a path is not empty, and cannot hold a NUL character");
+  require(head_.made_by.size() <= kMostMadeBy, "made_by has ", head_.made_by.size(), " bytes");
+  if (is_folder(path)) fail_at(ErrorKind::io, path, "", std::nullopt, "is a folder; a prefix is saved to a file");
+  part_ = str(path, ".", ::getpid(), "-", ++count, ".part");
+  int fd;
+  do fd = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+  while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    const std::string part = std::exchange(part_, {});
+    fail_io(part, "cannot be written");
+  }
+  descriptor_ = Descriptor(fd);
+}
+
+PrefixWriter::~PrefixWriter() {
+  if (!part_.empty()) ::unlink(part_.c_str());
+}
+
+void PrefixWriter::put(std::uint64_t at, std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) fail_io(part_, "cannot be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    at += static_cast<std::uint64_t>(done);
+  }
+}
+
+void PrefixWriter::write(std::span<const std::uint8_t> pages) {
+  const std::uint64_t start = *head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages());
+  put(start + sums_.size() * head_.page_bytes, pages);
+  for (std::size_t at = 0; at < pages.size(); at += head_.page_bytes) sums_.push_back(checksum(pages.subspan(at, head_.page_bytes)));
+}
+
+std::uint64_t PrefixWriter::finish() {
+  require(sums_.size() == head_.pages(), "a prefix of ", head_.pages(), " pages was given ", sums_.size());
+  const std::uint64_t start = *head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages()),
+                      bytes = start + head_.pages() * head_.page_bytes;
+  std::string head(kMagic);
+  append(head, kVersion);
+  append(head, static_cast<std::uint32_t>(head_.made_by.size()));
+  append(head, bytes);
+  append(head, head_.model);
+  append(head, static_cast<std::uint64_t>(head_.ids.size()));
+  append(head, std::uint64_t{0});
+  append(head, head_.page_bytes);
+  append(head, std::uint64_t{0});
+  head += head_.made_by;
+  for (const std::int32_t id : head_.ids) append(head, id);
+  for (const std::uint64_t sum : sums_) append(head, sum);
+  head.resize(static_cast<std::size_t>(start), '\0');
+  std::string sum;
+  append(sum, head_checksum(head));
+  head.replace(kFixed - 8, 8, sum);
+  put(0, bytes_of(head));
+  if (::fsync(descriptor_.get()) != 0) fail_io(part_, "cannot be written");
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_io(path_, "cannot be replaced");
+  part_.clear();
+  // The new name lasts too. Where folders cannot be opened or synced, that is the file system's affair.
+  const std::size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+  if (const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); opened) ::fsync(opened.get());
+  return bytes;
+}
+
+}  // namespace pumice::files

@@ -1,0 +1,66 @@
+// The beginning of a text with its keys and values, on disk: what engine/saved_prefix.h writes and reads.
+//
+//    0  "pumiceKV"               48  bytes of a page, u64
+//    8  version, u32 (1)         56  checksum of the head: its first 56 bytes, then all from 64 on
+//   12  bytes of `made_by`, u32  64  made_by; ids, i32 each; a checksum for each page, u64; zeros up to a multiple of 64
+//   16  bytes of the file, u64       pages of kPageTokens positions
+//   24  the model, u64
+//   32  tokens, u64
+//   40  0, u64
+// Little-endian. Whoever changes a field, or what a page holds, raises the version.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "files/file.h"
+
+namespace pumice::files {
+
+struct PrefixHead {
+  std::uint64_t model = 0;        // engine::Model::fingerprint()
+  std::string made_by;            // all that the pages' bytes depend on beside the model, in words
+  std::vector<std::int32_t> ids;
+  std::uint64_t page_bytes = 0;
+  std::uint64_t pages() const;
+};
+
+// Opened and checked as a whole but for the pages, which are checked as they are read: lengths against the file's before anything is
+// allocated, then the head's checksum. Throws io, model_format (byte and field say where), context_length beyond `most_tokens`.
+class PrefixFile {
+ public:
+  static PrefixFile open(const std::string& path, std::int64_t most_tokens);
+  const PrefixHead& head() const { return head_; }
+  // Pages [first, first + out.size() / page_bytes). Throws model_format where one is damaged.
+  void read(std::uint64_t first, std::span<std::uint8_t> out) const;
+
+ private:
+  explicit PrefixFile(File file) : file_(std::move(file)) {}
+  File file_;
+  PrefixHead head_;
+  std::vector<std::uint64_t> sums_;
+  std::uint64_t pages_at_ = 0;
+};
+
+// Writes beside `path` and takes its place in the end: there is a whole file, or what was there before. Throws io.
+class PrefixWriter {
+ public:
+  PrefixWriter(const std::string& path, PrefixHead head);
+  ~PrefixWriter();
+  PrefixWriter(const PrefixWriter&) = delete;
+  PrefixWriter& operator=(const PrefixWriter&) = delete;
+  void write(std::span<const std::uint8_t> pages);  // the next ones
+  std::uint64_t finish();                           // bytes of the file
+
+ private:
+  void put(std::uint64_t at, std::span<const std::uint8_t> bytes);
+  const std::string path_;
+  std::string part_;  // empty: it has taken its place
+  Descriptor descriptor_;
+  const PrefixHead head_;
+  std::vector<std::uint64_t> sums_;
+};
+
+}  // namespace pumice::files
