@@ -332,6 +332,17 @@ const std::string& Model::made_by() const {
   return made_by_;
 }
 
+std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) const {
+  require(smaller && smaller.get() != this, "draft= is the model itself: it must be a smaller one");
+  Runtime& runtime = smaller->decoder();
+  const std::lock_guard lock(naming_);
+  auto known = drafter_.lock();
+  if (known && &known->runtime() == &runtime) return known;
+  known = std::make_shared<Drafter>(smaller, runtime);
+  drafter_ = known;
+  return known;
+}
+
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
   fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.family->name,
        "\". Use ", instead);

@@ -37,6 +37,8 @@ class Model {
   // Of its file (engine/fingerprint.h); and all that decides the bits of its keys and values beside that, in words. Made when first asked.
   std::uint64_t fingerprint() const;
   const std::string& made_by() const;
+  // `smaller` as one that guesses what this one says: the same one as long as somebody uses it, so that sequences are guessed together.
+  std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
 
@@ -92,6 +94,7 @@ class Model {
   mutable std::mutex naming_;
   mutable std::optional<std::uint64_t> fingerprint_;
   mutable std::string made_by_;
+  mutable std::weak_ptr<Drafter> drafter_;
 };
 
 // Placement without loading. A model that does not fit is shown too, with Placement::problem.

@@ -14,6 +14,7 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::int64_t kMostSequences = 65536;
+constexpr std::int32_t kMostGuesses = 63;  // of a step: so many rows still count as decoding
 
 std::uint64_t system_seed() {
   std::random_device device;
@@ -32,6 +33,9 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
   require(params_.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params_.read_ahead);
   require(static_cast<std::int64_t>(prompts.size()) * params_.n <= kMostSequences, prompts.size(), " prompts x n=", params_.n,
           " are more than ", kMostSequences, " sequences: give them in several calls");
+  const Speculation& guesses = params_.speculation;
+  require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
+          guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
   for (const std::int32_t id : params_.eos_ids)
     require(id >= 0 && id < vocab, "eos id ", id, " is not in the vocabulary of ", vocab);
   const bool from_top = r.pipeline.top_columns() > 0 && params_.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
@@ -66,6 +70,9 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
       s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(vocab)));
       if (from_top)
         for (const auto& [id, bias] : params_.sampling.logit_bias) s.changed.add(id);
+      if (params_.speculation.on()) s.guesses = std::make_unique<Guesses>();
+      if (params_.speculation.drafter)
+        s.guesses->drafted.reset(new Drafted{.drafter = params_.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});
       if (!params_.sampling.penalises()) continue;
       for (const std::int32_t id : prompt) s.see(id, false);
     }

@@ -18,6 +18,7 @@ struct Runtime;
 
 struct Timings {  // of the steps that computed rows of the request: seconds that passed, also where others had rows in them
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and those of them that were right: they are decode_tokens too
   double prefill_seconds = 0, decode_seconds = 0;
 };
 

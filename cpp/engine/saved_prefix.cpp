@@ -51,13 +51,15 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
   }
   PageTable table;
   claim_pages(runtime, table, result.ids, true, cancel);
-  const auto pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(pool.page_bytes());
+  const std::size_t page = pool.page_bytes(), pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(page),
+                    known = PagePool::unpublished(table);  // the first so many are cached already; a damaged file is one all the same
   std::vector<std::uint8_t> bytes;
-  for (std::size_t first = PagePool::unpublished(table); first < pages; first += at_once) {
+  for (std::size_t first = 0; first < pages; first += at_once) {
     cancel.check();
-    bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
+    bytes.resize(std::min(at_once, pages - first) * page);
     file.read(first, bytes);
-    pool.write(table, first, bytes);
+    const std::size_t skipped = std::min(known > first ? known - first : 0, bytes.size() / page);
+    if (skipped * page < bytes.size()) pool.write(table, first + skipped, std::span(bytes).subspan(skipped * page));
   }
   pool.release(table, result.ids);
   return result;

@@ -19,6 +19,7 @@ constexpr std::int64_t kPromptRows = 32;  // of a step that prompts get at least
 // What a step may take where somebody waits for the next token of another request, and the least rows of a prompt in it.
 constexpr double kStepSeconds = 0.1;
 constexpr std::int64_t kSharedRows = 16;
+constexpr std::int64_t kGuessedRows = 64;  // of sequences that decode and their guesses: more of them are prompts to a device
 constexpr auto kReading = std::chrono::microseconds(500);  // of those who have been told news, before the next step
 
 }  // namespace
@@ -110,6 +111,8 @@ void Scheduler::end(Sequence& sequence, Finish finish) {
   sequence.news.finish = finish;
   runtime_.pages->release(sequence.table, sequence.known());
   sequence.computed = 0;
+  give_up_drafted(sequence);
+  sequence.guesses.reset();
   if (heir) heir->state = State::waits;  // it computes the prompt in its place
   look_again();
 }
@@ -255,6 +258,30 @@ void Scheduler::admit(std::int64_t rows_left) {
   }
 }
 
+// Guesses that pay, for as many sequences as there are rows (a step with more of them decodes no faster), and their pages.
+void Scheduler::make_guess_room(std::int64_t most_rows) {
+  const auto decodes = std::count_if(live_.begin(), live_.end(), [](const Sequence* s) { return s->decodes(); });
+  std::int64_t left = std::min(kGuessedRows, most_rows) - decodes;
+  for (Sequence* sequence : live_) {
+    Sequence& s = *sequence;
+    s.guess_room = 0;
+    if (!s.guesses || !s.decodes() || s.generated() < 1) continue;
+    const Speculation& how = s.params->speculation;
+    const auto size = static_cast<std::int64_t>(s.ids.size());
+    std::int64_t room = std::min({left, static_cast<std::int64_t>(how.most), s.params->max_new_tokens - s.generated() - 1, s.context - size - 1});
+    if (room > 0 && !how.always)
+      room = s.guesses->wanted(cost_, decodes, how.drafter ? how.drafter->seconds_per_guess() : 0, static_cast<std::int32_t>(room));
+    while (room > 0 && runtime_.rope_outgrown(s.length, size + room)) --room;
+    try {
+      if (room <= 0 || !runtime_.pages->extend(s.table, size + room)) continue;
+    } catch (const Error&) {  // a device that cannot grow its cache; make_room() says so where it matters
+      continue;
+    }
+    s.guess_room = static_cast<std::int32_t>(room);
+    left -= room;
+  }
+}
+
 // ---------------------------------------------------------------- a step
 // Does one request decode while another one has a prompt to be read?
 bool Scheduler::others_decode() const {
@@ -285,6 +312,7 @@ bool Scheduler::plan() {
   admit(prefill - unfinished);
   const bool prompts = std::any_of(live_.begin(), live_.end(), [](const Sequence* s) { return s->reads_prompt(); });
   const std::int64_t prompt_rows = prompts ? std::max(prefill, std::min(shared ? kSharedRows : kPromptRows, (most + 1) / 2)) : 0;
+  make_guess_room(most - prompt_rows);
   step_->assemble(live_, most - prompt_rows, prompt_rows);
   if (!step_->parts().empty()) return true;
   for (Sequence* s : live_) {
@@ -315,9 +343,34 @@ void Scheduler::take_choice(Sequence& s, const Choice& choice) {
   if (s.generated() >= params.max_new_tokens || static_cast<std::int64_t>(s.ids.size()) >= s.context) end(s, Finish::length);
 }
 
+// The tokens of a part's rows, as far as each was the one that the next row had guessed.
+void Scheduler::take_choices(const Step::Part& part, double seconds) {
+  Sequence& s = *part.sequence;
+  std::size_t taken = 0;
+  while (taken < part.chosen && s.state == State::runs) {
+    if (taken > 0) ++s.computed;
+    take_choice(s, step_->choice(part.first_choice + taken++));
+  }
+  runtime_.pages->publish(s.table, s.known());
+  s.request->decode_rows_ += static_cast<std::int64_t>(taken) - 1;
+  s.request->timings_.drafted_tokens += static_cast<std::int64_t>(part.guesses.size());
+  s.request->timings_.accepted_tokens += static_cast<std::int64_t>(taken) - 1;
+  if (s.guesses) s.guesses->saw(cost_, decoding_, part.guesses.size(), taken - 1, seconds);
+}
+
 // Everything was computed and chosen: from here on the step counts.
 void Scheduler::commit(double seconds) {
   PagePool& pool = *runtime_.pages;
+  // What a guess cost: its row, and what the smaller models took.
+  std::int64_t guesses = 0, prompts = 0;
+  decoding_ = 0;
+  for (const Step::Part& part : step_->parts()) {
+    guesses += static_cast<std::int64_t>(part.guesses.size());
+    (part.rows > 1 || part.sequence->generated() == 0 ? prompts : decoding_) += part.rows;
+  }
+  if (prompts == 0 && decoding_ + guesses <= kGuessedRows)
+    cost_.saw(static_cast<std::int32_t>(decoding_ + guesses), seconds - step_->guess_seconds());
+  const double guess_price = guesses == 0 ? 0 : cost_.row() + step_->guess_seconds() / static_cast<double>(guesses);
   for (const Step::Part& part : step_->parts()) {
     Request& request = *part.sequence->request;
     if (part.error) fail_request(request, std::make_exception_ptr(*part.error));
@@ -342,7 +395,11 @@ void Scheduler::commit(double seconds) {
       each.computed = shared ? s.computed : 0;
       take_choice(each, step_->choice(mine));
     });
-    if (!s.dropped) take_choice(s, step_->choice(part.first_choice));
+    if (!s.dropped && s.generated() == 0) {
+      take_choice(s, step_->choice(part.first_choice));
+    } else if (!s.dropped) {
+      take_choices(part, static_cast<double>(part.guesses.size()) * guess_price);
+    }
   }
   for (const auto& request : requests_) {
     Request& r = *request;
@@ -428,6 +485,20 @@ void Scheduler::give_way(Lock& lock) {
   lock.lock();
 }
 
+void Scheduler::give_up_drafted(Sequence& sequence) {
+  if (sequence.guesses && sequence.guesses->drafted) ended_.push_back(std::move(sequence.guesses->drafted));
+}
+
+// Under the lock, other models' locks are never taken: a fork takes them in another order.
+void Scheduler::free_drafted(Lock& lock) {
+  if (ended_.empty()) return;
+  std::vector<std::unique_ptr<Drafted>> ended = std::exchange(ended_, {});
+  lock.unlock();
+  for (const auto& drafted : ended) drafted->drafter->release(*drafted);
+  ended.clear();
+  lock.lock();
+}
+
 void Scheduler::leave(std::exception_ptr error) {
   for (const auto& request : requests_) {
     fail_request(*request, error);
@@ -444,12 +515,14 @@ void Scheduler::work() {
       if (plan()) {
         run_step(lock);
         let_read(lock);
+        free_drafted(lock);
         if (runtime_.pages->waited_for()) give_way(lock);
       } else if (hungry_) {
         lock.unlock();
         runtime_.pages->wait(seen, 20);
         lock.lock();
       } else {
+        free_drafted(lock);
         wake_->wait(lock, [this] { return quit_ || changed_; });
       }
     } catch (...) {  // no memory for the bookkeeping
@@ -489,6 +562,7 @@ void Scheduler::revive(Request& request) {
   request.forked_ = false;
   for (Sequence& s : request.sequences_) {
     if (s.state == State::ended) continue;
+    give_up_drafted(s);  // its pages may be the parent's: from here on it is guessed by lookups alone
     if (s.dropped) {
       s.dropped = false;
       end(s, Finish::none);

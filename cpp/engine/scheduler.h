@@ -59,10 +59,14 @@ class Scheduler {
   void admit(std::int64_t rows_left);
   bool prefix_on_its_way(Sequence& sequence);
   void note_prefixes(Sequence& sequence);
+  void make_guess_room(std::int64_t most_rows);
   bool others_decode() const;
   void run_step(Lock& lock);
   void commit(double seconds);
   void take_choice(Sequence& sequence, const Choice& choice);
+  void take_choices(const Step::Part& part, double seconds);
+  void give_up_drafted(Sequence& sequence);
+  void free_drafted(Lock& lock);
   void end_step();
   void give_way(Lock& lock);
   void let_read(Lock& lock);
@@ -81,6 +85,9 @@ class Scheduler {
   std::unordered_set<std::uint64_t> on_their_way_;  // beginnings of texts that are being computed
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::optional<Cancel> cancel_;  // of the running step
+  std::int64_t decoding_ = 0;     // rows of the step that are no guesses and no prompts'
+  StepCost cost_;                 // of steps that only decode
+  std::vector<std::unique_ptr<Drafted>> ended_;  // of sequences that have ended: other models' pages, which are given back without the lock
   const AtFork at_fork_;
 };
 

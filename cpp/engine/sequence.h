@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/page_pool.h"
 #include "engine/sampler.h"
+#include "engine/speculation.h"
 
 namespace pumice::engine {
 
@@ -22,6 +24,7 @@ struct GenerateParams {
   std::vector<std::int32_t> eos_ids;  // end a sequence; not given out
   SamplingParams sampling;
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit
+  Speculation speculation;
 };
 
 struct News {
@@ -58,6 +61,8 @@ struct Sequence {
   bool in_step = false;  // of the step that is being computed: what it reads stays as it is until that has ended
   bool parked = false;   // sits out: its reader lags
   bool dropped = false;  // nobody wants more of it; ends with the step
+  std::unique_ptr<Guesses> guesses;  // null: none are made
+  std::int32_t guess_room = 0;       // how many the next step may have: there are pages for them
   std::vector<std::uint64_t> prefixes;  // of its prompt up to each full page: a hash; made when first compared
 
   std::int64_t pending() const { return static_cast<std::int64_t>(ids.size()) - computed; }

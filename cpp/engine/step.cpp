@@ -1,6 +1,7 @@
 #include "engine/step.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "engine/request.h"
 #include "model/programs.h"
@@ -8,16 +9,12 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::size_t kParallelSampling = 5;  // rows from which sampling on all workers beats waiting for a turn of the device
+constexpr std::size_t kParallelSampling = 5;  // sequences from which sampling on all workers beats waiting for a turn of the device
 
 }  // namespace
 
 void Step::assemble(std::span<Sequence* const> sequences, std::int64_t decode_rows, std::int64_t prompt_rows) {
   parts_.clear();
-  ids_.clear();
-  segments_.clear();
-  selected_.clear();
-  std::size_t choices = 0;
   for (const bool decodes : {true, false}) {
     std::int64_t& rows_left = decodes ? decode_rows : prompt_rows;
     for (Sequence* sequence : sequences) {
@@ -25,26 +22,85 @@ void Step::assemble(std::span<Sequence* const> sequences, std::int64_t decode_ro
       if (!(decodes ? s.decodes() : s.reads_prompt())) continue;
       const auto rows = static_cast<std::int32_t>(std::min(s.pending(), rows_left));
       if (rows <= 0) continue;
-      rows_left -= rows;
-      const bool samples = rows == s.pending();
-      const auto first = static_cast<std::int32_t>(ids_.size());
-      parts_.push_back({&s, rows, samples, choices, {}});
-      segments_.push_back({.first = first, .rows = rows, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages(),
-                           .length = s.length});
-      ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + rows);
+      rows_left -= rows + (decodes ? s.guess_room : 0);
+      parts_.push_back({.sequence = &s, .rows = rows, .samples = rows == s.pending()});
       s.in_step = true;
-      if (!samples) continue;
-      selected_.push_back(first + rows - 1);
-      s.request->each_sharing(s, [&](Sequence& each) {
-        each.in_step = true;
-        ++choices;
-      });
+      if (rows == s.pending()) s.request->each_sharing(s, [&](Sequence& each) { each.in_step = true; });
     }
+  }
+}
+
+// Guesses of all parts that have room for some: lookups, then each smaller model for all of its sequences at once.
+void Step::guess(const Runtime& runtime, const Cancel& cancel) {
+  guess_seconds_ = 0;
+  std::vector<Drafter::Task> tasks;
+  for (Part& part : parts_) {
+    Sequence& s = *part.sequence;
+    part.guesses.clear();
+    if (!part.samples || s.guess_room <= 0) continue;
+    const auto room = static_cast<std::size_t>(s.guess_room);
+    if (s.params->speculation.matching > 0) look_up(s.ids, s.params->speculation.matching, room, part.guesses);
+    if (part.guesses.empty() && s.guesses->drafted) tasks.push_back({&s, s.guesses->drafted.get(), room, &part.guesses});
+  }
+  while (!tasks.empty()) {
+    Drafter& drafter = *tasks.front().sequence->params->speculation.drafter;
+    const auto others = std::stable_partition(tasks.begin(), tasks.end(), [&](const Drafter::Task& t) {
+      return t.sequence->params->speculation.drafter.get() == &drafter;
+    });
+    const auto start = std::chrono::steady_clock::now();
+    drafter.propose(std::span(tasks.begin(), others), cancel);
+    guess_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    tasks.erase(tasks.begin(), others);
+  }
+  for (Part& part : parts_) {
+    const Sequence& s = *part.sequence;
+    const Speculation& how = s.params->speculation;
+    const auto index = static_cast<std::size_t>(s.index);
+    if (part.samples && s.guess_room > 0 && index < how.replay.size() && (!how.drafter || !part.guesses.empty())) {
+      const auto& all = how.replay[index];
+      const std::size_t first = std::min(all.size(), static_cast<std::size_t>(s.generated()));
+      const std::size_t count = std::min(all.size() - first, how.drafter ? part.guesses.size() : static_cast<std::size_t>(s.guess_room));
+      part.guesses.assign(all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(first + count));
+    }
+    const auto known = std::find_if(part.guesses.begin(), part.guesses.end(), [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; });
+    part.guesses.erase(known, part.guesses.end());  // a smaller model may have more ids
+    if (part.guesses.empty()) continue;
+    part.changed = s.changed;
+    if (s.from_top && s.params->sampling.penalises())
+      for (const std::int32_t id : part.guesses) part.changed.add(id);
+  }
+}
+
+void Step::lay_out() {
+  ids_.clear();
+  segments_.clear();
+  selected_.clear();
+  sampling_.clear();
+  std::size_t choices = 0;
+  for (Part& part : parts_) {
+    const Sequence& s = *part.sequence;
+    const auto first = static_cast<std::int32_t>(ids_.size()), guesses = static_cast<std::int32_t>(part.guesses.size());
+    part.first_choice = choices;
+    part.chosen = 0;
+    part.error.reset();
+    segments_.push_back({.first = first, .rows = part.rows + guesses, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages(),
+                         .length = s.length});
+    ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
+    ids_.insert(ids_.end(), part.guesses.begin(), part.guesses.end());
+    if (!part.samples) continue;
+    for (std::int32_t row = 0; row <= guesses; ++row) {
+      selected_.push_back(first + part.rows - 1 + row);
+      sampling_.push_back({&part, static_cast<std::size_t>(row)});
+    }
+    choices += static_cast<std::size_t>(guesses);
+    s.request->each_sharing(s, [&](Sequence&) { ++choices; });
   }
   choices_.resize(std::max(choices, choices_.size()));
 }
 
 bool Step::run(Runtime& runtime, const Cancel& cancel) {
+  guess(runtime, cancel);
+  lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
   const bool samples = !selected_.empty();
   if (!samples) selected_.push_back(rows() - 1);  // a run has at least one row to give
@@ -56,15 +112,19 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   return true;
 }
 
+namespace {
+
+// Ids whose logits penalties and bias change in any row of the part.
+const ChangedIds& changed_ids(const Step::Part& part) { return part.guesses.empty() ? part.sequence->changed : part.changed; }
+
+}  // namespace
+
 // Heads and choices of all parts that reached their last id, a block of rows at a time: first those that the device's ranking serves,
 // then those that need whole rows.
 void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size()), block = static_cast<std::size_t>(runtime.head_rows());
   samplers_.resize(static_cast<std::size_t>(std::max(1, runtime.pipeline.widest().workers())));
-  sampling_.clear();
-  for (Part& part : parts_)
-    if (part.samples) sampling_.push_back(&part);
-  const auto ranked = [](const Part* part) { return part->sequence->from_top && part->sequence->changed.fit(); };
+  const auto ranked = [](const Row& row) { return row.part->sequence->from_top && changed_ids(*row.part).fit(); };
   std::span<const float> hidden = hidden_;
   const auto tops = static_cast<std::size_t>(std::count_if(sampling_.begin(), sampling_.end(), ranked));
   if (!std::is_partitioned(sampling_.begin(), sampling_.end(), ranked)) {
@@ -85,55 +145,82 @@ void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
 }
 
 // The largest logits, and those that penalties or bias change.
-void Step::run_top(Runtime& runtime, RunSpace& space, std::span<Part* const> parts, std::span<const float> hidden, std::span<float> rows,
+void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                    const Cancel& cancel) {
   reported_.clear();
   reported_first_.assign(1, 0);
-  for (const Part* part : parts) {
-    const auto ids = part->sequence->changed.ids();
+  for (const Row& row : rows) {
+    const auto ids = changed_ids(*row.part).ids();
     reported_.insert(reported_.end(), ids.begin(), ids.end());
     reported_first_.push_back(static_cast<std::int32_t>(reported_.size()));
   }
-  runtime.pipeline.top(space, hidden, reported_, reported_first_, rows, cancel);
+  runtime.pipeline.top(space, hidden, reported_, reported_first_, out, cancel);
 }
 
-void Step::choose(Runtime& runtime, RunSpace& space, std::span<Part* const> parts, std::span<const float> hidden, bool top,
+// The token after the part's next row: of all who share it, where no guesses are made.
+void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab) {
+  const std::size_t at = part.chosen;
+  std::size_t choice = part.first_choice + at;
+  TokenCounts ahead;  // what was seen, with the guesses before this row
+  const bool counts = at > 0 && part.sequence->params->sampling.penalises();
+  if (counts) {
+    ahead = part.sequence->seen;
+    for (std::size_t i = 0; i < at; ++i) ahead.add(part.guesses[i], true);
+  }
+  part.sequence->request->each_sharing(*part.sequence, [&](Sequence& s) {
+    Choice& chosen = choices_[choice++];
+    if (part.error) return;
+    const TokenCounts& seen = counts ? ahead : s.seen;
+    const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + at};
+    try {
+      if (top) {  // followers share a prompt, and so what changes
+        sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen);
+      } else {
+        sampler.choose(s.params->sampling, row, seen, draw, chosen);
+      }
+    } catch (const Error& error) {
+      part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size() + at, ": ", error.what()));
+    }
+  });
+  if (!part.error) {
+    ++part.chosen;
+  } else if (at > 0) {  // tokens came before it: the next step meets it again
+    part.error.reset();
+    part.stopped = true;
+  }
+}
+
+void Step::choose(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, bool top,
                   const Cancel& cancel) {
   const Pipeline& pipeline = runtime.pipeline;
   const auto columns = static_cast<std::size_t>(top ? pipeline.top_columns() : pipeline.vocab_size());
-  if (logits_.size() < parts.size() * columns) logits_.resize(parts.size() * columns);
-  const std::span<float> logits = std::span(logits_).first(parts.size() * columns);
+  if (logits_.size() < rows.size() * columns) logits_.resize(rows.size() * columns);
+  const std::span<float> logits = std::span(logits_).first(rows.size() * columns);
   if (top) {
-    run_top(runtime, space, parts, hidden, logits, cancel);
+    run_top(runtime, space, rows, hidden, logits, cancel);
   } else {
     pipeline.head(space, hidden, logits, cancel);
   }
-  const auto choose_row = [&](std::int64_t i, int worker) {
+  groups_.clear();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (i == 0 || rows[i].part != rows[i - 1].part) groups_.push_back(i);
+  groups_.push_back(rows.size());
+  const auto choose_rows = [&](std::int64_t group, int worker) {
     std::unique_ptr<Sampler>& sampler = samplers_[static_cast<std::size_t>(worker)];
     if (!sampler) sampler = std::make_unique<Sampler>();
-    Part& part = *parts[static_cast<std::size_t>(i)];
-    const auto row = logits.subspan(static_cast<std::size_t>(i) * columns, columns);
-    std::size_t choice = part.first_choice;
-    part.sequence->request->each_sharing(*part.sequence, [&](Sequence& s) {
-      Choice& chosen = choices_[choice++];
-      if (part.error) return;
-      const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated())};
-      try {
-        if (top) {  // followers share a prompt, and so what changes
-          sampler->choose(s.params->sampling, TopRow{row, model::kTopLogits}, part.sequence->changed.ids(), pipeline.vocab_size(), s.seen,
-                          draw, chosen);
-        } else {
-          sampler->choose(s.params->sampling, row, s.seen, draw, chosen);
-        }
-      } catch (const Error& error) {
-        part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
-      }
-    });
+    for (std::size_t i = groups_[static_cast<std::size_t>(group)]; i < groups_[static_cast<std::size_t>(group) + 1]; ++i) {
+      Part& part = *rows[i].part;
+      const std::size_t at = rows[i].at;
+      if (at != part.chosen || part.error || part.stopped) return;
+      if (at > 0 && choices_[part.first_choice + at - 1].id != part.guesses[at - 1]) return;
+      choose(part, *sampler, logits.subspan(i * columns, columns), top, pipeline.vocab_size());
+    }
   };
-  if (parts.size() < kParallelSampling) {
-    for (std::size_t i = 0; i < parts.size(); ++i) choose_row(static_cast<std::int64_t>(i), 0);
+  const std::size_t groups = groups_.size() - 1;
+  if (groups < kParallelSampling) {
+    for (std::size_t i = 0; i < groups; ++i) choose_rows(static_cast<std::int64_t>(i), 0);
   } else {
-    runtime.pipeline.widest().parallel(static_cast<std::int64_t>(parts.size()), choose_row, cancel);
+    runtime.pipeline.widest().parallel(static_cast<std::int64_t>(groups), choose_rows, cancel);
   }
 }
 

@@ -19,30 +19,43 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;
+    std::int32_t rows;           // of ids; rows of guesses follow them
     bool samples;
-    std::size_t first_choice;    // of its followers' too
-    std::optional<Error> error;  // no token could be chosen: a NaN, a bias that forbids all
+    std::size_t first_choice = 0;       // of its followers' too, or of the rows of guesses
+    std::optional<Error> error = {};    // no token could be chosen: a NaN, a bias that forbids all
+    std::vector<std::int32_t> guesses = {};  // of the tokens after its last id
+    std::size_t chosen = 0;             // choices that count: each row's, as long as the token is the one that was guessed
+    bool stopped = false;               // a row of guesses has no choice: the next step meets it again, by itself
+    ChangedIds changed = ChangedIds();  // with the guesses, where there are any
   };
 
   // One row of each sequence that decodes, then chunks of prompts, first come, first served; no more rows than are given of each.
   void assemble(std::span<Sequence* const> sequences, std::int64_t decode_rows, std::int64_t prompt_rows);
   std::vector<Part>& parts() { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
+  double guess_seconds() const { return guess_seconds_; }  // that smaller models took
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
   // Body, heads, choices. False: a device has no memory for so many rows; nothing happened, and the next step has fewer (Runtime::body).
   bool run(Runtime& runtime, const Cancel& cancel);
 
  private:
+  struct Row {  // that a token is chosen after
+    Part* part;
+    std::size_t at;  // 0: its last id, else a guess
+  };
+  void guess(const Runtime& runtime, const Cancel& cancel);
+  void lay_out();
   void sample(Runtime& runtime, RunSpace& space, const Cancel& cancel);
-  void choose(Runtime& runtime, RunSpace& space, std::span<Part* const> parts, std::span<const float> hidden, bool top,
-              const Cancel& cancel);
-  void run_top(Runtime& runtime, RunSpace& space, std::span<Part* const> parts, std::span<const float> hidden, std::span<float> rows,
+  void choose(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, bool top, const Cancel& cancel);
+  void choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab);
+  void run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                const Cancel& cancel);
 
   std::vector<Part> parts_;
-  std::vector<Part*> sampling_;
+  std::vector<Row> sampling_;
+  std::vector<std::size_t> groups_;  // where rows of another part begin, and their end
+  double guess_seconds_ = 0;
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;
   std::vector<float> hidden_, sorted_, logits_;

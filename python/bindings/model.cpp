@@ -400,11 +400,11 @@ T param(const py::dict& params, const char* key, T otherwise) {
   }
 }
 
-engine::GenerateParams generate_params(const py::dict& params) {
+engine::GenerateParams generate_params(const engine::Model& model, const py::dict& params) {
   static const auto& known = *new std::vector<std::string>{
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
-      "read_ahead"};
+      "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
@@ -414,6 +414,12 @@ engine::GenerateParams generate_params(const py::dict& params) {
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
   p.read_ahead = param(params, "read_ahead", p.read_ahead);
+  engine::Speculation& guesses = p.speculation;
+  guesses.matching = param(params, "lookup", guesses.matching);
+  guesses.most = param(params, "guesses", guesses.most);
+  guesses.always = param(params, "always", guesses.always);
+  guesses.replay = param(params, "replay", guesses.replay);
+  if (params.contains("draft")) guesses.drafter = model.drafter(params["draft"].cast<const Handle&>().get());
   engine::SamplingParams& s = p.sampling;
   s.temperature = param(params, "temperature", s.temperature);
   s.top_k = param(params, "top_k", s.top_k);
@@ -438,7 +444,7 @@ class RequestHandle {
       const auto tokens = ids_of(py::reinterpret_borrow<py::array>(prompt));
       ids.emplace_back(tokens.begin(), tokens.end());
     }
-    engine::GenerateParams p = generate_params(params);
+    engine::GenerateParams p = generate_params(*model_, params);
     logprobs_ = p.sampling.logprobs >= 0;
     const WithoutGil released;
     request_ = model_->scheduler().request(ids, std::move(p));
@@ -480,7 +486,9 @@ class RequestHandle {
       return request_->timings();
     }();
     return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
-                    "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds);
+                    "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds,
+                    "drafted_tokens"_a = static_cast<double>(t.drafted_tokens),
+                    "accepted_tokens"_a = static_cast<double>(t.accepted_tokens));
   }
 
  private:

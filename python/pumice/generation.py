@@ -24,6 +24,7 @@ from .response_parser import Kind, ToolCall
 from .side_files import read_object
 
 if TYPE_CHECKING:
+    from .model import Model
     from .tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
@@ -50,6 +51,8 @@ class Sampling(TypedDict, total=False):
     stop: str | int | Sequence[str | int] | None
     n: int
     logprobs: int | bool | None
+    speculate: str | Mapping[str, int] | None
+    draft: Model | None
 
 
 MOST_BIAS = 1e20  # the engine's, too
@@ -514,6 +517,7 @@ class Run:
         eos_ids: Sequence[int],
         begin: Begin = Continuation,
         read_ahead: int = 0,
+        speculation: Mapping[str, Any] | None = None,
     ) -> None:
         values = asdict(params)
         for name in ("stop", "stop_ids"):
@@ -521,7 +525,7 @@ class Run:
         values["logprobs"] = -1 if params.logprobs is None else params.logprobs
         if params.seed is None:
             del values["seed"]
-        values |= {"eos_ids": list(eos_ids), "read_ahead": read_ahead}
+        values |= {"eos_ids": list(eos_ids), "read_ahead": read_ahead, **(speculation or {})}
         self._request = engine.request(list(prompts), values)
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]

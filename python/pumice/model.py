@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,7 @@ from .interruptible import Task, interruptible
 from .placement import Plan
 from .sentence_config import POOLINGS, Layout, SentenceConfig, for_task, read_layout
 from .side_files import read_object
+from .speculation import speculation
 
 if TYPE_CHECKING:
     import tokenizers
@@ -415,6 +417,7 @@ class Model:
         self._routes: dict[str, Model] = {}
         self._default_route: str | None = None
         self._moving = threading.Lock()
+        self._drafts: weakref.WeakSet[Model] = weakref.WeakSet()  # that have this model's tokenizer
         self.info: dict[str, Any] = {
             **engine.info,
             "labels": _labels(file, int(engine.info["labels"]), config),
@@ -631,6 +634,9 @@ class Model:
         logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
         seed: None: fresh, and reported in the result.  n: samples per prompt.
         logprobs: True, or how many alternatives per token, for log-probabilities.
+        speculate: "lookup" guesses the next tokens from what followed the same tokens before, so that a step may give several; {"lookup": 3,
+            "guesses": 8}: how many must match, and how many are guessed. draft: a smaller Model with the same tokenizer that guesses. The
+            tokens stay the same; it stops where it does not pay.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt carries what
         there is as .partial.
@@ -652,7 +658,7 @@ class Model:
         ids = self._prompt_ids(prompts, names)
         params = self._params(sampling)
         single = single and params.n == 1
-        return self._start(ids, params, lambda found: found[0] if single else found, stream)
+        return self._start(ids, params, lambda found: found[0] if single else found, stream, speculation=speculation(self, sampling))
 
     def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
         convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
@@ -667,7 +673,13 @@ class Model:
         return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
 
     def _start(
-        self, ids: list[Int32], params: Any, finish: Callable[[list[Generation]], Any], stream: bool, begin: Begin = Continuation
+        self,
+        ids: list[Int32],
+        params: Any,
+        finish: Callable[[list[Generation]], Any],
+        stream: bool,
+        begin: Begin = Continuation,
+        speculation: Mapping[str, Any] | None = None,
     ) -> Any:
         if not ids:
             if stream:
@@ -675,7 +687,7 @@ class Model:
             return finish([])
         ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
         eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
-        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0)
+        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0, speculation)
         return Stream(run, finish) if stream else run_to_end(run, finish)
 
     # ------------------------------------------------------------ prefixes on disk
@@ -751,7 +763,7 @@ class Model:
             raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
         stream = flag("stream", stream)
         question = check_question(messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special)
-        params = self._params(options)
+        params, guesses = self._params(options), speculation(self, options)
         asked = interruptible(lambda: self._chats.asked(question))
         if dry_run:
             known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
@@ -766,7 +778,7 @@ class Model:
             results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
             return results[0] if params.n == 1 else results
 
-        return self._start([asked.ids], params, finish, stream, begin)
+        return self._start([asked.ids], params, finish, stream, begin, guesses)
 
     # ------------------------------------------------------------ arrays
     @checked_keywords()
