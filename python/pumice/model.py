@@ -634,9 +634,9 @@ class Model:
         logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
         seed: None: fresh, and reported in the result.  n: samples per prompt.
         logprobs: True, or how many alternatives per token, for log-probabilities.
-        speculate: "lookup" guesses the next tokens from what followed the same tokens before, so that a step may give several; {"lookup": 3,
-            "guesses": 8}: how many must match, and how many are guessed. draft: a smaller Model with the same tokenizer that guesses. The
-            tokens stay the same; it stops where it does not pay.
+        speculate: "lookup" guesses the next tokens from what followed the same tokens before, so that a step may give several;
+            {"lookup": 3, "guesses": 8}: how many must match, and how many are guessed. draft: a smaller Model with the same tokenizer
+            that guesses. The tokens stay the same; it stops where it does not pay.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt carries what
         there is as .partial.

@@ -51,7 +51,7 @@ def check_draft(model: Model, draft: Any) -> None:
     if mine != its:
         differ = sum(its.get(token) != number for token, number in mine.items())
         raise ValueError(
-            f"draft= {shown_path(draft.path.name)} has another tokenizer than {shown_path(model.path.name)}: {differ} of {len(mine)} tokens "
-            f"have no or another id there. Guesses are token ids, so both must have the same vocabulary"
+            f"draft= {shown_path(draft.path.name)} has another tokenizer than {shown_path(model.path.name)}: {differ} of {len(mine)} "
+            f"tokens have no or another id there. Guesses are token ids, so both must have the same vocabulary"
         )
     model._drafts.add(draft)

@@ -63,7 +63,11 @@ def test_an_answer_is_that_without_the_file(folder: Path, tmp_path: Path) -> Non
     assert found.reused_tokens == 64 and np.array_equal(found.ids, wanted.ids) and np.array_equal(found.logprobs, wanted.logprobs)
 
 
-OTHERS = [({"kv_dtype": "f32"}, "kv_dtype f32"), ({"quantize": "q8_0"}, "weights"), ({"compute": "float32", "kv_dtype": "f16"}, "compute float32")]
+OTHERS = [
+    ({"kv_dtype": "f32"}, "kv_dtype f32"),
+    ({"quantize": "q8_0"}, "weights"),
+    ({"compute": "float32", "kv_dtype": "f16"}, "compute float32"),
+]
 
 
 @pytest.mark.parametrize(("options", "says"), OTHERS, ids=["kv_dtype", "quantize", "compute"])
