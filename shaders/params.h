@@ -283,10 +283,12 @@ struct LogProbParams {
 // ranking (the host ranks penalised and biased ids itself).
 // Two dispatches, a barrier between: STAGE 0 ranks blocks of kTopBlock logits (groups = rows * blocks, blocks = ceil(width / kTopBlock)),
 // which writes kTopHead + 2 k words for each (row, block) to `found`: top_found_words(); STAGE 1 folds a row's blocks (groups = rows).
-// Row table in meta: kTopRowWords words a row: {word of meta where the row's reported ids begin, their number, word of `out`, 0}. Reported
+// Row table in meta: kTopRowWords words a row: {word of meta where the row's reported ids begin, their number, word of `out`, word of meta
+// where the row's allowed ids begin, a bit each (0: all are allowed)}. Reported
 // ids ascend, without repeats, and are below width. A row of out at that word (the host allots kTopHead + 2 k + reported words):
 //   kTopHead words: {logits that are not finite, id of the first of them (0xffffffff: none), its bits, candidates c, float maximum,
-//     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, width - reported)
+//     float sum of exp(logit - maximum), both over all of the row (void when a logit is not finite), 0, 0}; c = min(k, ids that
+//     are allowed and not reported)
 //   float[k]: the largest logits, descending, ties by ascending id; uint[k]: their ids; beyond c: -3.4e38 and 0xffffffff
 //   float[reported]: logits of the reported ids in the order of the list
 // Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES 32..256; 128 suits.

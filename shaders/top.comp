@@ -149,7 +149,8 @@ void main() {
   if (group() >= p.groups) return;
   row = STAGE == 0 ? group() / p.blocks : group();
   block = STAGE == 0 ? group() % p.blocks : 0;
-  const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2];
+  const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2],
+             mask_at = meta[record + 3];
   const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;  // the record, or the first of them
 
   if (LANE == 0) first_bad = NO_ID;
@@ -157,17 +158,19 @@ void main() {
   float largest = LOWEST, sum = 0;
   if (STAGE == 0) {
     const uint logits_at = p.logits_at + row * p.logits_stride, at = logits_at + block * kTopBlock;
-    for (uint i = LANE; i < kTopBlock / 32; i += LANES) excluded[i] = 0;
+    const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;  // of the last word
+    for (uint i = LANE; i < words; i += LANES) excluded[i] = mask_at == 0 ? 0 : ~meta[mask_at + block * (kTopBlock / 32) + i];
     barrier();
-    uint here = 0;
     for (uint i = LANE; i < reported; i += LANES) {
       const uint id = meta[reported_at + i];
       if (id / kTopBlock != block || id >= p.width) continue;
       atomicOr(excluded[id % kTopBlock / 32], 1u << id % 32);
       y[out_at + FOUND_WORDS + i] = logits[logits_at + id];
-      ++here;
     }
-    candidates = elements() - workgroup_count(here);
+    barrier();
+    uint out_of_it = 0;
+    for (uint i = LANE; i < words; i += LANES) out_of_it += bitCount(excluded[i] & ~(i == words - 1 ? past_end : 0));
+    candidates = elements() - workgroup_count(out_of_it);
     for (uint i = LANE; i < elements(); i += LANES) {
       const float x = uintBitsToFloat(logits[at + i]);
       if (finite(x)) {

@@ -36,6 +36,8 @@ norm: without a weight where that is false.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (reported + 1) is how many of the `reported` draws that follow, modulo width, are its reported ids; doubles count once.
+With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none, one id, what random words say. Stream 4: of a row's last two
+kinds, bits modulo width is the id; the low half of the bits is a word of 32 ids.
 segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
 backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
@@ -339,6 +341,16 @@ def tops() -> list[Case]:
     return [case | {"pad": PADS[n % 3], "nmse": 0.0} for n, case in enumerate(cases)]
 
 
+def masked_tops() -> list[Case]:
+    cases = []
+    for n, width in enumerate((1, 31, 33, 1000, 4096, 4097, 40000)):
+        for t, (tokens, k) in enumerate(((5, 1), (10, 64), (35, [16, 128][n % 2]))):
+            reported, steps = [0, 7, 64, 300][(n + t) % 4], [0.0, 4.0, 64.0][(n + 2 * t) % 3]
+            case = {"op": "top", "width": width, "tokens": tokens, "k": k, "reported": reported, "steps": steps, "spread": 3.0}
+            cases.append(case | {"masks": True, "pad": PADS[(n + t) % 3], "nmse": 0.0})
+    return cases
+
+
 def roundeds() -> list[Case]:
     limits = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
     cases = []
@@ -559,6 +571,7 @@ def main() -> None:
         + plain_norms()
         + pools_behind_prompts()
         + placed()
+        + masked_tops()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -26,7 +26,13 @@ struct Batch {
   // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first: rows
   // + 1, or empty for none.
   std::span<const std::int32_t> reported, reported_first;
+  // Top: of row r, id i may be among the largest where bit i % 32 of allowed[allowed_first[r] + i / 32] is set; -1, and no list at all: any
+  // id may. Reported ids are given back whether they are allowed or not. allowed_first: rows, or empty.
+  std::span<const std::uint32_t> allowed;
+  std::span<const std::int32_t> allowed_first;
 };
+
+constexpr std::size_t mask_words(std::int64_t width) { return static_cast<std::size_t>((width + 31) / 32); }
 
 struct Io {
   std::span<const float> in;  // rows x width of the input slot, or empty

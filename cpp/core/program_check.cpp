@@ -365,6 +365,17 @@ void check_reported(const std::string& in, const Top& op, const Batch& batch) {
   }
 }
 
+void check_allowed(const std::string& in, const Top& op, const Batch& batch) {
+  if (batch.allowed_first.empty()) return;
+  const auto rows = static_cast<std::size_t>(batch.rows), words = mask_words(op.logits.width);
+  require(batch.allowed_first.size() == rows, in, batch.allowed_first.size(), " masks of allowed ids for ", rows, " rows");
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::int64_t first = batch.allowed_first[r];
+    require(first == -1 || (first >= 0 && first + static_cast<std::int64_t>(words) <= static_cast<std::int64_t>(batch.allowed.size())), in,
+            "the mask of row ", r, " begins at word ", first, " of ", batch.allowed.size(), "; ", words, " words are needed");
+  }
+}
+
 }  // namespace
 
 std::int64_t indices_of(std::span<const float> values) {
@@ -432,6 +443,7 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
       in_range(batch.ids, log_prob->logits.width, "target id");
     } else if (const auto* top = std::get_if<Top>(&op)) {
       check_reported(in, *top, batch);
+      check_allowed(in, *top, batch);
     }
   }
   const auto floats = [&](std::int32_t slot) {

@@ -19,7 +19,7 @@ struct TopRow {
   std::int32_t not_finite() const { return integer(0); }          // how many logits are not
   std::int32_t first_not_finite() const { return integer(1); }    // its id; -1: none
   float value_not_finite() const { return words[2]; }
-  std::int32_t count() const { return integer(3); }               // of logits below: min(k, width - the row's reported ids)
+  std::int32_t count() const { return integer(3); }               // of logits below: min(k, allowed ids that are not reported)
   float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }        // descending, ties by ascending id
   std::int32_t id(std::int32_t i) const { return integer(kTopHead + k + i); }
   float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of the batch's list

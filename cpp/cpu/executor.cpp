@@ -794,11 +794,12 @@ class BatchRun final : public Job {
         const auto first = static_cast<std::size_t>(batch_.reported_first[static_cast<std::size_t>(r)]);
         reported = batch_.reported.subspan(first, static_cast<std::size_t>(batch_.reported_first[static_cast<std::size_t>(r) + 1]) - first);
       }
-      top_row(s.op, row(s.op.logits, r), reported, row(s.op.out, r));
+      const std::int32_t mask = batch_.allowed_first.empty() ? -1 : batch_.allowed_first[static_cast<std::size_t>(r)];
+      top_row(s.op, row(s.op.logits, r), reported, mask < 0 ? nullptr : batch_.allowed.data() + mask, row(s.op.out, r));
     }
   }
-  // The k largest so far, in order; nearly every logit is below the last of them.
-  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported, float* out) {
+  // The k largest so far, in order; nearly every logit is below the last of them. allowed: a bit for each id; null: all.
+  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported, const std::uint32_t* allowed, float* out) {
     const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
     const std::int32_t width = op.logits.width, k = op.k;
     std::fill_n(out, op.out.width, 0.0f);
@@ -814,6 +815,7 @@ class BatchRun final : public Job {
         continue;
       }
       if (count == k && x <= largest[k - 1]) continue;
+      if (allowed != nullptr && (allowed[id / 32] >> (id % 32) & 1u) == 0) continue;
       if (count < k) ++count;
       std::int32_t at = count - 1;
       for (; at > 0 && largest[at - 1] < x; --at) {

@@ -80,13 +80,10 @@ void Pipeline::head(RunSpace& space, std::span<const float> hidden, std::span<fl
   run_stage(head_, space, nullptr, batch, {.in = hidden, .out = logits}, cancel);
 }
 
-void Pipeline::top(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> reported,
-                   std::span<const std::int32_t> reported_first, std::span<float> out, const Cancel& cancel) const {
+void Pipeline::top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const {
   if (!top_.executable) fail(ErrorKind::unsupported_task, "this model's device gives whole rows of logits");
-  Batch batch;
+  Batch batch = lists;
   batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(top_.input_width));
-  batch.reported = reported;
-  batch.reported_first = reported_first;
   run_stage(top_, space, nullptr, batch, {.in = hidden, .out = out}, cancel);
 }
 

@@ -36,6 +36,7 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
   const Speculation& guesses = params_.speculation;
   require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
           guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
+  for (const auto& filter : params_.filters) require(filter != nullptr, "a token filter is null");
   for (const std::int32_t id : params_.eos_ids)
     require(id >= 0 && id < vocab, "eos id ", id, " is not in the vocabulary of ", vocab);
   const bool from_top = r.pipeline.top_columns() > 0 && params_.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
@@ -70,6 +71,7 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
       s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(vocab)));
       if (from_top)
         for (const auto& [id, bias] : params_.sampling.logit_bias) s.changed.add(id);
+      for (const auto& filter : params_.filters) s.filters.push_back(filter->clone());
       if (params_.speculation.on()) s.guesses = std::make_unique<Guesses>();
       if (params_.speculation.drafter)
         s.guesses->drafted.reset(new Drafted{.drafter = params_.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});

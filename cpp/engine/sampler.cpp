@@ -48,15 +48,6 @@ F4 exp2(F4 x) {
 
 float exp2(float x) { return exp2(all(x))[0]; }
 
-// Block b of a row; a short last block is filled up in `pad`.
-const float* block(std::span<const float> row, std::int64_t b, float fill, std::array<float, kBlock>& pad) {
-  const std::int64_t first = b * kBlock, count = static_cast<std::int64_t>(row.size()) - first;
-  if (count >= kBlock) return row.data() + first;
-  pad.fill(fill);
-  std::copy_n(row.data() + first, count, pad.begin());
-  return pad.data();
-}
-
 std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64_t>(row.size()) + kBlock - 1) / kBlock; }
 
 [[noreturn]] void refuse(std::int64_t id, float logit) {
@@ -144,6 +135,38 @@ float Sampler::penalised(float logit, std::int32_t generated) const {
 
 float Sampler::biased(float logit, float bias) { return bias == -kInfinity && std::isfinite(logit) ? kBanned : logit + bias; }
 
+// ---------------------------------------------------------------- what is allowed
+bool Sampler::is_allowed(std::int32_t id) const {
+  return allowed_.empty() || (allowed_[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
+}
+
+// Of block b, a bit for each logit.
+std::uint64_t Sampler::allowed_in(std::int64_t b) const {
+  if (allowed_.empty()) return ~std::uint64_t{0};
+  const auto word = static_cast<std::size_t>(2 * b);
+  return allowed_[word] | std::uint64_t{word + 1 < allowed_.size() ? allowed_[word + 1] : 0u} << 32;
+}
+
+// Block b of a row as every pass sees it: what is not allowed, and what a short last block lacks, is -inf. In `pad`, unless all is allowed.
+const float* Sampler::block(std::span<const float> logits, std::int64_t b, Block& pad) const {
+  const std::int64_t first = b * kBlock, count = std::min(kBlock, static_cast<std::int64_t>(logits.size()) - first);
+  const std::uint64_t here = allowed_in(b);
+  const float* x = logits.data() + first;
+  if (count == kBlock && here == ~std::uint64_t{0}) return x;
+  if (count < kBlock) {
+    pad.fill(-kInfinity);
+    std::copy_n(x, count, pad.begin());
+    x = pad.data();
+  }
+  const U4 lanes{1, 2, 4, 8};
+  for (std::int64_t i = 0; i < kBlock; i += 4) {
+    const U4 bits = (U4{} + static_cast<std::uint32_t>(here >> i & 15)) & lanes;
+    const F4 value = bits != 0 ? load(x + i) : all(-kInfinity);
+    std::memcpy(&pad[static_cast<std::size_t>(i)], &value, sizeof value);
+  }
+  return pad.data();
+}
+
 // ---------------------------------------------------------------- passes over the row
 void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
   patched_.clear();
@@ -157,14 +180,19 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
   for (const auto& [id, bias] : params_->logit_bias) set(id, biased(logits[id], bias));
 }
 
-// Maxima of all blocks and of the row, and the check that every logit is a number (x - x is 0 for those alone).
+// Maxima of what is allowed, of all blocks and of the row, and the check that every logit, allowed or not, is a number (x - x is 0 for
+// those alone).
 void Sampler::scan(std::span<const float> logits) {
-  const std::int64_t count = blocks(logits);
+  const std::int64_t count = blocks(logits), whole = static_cast<std::int64_t>(logits.size()) / kBlock;
   block_max_.resize(count);
-  std::array<float, kBlock> pad;
+  Block pad;
   F4 check = all(0.0f), check2 = check;
-  for (std::int64_t b = 0; b < count; ++b) {
-    const float* x = block(logits, b, logits.back(), pad);
+  const auto largest = [](F4 m0, F4 m1, F4 m2, F4 m3) {
+    const F4 m = larger(larger(m0, m1), larger(m2, m3));
+    return std::max(std::max(m[0], m[1]), std::max(m[2], m[3]));
+  };
+  for (std::int64_t b = 0; b < whole; ++b) {
+    const float* x = logits.data() + b * kBlock;
     F4 m0 = load(x), m1 = load(x + 4), m2 = load(x + 8), m3 = load(x + 12);
     check += (m0 - m0) + (m1 - m1);
     check2 += (m2 - m2) + (m3 - m3);
@@ -174,12 +202,21 @@ void Sampler::scan(std::span<const float> logits) {
       check2 += (x2 - x2) + (x3 - x3);
       m0 = larger(x0, m0), m1 = larger(x1, m1), m2 = larger(x2, m2), m3 = larger(x3, m3);
     }
-    const F4 m = larger(larger(m0, m1), larger(m2, m3));
-    block_max_[b] = std::max(std::max(m[0], m[1]), std::max(m[2], m[3]));
+    block_max_[b] = largest(m0, m1, m2, m3);
   }
+  for (std::int64_t i = whole * kBlock; i < static_cast<std::int64_t>(logits.size()); ++i) check[0] += logits[i] - logits[i];
   if (sum(check + check2) != 0.0f) {
     const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
     refuse(bad - logits.begin(), *bad);
+  }
+  for (std::int64_t b = allowed_.empty() ? whole : 0; b < count; ++b) {  // blocks that are not as the row has them
+    const std::uint64_t here = allowed_in(b);
+    if (b < whole && here == ~std::uint64_t{0}) continue;
+    block_max_[b] = -kInfinity;
+    if (here == 0) continue;
+    const float* x = block(logits, b, pad);
+    for (std::int64_t i = 0; i < kBlock; i += 16)
+      block_max_[b] = std::max(block_max_[b], largest(load(x + i), load(x + i + 4), load(x + i + 8), load(x + i + 12)));
   }
   max_ = *std::max_element(block_max_.begin(), block_max_.end());
 }
@@ -188,12 +225,12 @@ void Sampler::scan(std::span<const float> logits) {
 double Sampler::weigh(std::span<const float> logits, float scale) {
   const std::int64_t count = blocks(logits);
   block_sum_.resize(count);
-  std::array<float, kBlock> pad;
+  Block pad;
   double total = 0;
   for (std::int64_t b = 0; b < count; ++b) {
     block_sum_[b] = 0;
     if ((block_max_[b] - max_) * scale < kUnderflow) continue;
-    const float* x = block(logits, b, -kInfinity, pad);
+    const float* x = block(logits, b, pad);
     F4 s0 = all(0.0f), s1 = s0;
     for (std::int64_t i = 0; i < kBlock; i += 8) {
       s0 += exp2((load(x + i) - max_) * scale);
@@ -209,10 +246,10 @@ double Sampler::weigh(std::span<const float> logits, float scale) {
 void Sampler::collect(std::span<const float> logits, float at_least, float scale) {
   candidates_.clear();
   const std::int64_t count = blocks(logits), size = static_cast<std::int64_t>(logits.size());
-  std::array<float, kBlock> pad, weights;
+  Block pad, weights;
   for (std::int64_t b = 0; b < count; ++b) {
     if (!(block_max_[b] >= at_least)) continue;
-    const float* x = block(logits, b, -kInfinity, pad);
+    const float* x = block(logits, b, pad);
     for (std::int64_t i = 0; i < kBlock; i += 4) {
       const F4 weight = exp2((load(x + i) - max_) * scale);
       std::memcpy(&weights[i], &weight, sizeof weight);
@@ -224,11 +261,11 @@ void Sampler::collect(std::span<const float> logits, float at_least, float scale
 
 // The `count` largest. As many blocks have a maximum of at least the count-th largest maximum, so nothing below that can be among them.
 void Sampler::collect_top(std::span<const float> logits, std::size_t count, float scale) {
-  float at_least = -kInfinity;
+  float at_least = -FLT_MAX;  // what is not allowed is below
   if (count <= block_max_.size()) {
     order_ = block_max_;
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
-    at_least = order_[count - 1];
+    at_least = std::max(at_least, order_[count - 1]);
   }
   collect(logits, at_least, scale);
   keep_best(count);
@@ -302,7 +339,9 @@ double Sampler::mass() const {
 // ---------------------------------------------------------------- the choice
 std::int32_t Sampler::largest(std::span<const float> logits) const {
   const auto b = std::find(block_max_.begin(), block_max_.end(), max_) - block_max_.begin();
-  return static_cast<std::int32_t>(std::find(logits.begin() + b * kBlock, logits.end(), max_) - logits.begin());
+  Block pad;
+  const float* x = block(logits, b, pad);
+  return static_cast<std::int32_t>(b * kBlock + (std::find(x, x + kBlock, max_) - x));
 }
 
 std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, double u) {
@@ -315,12 +354,13 @@ std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, doubl
     if (below + block_sum_[b] > target) break;
     below += block_sum_[b];
   }
-  const std::int64_t size = static_cast<std::int64_t>(logits.size());
+  Block pad;
+  const float* x = block(logits, chosen, pad);
   std::int64_t id = -1;
-  for (std::int64_t i = chosen * kBlock, end = std::min(size, i + kBlock); i < end; ++i) {
-    const float weight = exp2((logits[i] - max_) * scale);
+  for (std::int64_t i = 0; i < kBlock; ++i) {
+    const float weight = exp2((x[i] - max_) * scale);
     if (weight == 0) continue;
-    id = i;  // the block's last token with any weight, should rounding leave the target above the sum
+    id = chosen * kBlock + i;  // the block's last token with any weight, should rounding leave the target above the sum
     below += weight;
     if (below > target) break;
   }
@@ -381,6 +421,7 @@ std::int32_t Sampler::filter_and_draw(bool nucleus_done, double u) {
 }
 
 void Sampler::check_left() const {
+  require(max_ > -kInfinity, "nothing that the token filters allow is left to draw: they contradict each other or forbid all there is");
   require(max_ > kBanned || params_->logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
 }
 
@@ -425,15 +466,17 @@ void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, 
     break;
   }
   if (bad >= 0) refuse(bad, value);
+  if (!allowed_.empty()) std::erase_if(candidates_, [&](const Candidate& c) { return !is_allowed(c.id); });
   for (std::int32_t i = 0; i < top.count(); ++i) add(top.logit(i), top.id(i));
-  require(!candidates_.empty(), "there are no logits to choose from");
+  require(!candidates_.empty() || !allowed_.empty(), "there are no logits to choose from");
   max_ = -kInfinity;
   for (const Candidate& c : candidates_) max_ = std::max(max_, c.logit);
 }
 
 void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
-                     const TokenCounts& seen, const Draw& draw, Choice& choice) {
+                     const TokenCounts& seen, const Draw& draw, Choice& choice, std::span<const std::uint32_t> allowed) {
   params_ = &params;
+  allowed_ = allowed;
   require(params_->needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
   gather(top, reported, seen);
   check_left();
@@ -448,9 +491,13 @@ void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<
   choice.id = filter_and_draw(false, uniform(draw.seed, draw.stream, draw.step));
 }
 
-void Sampler::choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice) {
+void Sampler::choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
+                     std::span<const std::uint32_t> allowed) {
   params_ = &params;
   require(!logits.empty(), "there are no logits to choose from");
+  require(allowed.empty() || allowed.size() == mask_words(static_cast<std::int64_t>(logits.size())), "a mask of ", allowed.size(),
+          " words for ", logits.size(), " logits");
+  allowed_ = allowed;
   struct Restore {
     Sampler& sampler;
     std::span<float> logits;
@@ -463,6 +510,7 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
     patch(logits, seen);
     choice.id = pick(logits, draw);
   }
+  allowed_ = {};  // log-probabilities are those of the whole row
   if (params_->logprobs >= 0) log_probs(logits, choice);
 }
 

@@ -1,11 +1,13 @@
 // From one row of logits to one token id.
 //
 // The order is fixed, for one set of parameters has one meaning:
-//   repetition, presence and frequency penalties -> logit_bias -> temperature -> top_k -> typical_p -> top_p -> min_p -> draw.
+//   repetition, presence and frequency penalties -> logit_bias -> what is allowed -> temperature -> top_k -> typical_p -> top_p -> min_p
+//   -> draw.
 // Each filter sees the distribution that the one before left, renormalised. Temperature 0 takes the largest logit after penalties and
 // bias; ties go to the lowest id, here and in every filter. Log-probabilities are those of the raw logits: log_softmax(row).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -88,12 +90,14 @@ class ChangedIds {
 // One thread's scratch for choices, of any sequence. The row is changed while choose() works and left as it was.
 class Sampler {
  public:
-  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when logit_bias bans all there is.
-  void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice);
-  // The same choice, to the bit, from what Top gives of a row of `vocab` logits. `reported`: the ids that it left out, with all that `seen`
-  // and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
+  // allowed: a bit for each id (Batch::allowed); empty: all. Throws numeric when the row holds a NaN or an infinity, invalid_argument when
+  // nothing is left: logit_bias forbids all that is allowed, or nothing is.
+  void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
+              std::span<const std::uint32_t> allowed = {});
+  // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it left
+  // out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
-              const TokenCounts& seen, const Draw& draw, Choice& choice);
+              const TokenCounts& seen, const Draw& draw, Choice& choice, std::span<const std::uint32_t> allowed = {});
 
  private:
   struct Candidate {
@@ -107,6 +111,10 @@ class Sampler {
   static float biased(float logit, float bias);
   void patch(std::span<float> logits, const TokenCounts& seen);
   void gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen);
+  using Block = std::array<float, 64>;
+  const float* block(std::span<const float> logits, std::int64_t b, Block& pad) const;
+  bool is_allowed(std::int32_t id) const;
+  std::uint64_t allowed_in(std::int64_t b) const;
   void scan(std::span<const float> logits);
   double weigh(std::span<const float> logits, float scale);
   void collect(std::span<const float> logits, float at_least, float scale);
@@ -126,6 +134,7 @@ class Sampler {
   void log_probs(std::span<const float> logits, Choice& choice);
 
   const SamplingParams* params_ = nullptr;  // of the choice that is being made
+  std::span<const std::uint32_t> allowed_;  // of its passes: empty: all
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
   std::vector<Candidate> candidates_, ranked_;           // candidates stay in the order of ids

@@ -340,6 +340,15 @@ void Scheduler::take_choice(Sequence& s, const Choice& choice) {
   }
   s.ids.push_back(choice.id);
   if (params.sampling.penalises()) s.see(choice.id, true);
+  bool complete = false;
+  for (const auto& filter : s.filters) {
+    try {
+      complete = !filter->accept(choice.id) || complete;
+    } catch (...) {
+      return fail_request(*s.request, std::current_exception());
+    }
+  }
+  if (complete) return end(s, Finish::grammar);
   if (s.generated() >= params.max_new_tokens || static_cast<std::int64_t>(s.ids.size()) >= s.context) end(s, Finish::length);
 }
 
@@ -347,7 +356,7 @@ void Scheduler::take_choice(Sequence& s, const Choice& choice) {
 void Scheduler::take_choices(const Step::Part& part, double seconds) {
   Sequence& s = *part.sequence;
   std::size_t taken = 0;
-  while (taken < part.chosen && s.state == State::runs) {
+  while (taken < part.chosen && s.state == State::runs && !s.dropped) {
     if (taken > 0) ++s.computed;
     take_choice(s, step_->choice(part.first_choice + taken++));
   }

@@ -13,16 +13,18 @@
 #include "engine/page_pool.h"
 #include "engine/sampler.h"
 #include "engine/speculation.h"
+#include "engine/token_filter.h"
 
 namespace pumice::engine {
 
-enum class Finish : std::uint8_t { none, eos, length };
+enum class Finish : std::uint8_t { none, eos, length, grammar };  // grammar: a filter is complete
 
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
   std::int32_t n = 1;                 // sequences per prompt
   std::vector<std::int32_t> eos_ids;  // end a sequence; not given out
   SamplingParams sampling;
+  std::vector<std::shared_ptr<const TokenFilter>> filters;  // as they are at the beginning of an answer: sequences get clones
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit
   Speculation speculation;
 };
@@ -57,6 +59,7 @@ struct Sequence {
   TokenCounts seen;
   bool from_top = false;  // tokens are chosen from the device's ranking, which needs the list of changed ids
   ChangedIds changed;
+  std::vector<std::unique_ptr<TokenFilter>> filters;  // that have accepted all tokens generated
   News news;             // that nobody has read
   bool in_step = false;  // of the step that is being computed: what it reads stays as it is until that has ended
   bool parked = false;   // sits out: its reader lags

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <iterator>
 
 #include "engine/request.h"
 #include "model/programs.h"
@@ -37,6 +39,8 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
   for (Part& part : parts_) {
     Sequence& s = *part.sequence;
     part.guesses.clear();
+    part.error.reset();
+    part.masks = -1;
     if (!part.samples || s.guess_room <= 0) continue;
     const auto room = static_cast<std::size_t>(s.guess_room);
     if (s.params->speculation.matching > 0) look_up(s.ids, s.params->speculation.matching, room, part.guesses);
@@ -71,6 +75,84 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
   }
 }
 
+// Masks of all rows that a token is chosen after, before they are computed: a guess that may not come is no guess, and what a device ranks
+// (Top) is what may come.
+void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
+  mask_words_ = mask_words(runtime.pipeline.vocab_size());
+  filtered_.clear();
+  std::size_t words = 0;
+  for (Part& part : parts_) {
+    const auto& filters = part.sequence->filters;
+    if (!part.samples || filters.empty()) continue;
+    if (part.guesses.empty() && std::all_of(filters.begin(), filters.end(), [](const auto& filter) { return filter->open(); })) continue;
+    part.masks = static_cast<std::int64_t>(words);
+    words += (1 + part.guesses.size()) * mask_words_;
+    filtered_.push_back(&part);
+  }
+  if (filtered_.empty()) return;
+  if (allowed_.size() < words) allowed_.resize(words);
+  const auto workers = static_cast<std::size_t>(std::max(1, runtime.pipeline.widest().workers()));
+  if (mask_scratch_.size() < workers * mask_words_) mask_scratch_.resize(workers * mask_words_);
+  const auto ask = [&](std::int64_t i, int worker) {
+    ask_filters(*filtered_[static_cast<std::size_t>(i)],
+                std::span(mask_scratch_).subspan(static_cast<std::size_t>(worker) * mask_words_, mask_words_));
+  };
+  const auto parts = static_cast<std::int64_t>(filtered_.size());
+  if (filtered_.size() < kParallelSampling) {
+    for (std::int64_t i = 0; i < parts; ++i) ask(i, 0);
+  } else {
+    runtime.pipeline.widest().parallel(parts, ask, cancel);
+  }
+}
+
+namespace {
+
+// What all of them allow.
+void ask_all(std::span<const std::unique_ptr<TokenFilter>> filters, std::span<std::uint32_t> mask, std::span<std::uint32_t> scratch) {
+  bool first = true;
+  for (const auto& filter : filters) {
+    if (filter->open()) continue;
+    filter->mask(first ? mask : scratch);
+    if (!first) std::transform(mask.begin(), mask.end(), scratch.begin(), mask.begin(), std::bit_and<>());
+    first = false;
+  }
+  if (first) std::fill(mask.begin(), mask.end(), ~0u);
+}
+
+}  // namespace
+
+void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
+  const Sequence& s = *part.sequence;
+  const auto mask = [&](std::size_t at) {
+    return std::span(allowed_).subspan(static_cast<std::size_t>(part.masks) + at * mask_words_, mask_words_);
+  };
+  try {
+    ask_all(s.filters, mask(0), scratch);
+  } catch (const Error& error) {
+    part.guesses.clear();
+    part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
+    return;
+  }
+  std::vector<std::unique_ptr<TokenFilter>> ahead;  // as they will be when the guesses before a row have come
+  std::size_t at = 0;
+  try {
+    for (; at < part.guesses.size(); ++at) {
+      const auto id = static_cast<std::size_t>(part.guesses[at]);
+      if ((mask(at)[id / 32] >> (id % 32) & 1u) == 0) break;
+      if (ahead.empty()) std::transform(s.filters.begin(), s.filters.end(), std::back_inserter(ahead), [](auto& f) { return f->clone(); });
+      if (!std::all_of(ahead.begin(), ahead.end(), [&](auto& filter) { return filter->accept(part.guesses[at]); })) break;
+      ask_all(ahead, mask(at + 1), scratch);
+    }
+  } catch (const Error&) {  // met again where the guesses before it are taken
+  }
+  part.guesses.resize(at);
+}
+
+std::span<const std::uint32_t> Step::allowed(const Part& part, std::size_t at) const {
+  if (part.masks < 0) return {};
+  return std::span(allowed_).subspan(static_cast<std::size_t>(part.masks) + at * mask_words_, mask_words_);
+}
+
 void Step::lay_out() {
   ids_.clear();
   segments_.clear();
@@ -82,7 +164,6 @@ void Step::lay_out() {
     const auto first = static_cast<std::int32_t>(ids_.size()), guesses = static_cast<std::int32_t>(part.guesses.size());
     part.first_choice = choices;
     part.chosen = 0;
-    part.error.reset();
     segments_.push_back({.first = first, .rows = part.rows + guesses, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages(),
                          .length = s.length});
     ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
@@ -100,6 +181,7 @@ void Step::lay_out() {
 
 bool Step::run(Runtime& runtime, const Cancel& cancel) {
   guess(runtime, cancel);
+  ask_filters(runtime, cancel);
   lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
   const bool samples = !selected_.empty();
@@ -149,12 +231,16 @@ void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows,
                    const Cancel& cancel) {
   reported_.clear();
   reported_first_.assign(1, 0);
+  allowed_first_.clear();
   for (const Row& row : rows) {
+    const auto mask = allowed(*row.part, row.at);
+    allowed_first_.push_back(mask.empty() ? -1 : static_cast<std::int32_t>(mask.data() - allowed_.data()));
     const auto ids = changed_ids(*row.part).ids();
     reported_.insert(reported_.end(), ids.begin(), ids.end());
     reported_first_.push_back(static_cast<std::int32_t>(reported_.size()));
   }
-  runtime.pipeline.top(space, hidden, reported_, reported_first_, out, cancel);
+  const Batch lists{.reported = reported_, .reported_first = reported_first_, .allowed = allowed_, .allowed_first = allowed_first_};
+  runtime.pipeline.top(space, hidden, lists, out, cancel);
 }
 
 // The token after the part's next row: of all who share it, where no guesses are made.
@@ -174,9 +260,10 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
     const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + at};
     try {
       if (top) {  // followers share a prompt, and so what changes
-        sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen);
+        sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen,
+                       allowed(part, at));
       } else {
-        sampler.choose(s.params->sampling, row, seen, draw, chosen);
+        sampler.choose(s.params->sampling, row, seen, draw, chosen, allowed(part, at));
       }
     } catch (const Error& error) {
       part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size() + at, ": ", error.what()));

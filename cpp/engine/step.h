@@ -27,6 +27,7 @@ class Step {
     std::size_t chosen = 0;             // choices that count: each row's, as long as the token is the one that was guessed
     bool stopped = false;               // a row of guesses has no choice: the next step meets it again, by itself
     ChangedIds changed = ChangedIds();  // with the guesses, where there are any
+    std::int64_t masks = -1;            // word of its first row's mask; -1: everything may come
   };
 
   // One row of each sequence that decodes, then chunks of prompts, first come, first served; no more rows than are given of each.
@@ -45,6 +46,8 @@ class Step {
     std::size_t at;  // 0: its last id, else a guess
   };
   void guess(const Runtime& runtime, const Cancel& cancel);
+  void ask_filters(Runtime& runtime, const Cancel& cancel);
+  void ask_filters(Part& part, std::span<std::uint32_t> scratch);
   void lay_out();
   void sample(Runtime& runtime, RunSpace& space, const Cancel& cancel);
   void choose(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, bool top, const Cancel& cancel);
@@ -52,8 +55,14 @@ class Step {
   void run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                const Cancel& cancel);
 
+  std::span<const std::uint32_t> allowed(const Part& part, std::size_t at) const;
+
   std::vector<Part> parts_;
   std::vector<Row> sampling_;
+  std::size_t mask_words_ = 0;  // of a row
+  std::vector<std::uint32_t> allowed_, mask_scratch_;
+  std::vector<Part*> filtered_;
+  std::vector<std::int32_t> allowed_first_;
   std::vector<std::size_t> groups_;  // where rows of another part begin, and their end
   double guess_seconds_ = 0;
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;

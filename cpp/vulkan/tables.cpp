@@ -98,14 +98,20 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
   return at;
 }
 
-// Masked ids come last, like pages: their number changes from run to run.
-void Tables::fill_reported(std::uint32_t top_at, const Batch& batch) {
+// Reported ids and masks come last, like pages: their number changes from run to run.
+void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
     const auto first = static_cast<std::size_t>(batch.reported_first[r]),
                count = static_cast<std::size_t>(batch.reported_first[r + 1]) - first;
     const std::uint32_t list_at = put(batch.reported.subspan(first, count));
     words_[top_at + params::kTopRowWords * r] = list_at;
     words_[top_at + params::kTopRowWords * r + 1] = static_cast<std::uint32_t>(count);
+  }
+  for (std::size_t r = 0; r < batch.allowed_first.size(); ++r) {
+    if (batch.allowed_first[r] < 0) continue;
+    const auto mask = batch.allowed.subspan(static_cast<std::size_t>(batch.allowed_first[r]), mask_words(op.logits.width));
+    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0: the table of rows stands before
+    words_.insert(words_.end(), mask.begin(), mask.end());
   }
 }
 
@@ -205,7 +211,10 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
   }
   if (request.cached) fill_pages(batch, false, segments_at);
   if (request.kept) fill_pages(batch, true, kept_segments_at);
-  for (const std::uint32_t at : tops_at) fill_reported(at, batch);
+  auto top_at = tops_at.begin();
+  for (const Op& op : request.program.ops) {
+    if (const auto* top = std::get_if<Top>(&op)) fill_top(*top_at++, *top, batch);
+  }
   if (words_.empty()) words_.push_back(0);
 }
 

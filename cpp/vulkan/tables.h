@@ -72,7 +72,7 @@ class Tables {
   std::uint32_t put_segments(const Batch& batch);
   void fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at);
   std::uint32_t put_top(const Top& op, const TableRequest& request, const Batch& batch);
-  void fill_reported(std::uint32_t top_at, const Batch& batch);
+  void fill_top(std::uint32_t top_at, const Top& op, const Batch& batch);
   void put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables);
 
   std::vector<std::uint32_t> words_;

@@ -470,6 +470,7 @@ class RequestHandle {
       py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
       if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
       if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
+      if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
       if (logprobs_) {
         item["logprobs"] = to_array(n.logprobs);
         item["top_ids"] = to_array(n.top_ids, n.top_count);

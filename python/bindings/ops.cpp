@@ -198,11 +198,12 @@ class Runner {
                          const std::vector<RaggedSegment>& segments,
                          const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
-                         const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first) {
+                         const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first,
+                         const std::vector<std::uint32_t>& allowed, const std::vector<std::int32_t>& allowed_first) {
     std::vector<Segment> parts;
     for (const auto& [first, count, past, pages, length, prompt] : segments) parts.push_back({first, count, past, pages, length, prompt});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .reported = reported,
-                      .reported_first = reported_first};
+                      .reported_first = reported_first, .allowed = allowed, .allowed_first = allowed_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)
                                  : output_.rows == Rows::segments ? parts.size()
                                                                   : selected.size();
@@ -259,7 +260,8 @@ void bind_ops(py::module_& module) {
            "device"_a = "cpu", "may_round"_a = false)
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{},
            "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
-           "reported"_a = std::vector<std::int32_t>{}, "reported_first"_a = std::vector<std::int32_t>{});
+           "reported"_a = std::vector<std::int32_t>{}, "reported_first"_a = std::vector<std::int32_t>{},
+           "allowed"_a = std::vector<std::uint32_t>{}, "allowed_first"_a = std::vector<std::int32_t>{});
   ops.def("names", &op_names);
   ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);

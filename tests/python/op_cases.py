@@ -121,6 +121,7 @@ class Case:
     types: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
     reported: list[list[int]] = field(default_factory=list)  # by row
+    masks: list[list[int] | None] = field(default_factory=list)  # by row: words of allowed ids
     input: Float32 | None = None
     past: list[Float32] = field(default_factory=list)  # input rows of the past positions, by segment
     kv: str = "f16"
@@ -338,6 +339,17 @@ class Builder:
         op = {"op": "top", "logits": self.input(width), "out": self.output(TOP_HEAD + 2 * k + reported), "k": k, "reported": reported}
         for count, *ids in splitmix64(self.seed + 3, c.rows * (reported + 1)).reshape(c.rows, reported + 1).tolist():
             c.reported.append(sorted({bits % width for bits in ids[: count % (reported + 1)]}))
+        if j.get("masks"):
+            words = -(-width // 32)
+            draws = iter(splitmix64(self.seed + 4, c.rows * words).tolist())
+            for row in range(c.rows):
+                if row % 5 == 3:
+                    allowed = next(draws) % width
+                    c.masks.append([(1 << allowed % 32) if w == allowed // 32 else 0 for w in range(words)])
+                elif row % 5 == 4:
+                    c.masks.append([next(draws) % 2**32 for _ in range(words)])
+                else:
+                    c.masks.append([None, [2**32 - 1] * words, [0] * words][row % 5])
         c.ops, c.out = [op], [op["out"]]
 
     # ---- data, once the widths of the slots are settled
@@ -552,8 +564,10 @@ class Reference:
 
     def top(self, op: dict[str, Any]) -> None:
         """Of finite logits."""
-        for logits, out, reported in zip(self.at(op["logits"]), self.at(op["out"]), self.case.reported, strict=True):
-            ranked = [i for i in np.argsort(-logits, kind="stable").tolist() if i not in reported][: op["k"]]
+        masks = self.case.masks or [None] * self.case.rows
+        for logits, out, reported, mask in zip(self.at(op["logits"]), self.at(op["out"]), self.case.reported, masks, strict=True):
+            free = [i for i in np.argsort(-logits, kind="stable").tolist() if mask is None or mask[i // 32] >> i % 32 & 1]
+            ranked = [i for i in free if i not in reported][: op["k"]]
             ids = np.full(op["k"], -1, dtype=np.int32)
             ids[: len(ranked)] = ranked
             out[:4] = np.array([0, -1, 0, len(ranked)], dtype=np.int32).view(np.float32)
@@ -650,6 +664,9 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     segments = [(segment, segment.past, segment.rows) for segment in case.segments]
     lists = {"ids": case.ids, "types": case.types, "selected": case.selected, "reported": [i for ids in case.reported for i in ids]}
     reported_first = list(accumulate(map(len, case.reported), initial=0)) if case.reported else []
+    masked = list(accumulate((len(mask or ()) for mask in case.masks), initial=0))
+    lists["allowed"] = [word for mask in case.masks for word in mask or ()]
+    lists["allowed_first"] = [-1 if mask is None else first for mask, first in zip(case.masks, masked, strict=False)]
     out = go(segments, case.rows, case.input, **lists, reported_first=reported_first)
     if case.output_slot == case.input_slot:
         outside = np.ones(out.shape[1], dtype=bool)

@@ -390,8 +390,26 @@ class Builder {
       c_.reported.insert(c_.reported.end(), ids.begin(), ids.end());
       c_.reported_first.push_back(static_cast<std::int32_t>(c_.reported.size()));
     }
+    if (j_.value("masks", false)) make_masks(width);
     c_.program.ops.push_back(op);
     answer({op.out});
+  }
+
+  void make_masks(std::int32_t width) {
+    Random random(seed_ + 4);
+    const std::size_t words = mask_words(width);
+    for (std::int32_t r = 0; r < c_.rows; ++r) {
+      const std::size_t first = c_.allowed.size();
+      c_.allowed_first.push_back(r % 5 == 0 ? -1 : static_cast<std::int32_t>(first));
+      if (r % 5 == 0) continue;
+      c_.allowed.resize(first + words, r % 5 == 1 ? ~0u : 0u);
+      if (r % 5 == 3) {
+        const auto id = static_cast<std::size_t>(random.below(width));
+        c_.allowed[first + id / 32] = 1u << id % 32;
+      } else if (r % 5 == 4) {
+        for (std::size_t w = first; w < first + words; ++w) c_.allowed[w] = static_cast<std::uint32_t>(random.bits());
+      }
+    }
   }
 
   // ---- data: once the widths of the slots are settled
@@ -526,6 +544,8 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
     batch.reported_first =
         std::span(c.reported_first).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows) + 1);
   }
+  batch.allowed = c.allowed;
+  batch.allowed_first = part(c.allowed_first);
   const std::size_t out_rows = c.out_rows == Rows::tokens     ? static_cast<std::size_t>(slice.rows)
                                : c.out_rows == Rows::segments ? segments.size()
                                                               : batch.selected.size();

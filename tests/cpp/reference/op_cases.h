@@ -29,7 +29,8 @@ struct OpCase {
   std::int32_t rows = 0, pages = 0;
   std::vector<float> in;  // of the input slot, if the program has one
   std::int32_t in_width = 0;
-  std::vector<std::int32_t> ids, types, selected, reported, reported_first;
+  std::vector<std::int32_t> ids, types, selected, reported, reported_first, allowed_first;
+  std::vector<std::uint32_t> allowed;
   std::vector<Sequence> sequences;
   std::vector<View> out;  // what counts in the output slot; of Top's rows, the words that are valid, as numbers
   std::int32_t out_width = 0;
