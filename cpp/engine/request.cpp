@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "engine/scheduler.h"
+#include "engine/word_filters.h"
 #include "model/programs.h"
 
 namespace pumice::engine {
@@ -23,29 +24,64 @@ std::uint64_t system_seed() {
 
 }  // namespace
 
-Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params)
-    : scheduler_(scheduler), params_(std::move(params)), seed_(params_.sampling.seed ? *params_.sampling.seed : system_seed()) {
-  require(r.pages && r.pipeline.vocab_size() > 0, "this model cannot generate: it has no key-value cache or no output head");
+void Request::check(const Runtime& r, const GenerateParams& params) const {
   const std::int32_t vocab = r.pipeline.vocab_size();
-  params_.sampling.validate(vocab);
-  require(params_.max_new_tokens >= 1, "max_new_tokens must be at least 1, not ", params_.max_new_tokens);
-  require(params_.n >= 1 && params_.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params_.n);
-  require(params_.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params_.read_ahead);
-  require(static_cast<std::int64_t>(prompts.size()) * params_.n <= kMostSequences, prompts.size(), " prompts x n=", params_.n,
-          " are more than ", kMostSequences, " sequences: give them in several calls");
-  const Speculation& guesses = params_.speculation;
+  params.sampling.validate(vocab);
+  require(params.max_new_tokens >= 1, "max_new_tokens must be at least 1, not ", params.max_new_tokens);
+  require(params.min_new_tokens >= 0 && params.min_new_tokens <= params.max_new_tokens, "min_new_tokens must be between 0 and ",
+          params.max_new_tokens, " (max_new_tokens), not ", params.min_new_tokens);
+  require(params.n >= 1 && params.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params.n);
+  require(params.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params.read_ahead);
+  require(params.n == n() && params.read_ahead == read_ahead(), "n and read_ahead are those of all prompts of a call");
+  const Speculation& guesses = params.speculation;
   require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
           guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
-  for (const auto& filter : params_.filters) require(filter != nullptr, "a token filter is null");
-  for (const std::int32_t id : params_.eos_ids)
-    require(id >= 0 && id < vocab, "eos id ", id, " is not in the vocabulary of ", vocab);
-  const bool from_top = r.pipeline.top_columns() > 0 && params_.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
+  const auto known = [&](const std::vector<std::int32_t>& ids, const char* what) {
+    for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, " ", id, " is not in the vocabulary of ", vocab);
+  };
+  known(params.eos_ids, "eos id");
+  known(params.stop_ids, "stop id");
+  for (const std::vector<std::int32_t>& word : params.bad_words) {
+    require(!word.empty(), "bad_words holds a word without tokens");
+    known(word, "bad_words: id");
+  }
+  for (const auto& filter : params.filters) require(filter != nullptr, "a token filter is null");
+}
 
-  // Equal prompts of one call draw from different streams, different ones from the same: so a prompt's tokens are those that it would
-  // get alone, and a prompt given twice gets two answers.
-  std::map<std::span<const std::int32_t>, std::uint64_t,
-           decltype([](auto a, auto b) { return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end()); })>
-      streams;
+void Request::add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) const {
+  for (const auto& filter : s.params->filters) s.filters.push_back(filter->clone());
+  if (s.params->min_new_tokens > 0) {
+    std::vector<std::int32_t> ends = s.params->eos_ids;
+    ends.insert(ends.end(), s.params->stop_ids.begin(), s.params->stop_ids.end());
+    if (!ends.empty()) s.filters.push_back(not_before(ends, s.params->min_new_tokens));
+  }
+  if (bad_words) s.filters.push_back(without(bad_words, s.ids));
+}
+
+Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::vector<std::int32_t>>& prompts,
+                 std::span<const GenerateParams> params)
+    : scheduler_(scheduler), params_(params.begin(), params.end()) {
+  require(r.pages && r.pipeline.vocab_size() > 0, "this model cannot generate: it has no key-value cache or no output head");
+  require(params_.size() == 1 || (params_.size() == prompts.size() && !params_.empty()), params_.size(), " sets of parameters for ",
+          prompts.size(), " prompts");
+  for (const GenerateParams& each : params_) check(r, each);
+  require(static_cast<std::int64_t>(prompts.size()) * n() <= kMostSequences, prompts.size(), " prompts x n=", n(), " are more than ",
+          kMostSequences, " sequences: give them in several calls");
+  const std::int32_t vocab = r.pipeline.vocab_size();
+  std::vector<std::shared_ptr<const BadWords>> bad_words(params_.size());
+  for (std::size_t i = 0; i < params_.size(); ++i)
+    if (!params_[i].bad_words.empty()) bad_words[i] = std::make_shared<const BadWords>(params_[i].bad_words, vocab);
+  const std::uint64_t fresh_seed = system_seed();
+
+  // Equal prompts of one call and seed draw from different streams, different ones from the same: so a prompt's tokens are those that it
+  // would get alone, and a prompt given twice gets two answers.
+  struct Less {
+    bool operator()(const std::pair<std::uint64_t, std::span<const std::int32_t>>& a,
+                    const std::pair<std::uint64_t, std::span<const std::int32_t>>& b) const {
+      return a.first != b.first ? a.first < b.first : std::ranges::lexicographical_compare(a.second, b.second);
+    }
+  };
+  std::map<std::pair<std::uint64_t, std::span<const std::int32_t>>, std::uint64_t, Less> streams;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     const std::vector<std::int32_t>& prompt = prompts[p];
     require(!prompt.empty(), "prompt ", p, " has no tokens");
@@ -56,30 +92,40 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
     r.check_ids(prompt, "prompt", static_cast<std::int64_t>(p));
     r.pages->check_fits(size + 1);
     prompt_tokens_.push_back(static_cast<std::int32_t>(size));
-    std::uint64_t& stream = streams[prompt];
-    for (std::int32_t i = 0; i < params_.n; ++i) {
+    const std::size_t which = params_.size() == 1 ? 0 : p;
+    const GenerateParams& its = params_[which];
+    const std::uint64_t seed = its.sampling.seed.value_or(fresh_seed);
+    const bool from_top = r.pipeline.top_columns() > 0 && its.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
+    std::uint64_t& stream = streams[{seed, prompt}];
+    for (std::int32_t i = 0; i < its.n; ++i) {
       Sequence& s = sequences_.emplace_back();
       s.request = this;
-      s.params = &params_;
+      s.params = &its;
       s.index = s.news.sequence = static_cast<std::int32_t>(sequences_.size()) - 1;
       s.prompt_tokens = s.length = static_cast<std::int32_t>(size);
       s.context = std::min<std::int64_t>(r.n_ctx, r.pages->max_tokens());
-      s.draw = {.seed = seed_, .stream = stream++};
+      s.draw = {.seed = seed, .stream = stream++};
       s.state = i == 0 ? Sequence::State::waits : Sequence::State::follows;
       s.ids = prompt;
       s.from_top = from_top;
       s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(vocab)));
       if (from_top)
-        for (const auto& [id, bias] : params_.sampling.logit_bias) s.changed.add(id);
-      for (const auto& filter : params_.filters) s.filters.push_back(filter->clone());
-      if (params_.speculation.on()) s.guesses = std::make_unique<Guesses>();
-      if (params_.speculation.drafter)
-        s.guesses->drafted.reset(new Drafted{.drafter = params_.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});
-      if (!params_.sampling.penalises()) continue;
+        for (const auto& [id, bias] : its.sampling.logit_bias) s.changed.add(id);
+      add_filters(s, bad_words[which]);
+      if (its.speculation.on()) s.guesses = std::make_unique<Guesses>();
+      if (its.speculation.drafter)
+        s.guesses->drafted.reset(new Drafted{.drafter = its.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});
+      if (!its.sampling.penalises()) continue;
       for (const std::int32_t id : prompt) s.see(id, false);
     }
   }
   reused_tokens_.assign(prompts.size(), -1);
+}
+
+std::vector<std::uint64_t> Request::seeds() const {
+  std::vector<std::uint64_t> seeds;
+  for (std::size_t i = 0; i < sequences_.size(); i += static_cast<std::size_t>(n())) seeds.push_back(sequences_[i].draw.seed);
+  return seeds;
 }
 
 bool Request::ended() const {
@@ -88,7 +134,7 @@ bool Request::ended() const {
 
 Sequence* Request::heir(const Sequence& sequence) {
   if (sequence.state == Sequence::State::follows || sequence.generated() > 0) return nullptr;
-  for (std::int32_t i = sequence.index + 1; i < sequences() && i / params_.n == sequence.index / params_.n; ++i)
+  for (std::int32_t i = sequence.index + 1; i < sequences() && i / n() == sequence.index / n(); ++i)
     if (Sequence& each = sequences_[static_cast<std::size_t>(i)]; each.state == Sequence::State::follows && !each.dropped) return &each;
   return nullptr;
 }
@@ -101,7 +147,7 @@ bool Request::wait(std::int32_t steps, double max_ms) {
   if (left_behind_) fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
   scheduler_.has_read(*this);
   scheduler_.join(*this);
-  wanted_steps_ = params_.read_ahead > 0 ? std::min(steps, params_.read_ahead) : steps;
+  wanted_steps_ = read_ahead() > 0 ? std::min(steps, read_ahead()) : steps;
   if (ready()) return true;
   ++waiting_;
   const bool came = news_->wait_for(lock, most, [&] { return ready(); });

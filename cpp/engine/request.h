@@ -13,6 +13,7 @@
 
 namespace pumice::engine {
 
+class BadWords;
 class Scheduler;
 struct Runtime;
 
@@ -26,8 +27,10 @@ struct Timings {  // of the steps that computed rows of the request: seconds tha
 // anything; what its sequences do is the scheduler's, under its lock.
 class Request : public std::enable_shared_from_this<Request> {
  public:
-  // Throws invalid_argument, context_length or out_of_memory when the prompts or params cannot be.
-  Request(Scheduler& scheduler, const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params);
+  // params: of all prompts, or one for each; `n` and read_ahead are the same in all of them. Throws invalid_argument, context_length or
+  // out_of_memory when the prompts or params cannot be.
+  Request(Scheduler& scheduler, const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
+          std::span<const GenerateParams> params);
 
   // Until there are tokens of so many steps (no more than read_ahead) that nobody has taken, or nothing more will come: true. False: max_ms
   // have passed.
@@ -41,7 +44,7 @@ class Request : public std::enable_shared_from_this<Request> {
   std::int32_t sequences() const { return static_cast<std::int32_t>(sequences_.size()); }
   const std::vector<std::int32_t>& prompt_tokens() const { return prompt_tokens_; }  // per prompt
   std::vector<std::int32_t> reused_tokens() const;  // per prompt: found in the prefix cache
-  std::uint64_t seed() const { return seed_; }
+  std::vector<std::uint64_t> seeds() const;  // per prompt
   Timings timings() const;
 
  private:
@@ -55,14 +58,18 @@ class Request : public std::enable_shared_from_this<Request> {
   void each_sharing(const Sequence& first, Visit&& visit) {  // `first` and those that follow it
     visit(sequences_[static_cast<std::size_t>(first.index)]);
     if (first.generated() > 0) return;
-    for (std::int32_t i = first.index + 1; i < sequences() && i / params_.n == first.index / params_.n; ++i)
+    for (std::int32_t i = first.index + 1; i < sequences() && i / n() == first.index / n(); ++i)
       if (sequences_[static_cast<std::size_t>(i)].state == Sequence::State::follows) visit(sequences_[static_cast<std::size_t>(i)]);
   }
   friend class Step;
 
   Scheduler& scheduler_;
-  const GenerateParams params_;
-  const std::uint64_t seed_;
+  std::int32_t n() const { return params_.front().n; }
+  std::int32_t read_ahead() const { return params_.front().read_ahead; }
+  void check(const Runtime& runtime, const GenerateParams& params) const;
+  void add_filters(Sequence& sequence, const std::shared_ptr<const BadWords>& bad_words) const;
+
+  const std::vector<GenerateParams> params_;  // one for each prompt
   std::deque<Sequence> sequences_;  // never move: pool and scheduler know them
   std::vector<std::int32_t> prompt_tokens_, reused_tokens_;
   Timings timings_;

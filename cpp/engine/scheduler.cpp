@@ -41,8 +41,8 @@ Scheduler::~Scheduler() {
   if (thread_) thread_->join();
 }
 
-std::shared_ptr<Request> Scheduler::request(const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params) {
-  auto request = std::make_shared<Request>(*this, runtime_, prompts, std::move(params));
+std::shared_ptr<Request> Scheduler::request(const std::vector<std::vector<std::int32_t>>& prompts, std::span<const GenerateParams> params) {
+  auto request = std::make_shared<Request>(*this, runtime_, prompts, params);
   return {request.get(), [request](Request* closed) {
             try {
               closed->close();

@@ -33,7 +33,10 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Throws as Request does. The request is closed when the last copy of what is given is gone.
-  std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, GenerateParams params);
+  std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, std::span<const GenerateParams> params);
+  std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, const GenerateParams& params) {
+    return request(prompts, std::span(&params, 1));
+  }
 
  private:
   friend class Request;

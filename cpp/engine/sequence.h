@@ -21,8 +21,11 @@ enum class Finish : std::uint8_t { none, eos, length, grammar };  // grammar: a 
 
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
+  std::int64_t min_new_tokens = 0;    // before so many, none of eos_ids and stop_ids comes
   std::int32_t n = 1;                 // sequences per prompt
   std::vector<std::int32_t> eos_ids;  // end a sequence; not given out
+  std::vector<std::int32_t> stop_ids;  // with which the caller ends it
+  std::vector<std::vector<std::int32_t>> bad_words;  // rows of ids that may not come
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // as they are at the beginning of an answer: sequences get clones
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit

@@ -404,13 +404,17 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   static const auto& known = *new std::vector<std::string>{
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
-      "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay"};
+      "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
+      "stop_ids",         "bad_words"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
   }
   engine::GenerateParams p;
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
+  p.min_new_tokens = param(params, "min_new_tokens", p.min_new_tokens);
+  p.stop_ids = param(params, "stop_ids", p.stop_ids);
+  p.bad_words = param(params, "bad_words", p.bad_words);
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
   p.read_ahead = param(params, "read_ahead", p.read_ahead);
@@ -437,17 +441,22 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
 
 class RequestHandle {
  public:
-  RequestHandle(const Handle& handle, const py::sequence& prompts, const py::dict& params) : model_(handle.get()) {
+  // params: a dict, or a list with one for each prompt.
+  RequestHandle(const Handle& handle, const py::sequence& prompts, const py::object& params) : model_(handle.get()) {
     std::vector<std::vector<std::int32_t>> ids;
     for (const auto& prompt : prompts) {
       if (!py::isinstance<py::array>(prompt)) fail(ErrorKind::wrong_type, "prompts must be arrays of int32");
       const auto tokens = ids_of(py::reinterpret_borrow<py::array>(prompt));
       ids.emplace_back(tokens.begin(), tokens.end());
     }
-    engine::GenerateParams p = generate_params(*model_, params);
-    logprobs_ = p.sampling.logprobs >= 0;
+    std::vector<engine::GenerateParams> all;
+    for (const auto& each : py::isinstance<py::dict>(params) ? py::list(py::make_tuple(params)) : py::list(params)) {
+      if (!py::isinstance<py::dict>(each)) fail(ErrorKind::wrong_type, "params must be a dict, or a list of dicts");
+      all.push_back(generate_params(*model_, py::reinterpret_borrow<py::dict>(each)));
+      logprobs_ = logprobs_ || all.back().sampling.logprobs >= 0;
+    }
     const WithoutGil released;
-    request_ = model_->scheduler().request(ids, std::move(p));
+    request_ = model_->scheduler().request(ids, all);
   }
   ~RequestHandle() {
     const WithoutGil released;
@@ -524,7 +533,7 @@ void bind_models(py::module_& module) {
       .def("load_prefix", &load_prefix, "path"_a)
       .def(
           "request",
-          [](const Handle& handle, const py::sequence& prompts, const py::dict& params) {
+          [](const Handle& handle, const py::sequence& prompts, const py::object& params) {
             return std::make_unique<RequestHandle>(handle, prompts, params);
           },
           "prompts"_a, "params"_a)
@@ -537,7 +546,7 @@ void bind_models(py::module_& module) {
         const WithoutGil released;
         return g.get().reused_tokens();
       }, py::return_value_policy::move)
-      .def_property_readonly("seed", [](const RequestHandle& g) { return g.get().seed(); })
+      .def_property_readonly("seeds", [](const RequestHandle& g) { return g.get().seeds(); })
       .def_property_readonly("done", [](const RequestHandle& g) {
         const WithoutGil released;
         return g.get().done();

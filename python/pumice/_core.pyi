@@ -150,8 +150,9 @@ class Model:
     def score(self, ids: _Int32) -> _Float32:
         """(T-1,) log-probability of each token after the first."""
 
-    def request(self, prompts: Sequence[_Int32], params: dict[str, Any]) -> Request:
-        """params, all optional: max_new_tokens (int), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
+    def request(self, prompts: Sequence[_Int32], params: dict[str, Any] | list[dict[str, Any]]) -> Request:
+        """params: of all prompts, or for each (n and read_ahead are the same in all). All optional: max_new_tokens, min_new_tokens (int),
+        bad_words (list of lists of int), stop_ids (list of int: like eos_ids before min_new_tokens, given out after), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
         frequency_penalty (float or int), logit_bias (dict id -> float), seed (int), n (int), eos_ids (list of int), logprobs (int: how
         many alternatives; -1 or absent: none, not even the chosen one's), read_ahead (int: unread tokens with which a sequence sits out;
         0: no limit). Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance()."""
@@ -163,13 +164,14 @@ class Request:
     sequences: int
     prompt_tokens: list[int]  # per prompt
     reused_tokens: list[int]  # per prompt: taken from the prefix cache
-    seed: int
+    seeds: list[int]  # per prompt
 
     def advance(self, steps: int, max_ms: float) -> list[dict[str, Any]]:
         """Waits until there are tokens of so many steps that nobody has taken, max_ms have passed, or all has ended; takes what there is.
         The engine's thread computes on meanwhile, and between the calls. Raises what ended the request when all else has been taken.
 
-        One dict per sequence with news: sequence, ids (int32: the new tokens), finish_reason (None, "eos" or "length"), and when asked
+        One dict per sequence with news: sequence, ids (int32: the new tokens), finish_reason (None, "eos", "length" or
+        "grammar"), and when asked
         for logprobs (float32 n), top_ids (int32 n x k), top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def finish(self, sequence: int) -> None:

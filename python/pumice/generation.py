@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import integer, listed, real, shown
+from .arguments import flag, integer, listed, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
 from .response_parser import Kind, ToolCall
+from .sampling import bad_words
 from .side_files import read_object
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Sampling(TypedDict, total=False):
     """The keywords of generate(), stream() and chat(). None: the model's own setting, else off."""
 
     max_new_tokens: int
+    min_new_tokens: int
+    ignore_eos: bool
+    bad_words: str | Sequence[str | Sequence[int]] | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -57,7 +61,12 @@ class Sampling(TypedDict, total=False):
 
 MOST_BIAS = 1e20  # the engine's, too
 
-SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {"max_new_tokens": 512, "n": 1}
+SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
+    "max_new_tokens": 512,
+    "min_new_tokens": 0,
+    "ignore_eos": False,
+    "n": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -66,10 +75,13 @@ class SamplingParams:
 
     temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
     penalties (-100 to 100) 0 are off. logit_bias: token id -> number added to its logit (-1e20 to 1e20; -inf forbids it).
-    logprobs: how many alternatives per token, None for no log-probabilities.
+    logprobs: how many alternatives per token, None for no log-probabilities. bad_words: rows of token ids that never come whole.
     """
 
     max_new_tokens: int = 512
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    bad_words: tuple[tuple[int, ...], ...] = ()
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -89,6 +101,8 @@ class SamplingParams:
 # Range of each plain number: (check, arguments). One table for the call and for the model's files.
 _RANGES: dict[str, Callable[[str, Any], Any]] = {
     "max_new_tokens": lambda name, v: integer(name, v, 1, 2**31 - 1),
+    "min_new_tokens": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "ignore_eos": flag,
     "temperature": lambda name, v: real(name, v, 0.0, 1e6),
     "top_k": lambda name, v: integer(name, v, 0, 2**31 - 1),
     "top_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
@@ -216,11 +230,15 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         values["temperature"] = 1.0
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    values["bad_words"] = bad_words(call.get("bad_words"), tokenizer, vocab_size)
     values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
     if logprobs is not None and logprobs is not False:
         values["logprobs"] = 0 if logprobs is True else integer("logprobs", logprobs, 0, vocab_size)
-    return SamplingParams(**values)
+    params = SamplingParams(**values)
+    if params.min_new_tokens > params.max_new_tokens:
+        raise ValueError(f"min_new_tokens={params.min_new_tokens} is more than max_new_tokens={params.max_new_tokens}")
+    return params
 
 
 def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, float]:
@@ -513,24 +531,32 @@ class Run:
         engine: _core.Model,
         tokenizer: Tokenizer,
         prompts: Sequence[Int32],
-        params: SamplingParams,
+        params: SamplingParams | Sequence[SamplingParams],
         eos_ids: Sequence[int],
         begin: Begin = Continuation,
         read_ahead: int = 0,
         speculation: Mapping[str, Any] | None = None,
     ) -> None:
-        values = asdict(params)
-        for name in ("stop", "stop_ids"):
-            del values[name]
-        values["logprobs"] = -1 if params.logprobs is None else params.logprobs
-        if params.seed is None:
-            del values["seed"]
-        values |= {"eos_ids": list(eos_ids), "read_ahead": read_ahead, **(speculation or {})}
-        self._request = engine.request(list(prompts), values)
+        """params: of all prompts, or one for each, of which `n` is the same."""
+
+        def values(params: SamplingParams) -> dict[str, Any]:
+            values = asdict(params)
+            ends = [] if values.pop("ignore_eos") else list(eos_ids)
+            del values["stop"]
+            values["logprobs"] = -1 if params.logprobs is None else params.logprobs
+            if params.seed is None:
+                del values["seed"]
+            return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {})}
+
+        self._request = engine.request(
+            list(prompts), values(params) if isinstance(params, SamplingParams) else [values(each) for each in params]
+        )
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
-        self.params = replace(params, seed=int(self._request.seed))
-        self.sequences = [begin(tokenizer, params) for _ in range(len(prompts) * params.n)]
+        each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
+        self._n = self.params[0].n
+        self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]
 
     @property
     def done(self) -> bool:
@@ -556,7 +582,7 @@ class Run:
     def to_end(self) -> None:
         # Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking this thread
         # costs more than looking at a token.
-        steps = 1 if self.params.stop or self.params.stop_ids else 8
+        steps = 1 if any(p.stop or p.stop_ids for p in self.params) else 8
         while not self.done:
             self.advance(steps, 100.0)
 
@@ -570,12 +596,13 @@ class Run:
         timings = with_speeds(self._request.timings())
         result = []
         for index, s in enumerate(self.sequences):
-            prompt = index // self.params.n
+            prompt = index // self._n
+            params = self.params[prompt]
             logprobs, top_ids, top_logprobs = s.arrays()
-            if self.params.logprobs is not None and logprobs is None:  # no token came
+            if params.logprobs is not None and logprobs is None:  # no token came
                 logprobs = np.empty(0, np.float32)
-            if self.params.logprobs and top_ids is None:
-                top_ids, top_logprobs = np.empty((0, self.params.logprobs), np.int32), np.empty((0, self.params.logprobs), np.float32)
+            if params.logprobs and top_ids is None:
+                top_ids, top_logprobs = np.empty((0, params.logprobs), np.int32), np.empty((0, params.logprobs), np.float32)
             result.append(
                 Generation(
                     text=s.text,
@@ -583,8 +610,8 @@ class Run:
                     finish_reason=s.finish_reason,
                     prompt_tokens=self._prompt_tokens[prompt],
                     reused_tokens=int(reused[prompt]),
-                    seed=int(self._request.seed),
-                    params=self.params,
+                    seed=params.seed or 0,
+                    params=params,
                     logprobs=logprobs,
                     top_ids=top_ids,
                     top_logprobs=top_logprobs,

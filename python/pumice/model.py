@@ -53,6 +53,7 @@ from .generation import (
 from .hub import resolve
 from .interruptible import Task, interruptible
 from .placement import Plan
+from .sampling import each_prompt
 from .sentence_config import POOLINGS, Layout, SentenceConfig, for_task, read_layout
 from .side_files import read_object
 from .speculation import speculation
@@ -623,12 +624,17 @@ class Model:
     # ------------------------------------------------------------ generate
     @checked_keywords(SAMPLING_DEFAULTS)
     @_survives_its_device
-    def generate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
+    ) -> Any:
         """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
 
         prompt: a string (the model's special tokens are added; a first token that it spells out is not doubled), token ids (taken as
             they are), or a list of either; a list runs as one batch.
+        sampling: for a list of prompts: a dict of the settings below for each, or None; the call's keywords count where it says nothing.
         max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
+        min_new_tokens: before so many, no end token and no token id of `stop` comes.  ignore_eos: end tokens are tokens like others.
+        bad_words: strings, or lists of token ids, that never come.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
             model's own setting, else it is off. A filter without a temperature means temperature 1.
         logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
@@ -641,24 +647,28 @@ class Model:
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt carries what
         there is as .partial.
         """
-        return self._generate(prompt, sampling, stream=False)
+        return self._generate(prompt, options, stream=False, sampling=sampling)
 
     @checked_keywords(SAMPLING_DEFAULTS)
-    def stream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Stream:
+    def stream(
+        self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
+    ) -> Stream:
         """generate() as an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
 
         Text comes in whole characters, and never a part of a stop string. Closing the iterator cancels; its .result is then the
         Generation. Nothing is locked between chunks: other calls on the model go on."""
-        return self._generate(prompt, sampling, stream=True)  # type: ignore[no-any-return]
+        return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
 
-    def _generate(self, prompt: Any, sampling: Mapping[str, Any], stream: bool) -> Any:
+    def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
         self._need("generate", "stream()" if stream else "generate()")
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
+        settings = None if sampling is None else each_prompt(options, sampling, len(prompts), single, SAMPLING_DEFAULTS)
         ids = self._prompt_ids(prompts, names)
-        params = self._params(sampling)
+        params = self._params(options)
         single = single and params.n == 1
-        return self._start(ids, params, lambda found: found[0] if single else found, stream, speculation=speculation(self, sampling))
+        each = params if settings is None else [self._params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
+        return self._start(ids, each, lambda found: found[0] if single else found, stream, speculation=speculation(self, options))
 
     def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
         convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
@@ -669,8 +679,13 @@ class Model:
         long = sum(len(p) for p in prompts if isinstance(p, str)) > encoding.DIRECT_CHARACTERS
         return interruptible(all_ids) if long else all_ids()
 
-    def _params(self, sampling: Mapping[str, Any]) -> Any:
-        return resolve_params(SAMPLING_DEFAULTS | dict(sampling), self._settings, self._tokenizer, self.info["vocab_size"])
+    def _params(self, options: Mapping[str, Any], where: str = "") -> Any:
+        try:
+            return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self.info["vocab_size"])
+        except (TypeError, ValueError) as error:
+            if not where:
+                raise
+            raise type(error)(f"{where}{error}") from None
 
     def _start(
         self,

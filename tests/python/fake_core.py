@@ -239,13 +239,13 @@ class Model:
     def score(self, ids: np.ndarray) -> np.ndarray:
         return -np.abs(np.diff(ids)).astype(np.float32)
 
-    def request(self, prompts: list[np.ndarray], params: dict[str, Any]) -> Request:
+    def request(self, prompts: list[np.ndarray], params: Any) -> Request:
         for ids in prompts:
             assert ids.dtype == np.int32
             if len(ids) > CONTEXT:
                 raise ERRORS["context_length"](f"The prompt has {len(ids)} tokens and the context {CONTEXT}")
         self.request_params.append(params)
-        return Request(self, prompts, params)
+        return Request(self, prompts, params[0] if isinstance(params, list) else params)
 
     def close(self) -> None:
         self.closed = True
@@ -262,6 +262,7 @@ class Request:
     def __init__(self, model: Model, prompts: list[np.ndarray], params: dict[str, Any]) -> None:
         self.model, self.params = model, params
         self.seed = params.get("seed", 1234)
+        self.seeds = [self.seed] * len(prompts)
         self.prompt_tokens = [len(p) for p in prompts]
         self.reused_tokens = [0] * len(prompts)
         self.sequences = len(prompts) * params["n"]

@@ -299,8 +299,86 @@ TEST(Sampler, ExtremesStayDefined) {
   EXPECT_EQ(choice.id, 17);
 }
 
+bool is_set(std::span<const std::uint32_t> mask, std::int32_t id) { return (mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0; }
+
+// Masks of all kinds: none, full, empty, one id, a few, half, all but a few, runs of blocks.
+std::vector<std::uint32_t> any_mask(std::size_t size, std::mt19937& random) {
+  const int kind = static_cast<int>(random() % 8);
+  std::vector<std::uint32_t> mask(kind == 0 ? 0 : mask_words(static_cast<std::int64_t>(size)), kind == 1 || kind == 6 ? ~0u : 0u);
+  const auto some = [&](std::size_t count, bool set) {
+    for (; count > 0; --count) {
+      const std::size_t id = random() % size;
+      if (set) mask[id / 32] |= 1u << id % 32;
+      else mask[id / 32] &= ~(1u << id % 32);
+    }
+  };
+  if (kind == 3) some(1, true);
+  if (kind == 4) some(5, true);
+  if (kind == 5)
+    for (std::uint32_t& word : mask) word = static_cast<std::uint32_t>(random());
+  if (kind == 6) some(5, false);
+  if (kind == 7)
+    for (std::size_t w = 0; w < mask.size(); ++w) mask[w] = random() % 3 == 0 ? ~0u : w / 4 % 2 ? 0u : static_cast<std::uint32_t>(random());
+  return mask;
+}
+
+TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
+  std::mt19937 random(11);
+  const auto one_of = [&](std::initializer_list<float> values) { return *(values.begin() + random() % values.size()); };
+  int chosen = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const std::size_t size = 1 + random() % (round % 4 == 0 ? 70 : 2000);
+    const auto logits = row(size, static_cast<unsigned>(round), one_of({0.3f, 3, 10}));
+    const auto mask = any_mask(size, random);
+    SamplingParams p;
+    p.temperature = one_of({0, 0.3f, 1, 1, 5});
+    p.top_k = random() % 3 ? 0 : 1 + static_cast<std::int32_t>(random() % 60);
+    p.top_p = one_of({1, 1, 0.9f});
+    p.min_p = one_of({0, 0, 0.1f});
+    p.typical_p = one_of({1, 1, 0.8f});
+    p.presence_penalty = one_of({0, 0, 2});
+    p.logprobs = random() % 4 ? -1 : 2;
+    if (size < 3) p.logprobs = -1;
+    TokenCounts seen;
+    for (int i = 0; i < 5; ++i) seen.add(static_cast<std::int32_t>(random() % size), true);
+    auto far = logits;
+    bool any = mask.empty();
+    for (std::size_t id = 0; id < size; ++id) {
+      const bool allowed = mask.empty() || is_set(mask, static_cast<std::int32_t>(id));
+      any = any || allowed;
+      if (!allowed) far[id] = -1e30f;
+    }
+    auto work = logits;
+    Choice found, expected;
+    const Draw draw{static_cast<std::uint64_t>(round), 1, 2};
+    if (!any) {
+      std::string message;
+      EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, work, seen, draw, found, mask); }, &message), ErrorKind::invalid_argument);
+      EXPECT_NE(message.find("nothing that the token filters allow"), std::string::npos);
+      continue;
+    }
+    Sampler().choose(p, work, seen, draw, found, mask);
+    Sampler().choose(p, far, seen, draw, expected);
+    ASSERT_EQ(found.id, expected.id) << round;
+    ASSERT_EQ(work, logits);
+    ++chosen;
+    if (p.logprobs < 0) continue;  // of the whole row, whatever is allowed
+    p.temperature = 0;
+    Sampler().choose(p, work, seen, draw, expected);
+    ASSERT_EQ(found.top_ids, expected.top_ids);
+    ASSERT_EQ(found.top_logprobs, expected.top_logprobs);
+  }
+  EXPECT_GT(chosen, 1500);
+  auto bad = row(200, 1);
+  bad[100] = std::nanf("");
+  const std::vector<std::uint32_t> first(mask_words(200), 1u);
+  Choice choice;
+  EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, first); }), ErrorKind::numeric);  // though it is not allowed
+}
+
 // What Top gives of a row, written down plainly.
-std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported) {
+std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported,
+                          std::span<const std::uint32_t> allowed = {}) {
   const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };
   std::vector<float> words(static_cast<std::size_t>(top_width(k, static_cast<std::int64_t>(reported.size()))));
   const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
@@ -310,6 +388,7 @@ std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, cons
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   std::erase_if(ids, [&](std::int32_t id) { return std::binary_search(reported.begin(), reported.end(), id); });
+  std::erase_if(ids, [&](std::int32_t id) { return !allowed.empty() && !is_set(allowed, id); });
   if (bad == logits.end()) std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
   ids.resize(std::min(ids.size(), static_cast<std::size_t>(k)));
   words[3] = bits(static_cast<std::int64_t>(ids.size()));
@@ -363,7 +442,8 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     if (below(5) == 0) reported.insert(reported.end(), 1, 0), std::sort(reported.begin(), reported.end());  // more than are changed
     reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
     ASSERT_TRUE(p.needs_only_top(kMost));
-    const auto words = top_of(logits, kMost, reported);
+    const auto mask = any_mask(static_cast<std::size_t>(size), random);
+    const auto words = top_of(logits, kMost, reported, mask);
     Sampler from_all, from_top;
     const std::int32_t first = words[3] == 0 ? -1 : TopRow{words, kMost}.id(0);
     for (std::uint64_t step = 0; step < 4; ++step) {
@@ -377,8 +457,8 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
         }
       };
       const Draw draw{static_cast<std::uint64_t>(round), 5, step};
-      refused([&] { from_all.choose(p, logits, seen, draw, expected); }, why);
-      refused([&] { from_top.choose(p, {words, kMost}, reported, size, seen, draw, found); }, why_not);
+      refused([&] { from_all.choose(p, logits, seen, draw, expected, mask); }, why);
+      refused([&] { from_top.choose(p, {words, kMost}, reported, size, seen, draw, found, mask); }, why_not);
       ASSERT_EQ(found.id, expected.id) << "round " << round << ", step " << step << ", size " << size << ", top_k " << p.top_k;
       ASSERT_EQ(why_not, why) << round;
       ++(p.greedy() ? greedy : draws);
@@ -496,13 +576,13 @@ TEST(Sampler, ParametersAreChecked) {
 // Not a benchmark: a guard against a sort of the vocabulary or a loop that stopped being vectorised. The measured times are recorded.
 TEST(Sampler, LargeVocabulariesAreCheap) {
   auto logits = row(262144, 8);
-  const auto milliseconds = [&](SamplingParams p) {
+  const auto milliseconds = [&](SamplingParams p, std::span<const std::uint32_t> mask = {}) {
     Sampler sampler;
     Choice choice;
     double best = 1e9;
     for (std::uint64_t i = 0; i < 20; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      sampler.choose(p, logits, {}, {0, 0, i}, choice);
+      sampler.choose(p, logits, {}, {0, 0, i}, choice, mask);
       best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     }
     return best;
@@ -517,6 +597,15 @@ TEST(Sampler, LargeVocabulariesAreCheap) {
   const double top_p = milliseconds(p);
   p.top_p = 1, p.typical_p = 0.9f;
   const double typical = milliseconds(p);
+  std::mt19937 random(1);
+  std::vector<std::uint32_t> half(mask_words(262144)), few(half.size());
+  for (std::uint32_t& word : half) word = static_cast<std::uint32_t>(random());
+  for (int i = 0; i < 100; ++i) few[random() % few.size()] = static_cast<std::uint32_t>(random());
+  p.typical_p = 1, p.top_k = 50;
+  RecordProperty("greedy_few_allowed_ms", std::to_string(milliseconds({}, few)));
+  RecordProperty("greedy_half_allowed_ms", std::to_string(milliseconds({}, half)));
+  RecordProperty("top_k_few_allowed_ms", std::to_string(milliseconds(p, few)));
+  RecordProperty("top_k_half_allowed_ms", std::to_string(milliseconds(p, half)));
   RecordProperty("greedy_ms", std::to_string(greedy));
   RecordProperty("temperature_ms", std::to_string(temperature));
   RecordProperty("top_k_ms", std::to_string(top_k));

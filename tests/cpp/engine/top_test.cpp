@@ -108,9 +108,12 @@ void check(const std::shared_ptr<Backend>& device, const std::string& name, std:
     Ids& ids = prompts.emplace_back();
     for (std::size_t i = 0; i < 1 + 3 * p; ++i) ids.push_back(static_cast<std::int32_t>(toy::mix(p * 1000 + i) % tiny::kVocab));
   }
-  const auto tokens_of = [&](const char* what, std::int32_t n, auto&& set, bool from_top) {
+  const auto tokens_of = [&](const char* what, std::int32_t n, auto&& set, bool from_top, std::vector<Ids> bad_words = {},
+                             std::int64_t least = 0) {
     SCOPED_TRACE(name + ", " + what);
-    GenerateParams params{.max_new_tokens = tokens, .n = n};
+    GenerateParams params{.max_new_tokens = tokens, .min_new_tokens = least, .n = n};
+    if (least > 0) params.eos_ids = {1, 2, 30, 31, 32};
+    params.bad_words = std::move(bad_words);
     params.sampling.seed = 17;
     set(params.sampling);
     const std::int64_t tops = ranked.bus->rows("largest logits"), heads = ranked.bus->rows("head");
@@ -130,6 +133,9 @@ void check(const std::shared_ptr<Backend>& device, const std::string& name, std:
   }, true);
   tokens_of("top_p", 1, [](auto& p) { p.temperature = 1, p.top_p = 0.9f; }, false);
   tokens_of("log-probabilities", 1, [](auto& p) { p.logprobs = 2; }, false);
+  tokens_of("filters", 2, [](auto& p) { p.temperature = 1.5f, p.top_k = 7; }, true, {{3}, {17, 4}, {40}}, 12);
+  tokens_of("filters, greedy", 1, [](auto& p) { p.logit_bias = {{5, 1.0f}}, p.presence_penalty = 0.1f; }, true, {{3}, {17}, {40}, {41}}, 0);
+  tokens_of("filters, top_p", 1, [](auto& p) { p.temperature = 1, p.top_p = 0.9f; }, false, {{3}}, 3);
   // More and more ids are penalised, until they are too many to be left out one by one: then whole rows come.
   const auto [tops, heads] = tokens_of("penalties", 1, [](auto& p) { p.temperature = 3, p.top_k = 40, p.repetition_penalty = 1.3f; }, true);
   EXPECT_GT(tops, 0);
