@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <random>
@@ -95,7 +96,8 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
     const std::size_t which = params_.size() == 1 ? 0 : p;
     const GenerateParams& its = params_[which];
     const std::uint64_t seed = its.sampling.seed.value_or(fresh_seed);
-    const bool from_top = r.pipeline.top_columns() > 0 && its.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
+    const bool from_top = r.pipeline.top_columns() > 0 && !its.shows_logits &&
+                          its.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
     std::uint64_t& stream = streams[{seed, prompt}];
     for (std::int32_t i = 0; i < its.n; ++i) {
       Sequence& s = sequences_.emplace_back();
@@ -112,8 +114,9 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
       if (from_top)
         for (const auto& [id, bias] : its.sampling.logit_bias) s.changed.add(id);
       add_filters(s, bad_words[which]);
-      if (its.speculation.on()) s.guesses = std::make_unique<Guesses>();
-      if (its.speculation.drafter)
+      const bool guesses = its.speculation.on() && !its.shows_logits;  // their rows would have to be shown before they are known
+      if (guesses) s.guesses = std::make_unique<Guesses>();
+      if (guesses && its.speculation.drafter)
         s.guesses->drafted.reset(new Drafted{.drafter = its.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});
       if (!its.sampling.penalises()) continue;
       for (const std::int32_t id : prompt) s.see(id, false);
@@ -170,6 +173,38 @@ std::vector<News> Request::take() {
     std::rethrow_exception(error_);
   }
   return all;
+}
+
+bool Request::shows() const {
+  return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state != Sequence::State::ended && s.shown(); });
+}
+
+std::vector<Request::Shown> Request::shown() const {
+  std::vector<Shown> all;
+  const std::lock_guard lock(scheduler_.mutex_);
+  for (const Sequence& s : sequences_)
+    if (s.state != Sequence::State::ended && s.shown()) all.push_back({s.index, s.ids, s.row});
+  return all;
+}
+
+void Request::answer(std::int32_t sequence, std::span<const float> logits) {
+  std::vector<float> row(logits.begin(), logits.end());
+  std::vector<std::uint32_t> left;
+  for (std::size_t id = 0; id < row.size(); ++id) {
+    if (std::isfinite(row[id])) continue;
+    require(row[id] < 0, "the logit of token ", id, " was made ", row[id], "; a logit is a finite number, or -inf, which forbids the token");
+    if (left.empty()) left.resize(mask_words(static_cast<std::int64_t>(row.size())), ~0u);
+    left[id / 32] &= ~(1u << (id % 32));
+    row[id] = 0;
+  }
+  const std::lock_guard lock(scheduler_.mutex_);
+  require(sequence >= 0 && sequence < sequences(), "there is no sequence ", sequence, ": ", sequences(), " were asked for");
+  Sequence& s = sequences_[static_cast<std::size_t>(sequence)];
+  if (s.state == Sequence::State::ended || !s.shown()) return;  // closed meanwhile
+  require(row.size() == s.row.size(), row.size(), " logits for a vocabulary of ", s.row.size());
+  s.answer = std::move(row);
+  s.left_by_answer = std::move(left);
+  scheduler_.look_again();
 }
 
 void Request::finish(std::int32_t sequence) {

@@ -37,6 +37,16 @@ class Request : public std::enable_shared_from_this<Request> {
   bool wait(std::int32_t steps, double max_ms);
   // The news there are. Where there are none, and an error has ended the request: throws it.
   std::vector<News> take();
+  // With GenerateParams::shows_logits: the logits of sequences whose next token waits for answer(). They sit out until then, and nobody else
+  // waits for them.
+  struct Shown {
+    std::int32_t sequence = 0;
+    std::vector<std::int32_t> ids;
+    std::vector<float> logits;
+  };
+  std::vector<Shown> shown() const;
+  // The logits to choose from; -inf forbids a token. Throws invalid_argument for a NaN, an infinity and a wrong size.
+  void answer(std::int32_t sequence, std::span<const float> logits);
   void finish(std::int32_t sequence);
   void close();  // ends all sequences; their pages are free when the running step has ended
   bool done() const;  // all have ended, and everything has been taken
@@ -52,7 +62,8 @@ class Request : public std::enable_shared_from_this<Request> {
 
   // All of these under the scheduler's lock.
   bool ended() const;
-  bool ready() const { return closed_ || ended() || unread_steps_ >= wanted_steps_; }
+  bool ready() const { return closed_ || ended() || unread_steps_ >= wanted_steps_ || shows(); }
+  bool shows() const;
   Sequence* heir(const Sequence& sequence);  // of the same prompt's computation, when that one ends before it; null: nobody follows
   template <class Visit>
   void each_sharing(const Sequence& first, Visit&& visit) {  // `first` and those that follow it

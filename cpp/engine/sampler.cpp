@@ -180,6 +180,11 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
   for (const auto& [id, bias] : params_->logit_bias) set(id, biased(logits[id], bias));
 }
 
+void Sampler::check(std::span<const float> logits) {
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != logits.end()) refuse(bad - logits.begin(), *bad);
+}
+
 // Maxima of what is allowed, of all blocks and of the row, and the check that every logit, allowed or not, is a number (x - x is 0 for
 // those alone).
 void Sampler::scan(std::span<const float> logits) {
@@ -206,8 +211,7 @@ void Sampler::scan(std::span<const float> logits) {
   }
   for (std::int64_t i = whole * kBlock; i < static_cast<std::int64_t>(logits.size()); ++i) check[0] += logits[i] - logits[i];
   if (sum(check + check2) != 0.0f) {
-    const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
-    refuse(bad - logits.begin(), *bad);
+    Sampler::check(logits);
   }
   for (std::int64_t b = allowed_.empty() ? whole : 0; b < count; ++b) {  // blocks that are not as the row has them
     const std::uint64_t here = allowed_in(b);
@@ -492,7 +496,7 @@ void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<
 }
 
 void Sampler::choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
-                     std::span<const std::uint32_t> allowed) {
+                     std::span<const std::uint32_t> allowed, std::span<const float> raw) {
   params_ = &params;
   require(!logits.empty(), "there are no logits to choose from");
   require(allowed.empty() || allowed.size() == mask_words(static_cast<std::int64_t>(logits.size())), "a mask of ", allowed.size(),
@@ -511,7 +515,7 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
     choice.id = pick(logits, draw);
   }
   allowed_ = {};  // log-probabilities are those of the whole row
-  if (params_->logprobs >= 0) log_probs(logits, choice);
+  if (params_->logprobs >= 0) log_probs(raw.empty() ? logits : raw, choice);
 }
 
 }  // namespace pumice::engine

@@ -63,6 +63,7 @@ struct Choice {
   float logprob = 0;                  // when asked for
   std::vector<std::int32_t> top_ids;  // likeliest first
   std::vector<float> top_logprobs;
+  std::vector<float> row;  // in place of a choice: the logits, where the caller changes them first
 };
 
 // A uniform number in [0, 1) from Philox4x32-10 (Salmon et al. 2011): a function of its arguments alone, so that a draw does not depend
@@ -91,9 +92,11 @@ class ChangedIds {
 class Sampler {
  public:
   // allowed: a bit for each id (Batch::allowed); empty: all. Throws numeric when the row holds a NaN or an infinity, invalid_argument when
-  // nothing is left: logit_bias forbids all that is allowed, or nothing is.
+  // nothing is left: logit_bias forbids all that is allowed, or nothing is. raw: the row that log-probabilities are of, where it is not
+  // this one.
   void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
-              std::span<const std::uint32_t> allowed = {});
+              std::span<const std::uint32_t> allowed = {}, std::span<const float> raw = {});
+  static void check(std::span<const float> logits);  // throws numeric
   // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it left
   // out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -148,8 +149,8 @@ void Scheduler::gather() {
     request->lagging_ = false;
     for (Sequence& s : request->sequences_) {
       if (s.state == State::ended) continue;
-      if (s.lags()) {
-        request->lagging_ = true;
+      if (s.lags() || s.shown()) {
+        request->lagging_ = request->lagging_ || s.lags();
         if (!s.parked && s.state == State::runs) {
           runtime_.pages->park(s.table);
           s.parked = true;
@@ -299,6 +300,7 @@ bool Scheduler::others_decode() const {
 
 bool Scheduler::plan() {
   changed_ = hungry_ = false;
+  take_answers();
   gather();
   follow_rope();
   make_room();
@@ -327,7 +329,54 @@ bool Scheduler::plan() {
   return false;
 }
 
+// Tokens from the logits that callers have changed. Between steps: the device computes others' rows while a caller works.
+void Scheduler::take_answers() {
+  for (const auto& request : requests_) {
+    bool took = false;
+    for (Sequence& s : request->sequences_) {
+      if (s.state == State::ended || s.answer.empty()) continue;
+      took = true;
+      try {
+        choose_answer(s);
+      } catch (const Error& error) {
+        fail_request(*request, std::make_exception_ptr(Error(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()))));
+      } catch (...) {
+        fail_request(*request, std::current_exception());
+      }
+    }
+    if (!took) continue;
+    request->unread_steps_ += 1;
+    request->sampled_ = false;
+    if (request->waiting_ > 0 && request->ready()) request->news_->notify_all();
+  }
+}
+
+void Scheduler::choose_answer(Sequence& s) {
+  const std::vector<float> row = std::exchange(s.row, {});
+  std::vector<float> answer = std::exchange(s.answer, {});
+  std::vector<std::uint32_t> mask = std::exchange(s.left_by_answer, {}), scratch;
+  for (const auto& filter : s.filters) {
+    if (filter->open()) continue;
+    scratch.resize(mask_words(static_cast<std::int64_t>(answer.size())));
+    filter->mask(scratch);
+    if (mask.empty()) mask.resize(scratch.size(), ~0u);
+    std::transform(mask.begin(), mask.end(), scratch.begin(), mask.begin(), std::bit_and<>());
+  }
+  Choice choice;
+  const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated())};
+  answers_.choose(s.params->sampling, answer, s.seen, draw, choice, mask, row);
+  take_token(s, choice);
+}
+
 void Scheduler::take_choice(Sequence& s, const Choice& choice) {
+  if (s.params->shows_logits) {
+    s.row = choice.row;
+  } else {
+    take_token(s, choice);
+  }
+}
+
+void Scheduler::take_token(Sequence& s, const Choice& choice) {
   const GenerateParams& params = *s.params;
   s.request->sampled_ = true;
   if (std::find(params.eos_ids.begin(), params.eos_ids.end(), choice.id) != params.eos_ids.end()) return end(s, Finish::eos);

@@ -66,7 +66,10 @@ class Scheduler {
   bool others_decode() const;
   void run_step(Lock& lock);
   void commit(double seconds);
+  void take_answers();
+  void choose_answer(Sequence& sequence);
   void take_choice(Sequence& sequence, const Choice& choice);
+  void take_token(Sequence& sequence, const Choice& choice);
   void take_choices(const Step::Part& part, double seconds);
   void give_up_drafted(Sequence& sequence);
   void free_drafted(Lock& lock);
@@ -89,6 +92,7 @@ class Scheduler {
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::optional<Cancel> cancel_;  // of the running step
   std::int64_t decoding_ = 0;     // rows of the step that are no guesses and no prompts'
+  Sampler answers_;               // chooses from the logits that callers change
   StepCost cost_;                 // of steps that only decode
   std::vector<std::unique_ptr<Drafted>> ended_;  // of sequences that have ended: other models' pages, which are given back without the lock
   const AtFork at_fork_;

@@ -28,6 +28,7 @@ struct GenerateParams {
   std::vector<std::vector<std::int32_t>> bad_words;  // rows of ids that may not come
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // as they are at the beginning of an answer: sequences get clones
+  bool shows_logits = false;          // the caller changes them before a token is chosen (Request::shown)
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit
   Speculation speculation;
 };
@@ -63,6 +64,9 @@ struct Sequence {
   bool from_top = false;  // tokens are chosen from the device's ranking, which needs the list of changed ids
   ChangedIds changed;
   std::vector<std::unique_ptr<TokenFilter>> filters;  // that have accepted all tokens generated
+  // Where the caller changes logits: the row after the last id, until a token is chosen from it, and what the caller made of it.
+  std::vector<float> row, answer;
+  std::vector<std::uint32_t> left_by_answer;  // a bit for each id that it has not forbidden; empty: none was
   News news;             // that nobody has read
   bool in_step = false;  // of the step that is being computed: what it reads stays as it is until that has ended
   bool parked = false;   // sits out: its reader lags
@@ -80,6 +84,7 @@ struct Sequence {
     seen.add(id, generated);
     if (from_top) changed.add(id);
   }
+  bool shown() const { return !row.empty() && answer.empty(); }  // to the caller, who has not answered
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }
 };
 

@@ -259,7 +259,10 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
     const TokenCounts& seen = counts ? ahead : s.seen;
     const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + at};
     try {
-      if (top) {  // followers share a prompt, and so what changes
+      if (s.params->shows_logits) {
+        Sampler::check(row);
+        chosen.row.assign(row.begin(), row.end());
+      } else if (top) {  // followers share a prompt, and so what changes
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen,
                        allowed(part, at));
       } else {

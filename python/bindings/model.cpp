@@ -405,7 +405,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
       "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
-      "stop_ids",         "bad_words"};
+      "stop_ids",         "bad_words",         "logits_processor"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
@@ -414,6 +414,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
   p.min_new_tokens = param(params, "min_new_tokens", p.min_new_tokens);
   p.stop_ids = param(params, "stop_ids", p.stop_ids);
+  p.shows_logits = params.contains("logits_processor");
   p.bad_words = param(params, "bad_words", p.bad_words);
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
@@ -454,6 +455,8 @@ class RequestHandle {
       if (!py::isinstance<py::dict>(each)) fail(ErrorKind::wrong_type, "params must be a dict, or a list of dicts");
       all.push_back(generate_params(*model_, py::reinterpret_borrow<py::dict>(each)));
       logprobs_ = logprobs_ || all.back().sampling.logprobs >= 0;
+      const bool processes = all.back().shows_logits;
+      processors_.push_back(processes ? py::reinterpret_borrow<py::dict>(each)["logits_processor"].cast<py::object>() : py::object());
     }
     const WithoutGil released;
     request_ = model_->scheduler().request(ids, all);
@@ -470,6 +473,7 @@ class RequestHandle {
 
   py::list advance(std::int32_t steps, double max_ms) {
     wait_interruptibly(max_ms, [&](double ms) { return request_->wait(steps, ms); });
+    if (std::ranges::any_of(processors_, [](const py::object& each) { return static_cast<bool>(each); })) process_logits();
     const std::vector<engine::News> news = [&] {
       const WithoutGil released;
       return request_->take();
@@ -502,6 +506,27 @@ class RequestHandle {
   }
 
  private:
+  // Calls the functions that change logits, in this thread: what they raise is this call's, and nobody else waits for them.
+  void process_logits() {
+    const std::vector<engine::Request::Shown> shown = [&] {
+      const WithoutGil released;
+      return request_->shown();
+    }();
+    const auto per_prompt = static_cast<std::size_t>(request_->sequences()) / request_->prompt_tokens().size();
+    for (const auto& [sequence, ids, logits] : shown) {
+      const std::size_t prompt = static_cast<std::size_t>(sequence) / per_prompt;
+      py::array_t<float> row = to_array(logits);
+      const py::object result = call(processors_[processors_.size() == 1 ? 0 : prompt], py::make_tuple(to_array(ids), row));
+      if (!result.is_none())
+        fail(ErrorKind::wrong_type, "logits_processor gave back ", repr_of(result).substr(0, 100),
+             "; it must change the row of logits in place and return None");
+      const std::span<const float> changed{row.data(), static_cast<std::size_t>(row.size())};
+      const WithoutGil released;
+      request_->answer(sequence, changed);
+    }
+  }
+
+  std::vector<py::object> processors_;  // of each set of parameters; null: none
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;

@@ -152,7 +152,8 @@ class Model:
 
     def request(self, prompts: Sequence[_Int32], params: dict[str, Any] | list[dict[str, Any]]) -> Request:
         """params: of all prompts, or for each (n and read_ahead are the same in all). All optional: max_new_tokens, min_new_tokens (int),
-        bad_words (list of lists of int), stop_ids (list of int: like eos_ids before min_new_tokens, given out after), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
+        bad_words (list of lists of int), stop_ids (list of int: like eos_ids before min_new_tokens, given out after), logits_processor (a function of ids and a row of
+        logits, called by advance(); it changes the row in place and returns None), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
         frequency_penalty (float or int), logit_bias (dict id -> float), seed (int), n (int), eos_ids (list of int), logprobs (int: how
         many alternatives; -1 or absent: none, not even the chosen one's), read_ahead (int: unread tokens with which a sequence sits out;
         0: no limit). Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance()."""

@@ -19,11 +19,14 @@ R = TypeVar("R")
 
 # What other packages call our arguments.
 KNOWN_ELSEWHERE = {
+    "bad_words_ids": "bad_words",
     "convert_to_numpy": None,
     "convert_to_tensor": None,
     "do_sample": "temperature (0 is greedy)",
     "max_length": "max_new_tokens",
+    "logits_processors": "logits_processor",
     "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
     "n_batch": "token_budget",
     "n_gpu_layers": "gpu_layers",
     "n_threads": "threads",

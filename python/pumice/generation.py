@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -21,7 +21,7 @@ from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
 from .response_parser import Kind, ToolCall
-from .sampling import bad_words
+from .sampling import LogitsProcessor, bad_words, logits_processor
 from .side_files import read_object
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Sampling(TypedDict, total=False):
     min_new_tokens: int
     ignore_eos: bool
     bad_words: str | Sequence[str | Sequence[int]] | None
+    logits_processor: LogitsProcessor | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -82,6 +83,7 @@ class SamplingParams:
     min_new_tokens: int = 0
     ignore_eos: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
+    logits_processor: LogitsProcessor | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -230,6 +232,7 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         values["temperature"] = 1.0
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    values["logits_processor"] = logits_processor(call.get("logits_processor"))
     values["bad_words"] = bad_words(call.get("bad_words"), tokenizer, vocab_size)
     values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
@@ -540,7 +543,9 @@ class Run:
         """params: of all prompts, or one for each, of which `n` is the same."""
 
         def values(params: SamplingParams) -> dict[str, Any]:
-            values = asdict(params)
+            values = {f.name: getattr(params, f.name) for f in fields(params)}
+            if values["logits_processor"] is None:
+                del values["logits_processor"]
             ends = [] if values.pop("ignore_eos") else list(eos_ids)
             del values["stop"]
             values["logprobs"] = -1 if params.logprobs is None else params.logprobs

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .arguments import did_you_mean, integer, listed, shown
 from .encoding import check_text
@@ -13,6 +14,7 @@ from .encoding import check_text
 if TYPE_CHECKING:
     from .tokenizers import Tokenizer
 
+LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 MOST_BAD_WORDS = 10_000
 OF_THE_CALL = ("n", "speculate", "draft")  # that all prompts of a call have in common
 
@@ -42,6 +44,12 @@ def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[
         if () in rows:
             raise ValueError(f"{name} is {shown(word)}, which has no tokens")
     return tuple(rows)
+
+
+def logits_processor(given: Any) -> LogitsProcessor | None:
+    if given is not None and not callable(given):
+        raise TypeError(f"logits_processor must be a function of (ids, row of logits), not {type(given).__name__} {shown(given)}")
+    return given  # type: ignore[no-any-return]
 
 
 def each_prompt(call: Mapping[str, Any], sampling: Any, prompts: int, single: bool, known: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -372,7 +372,7 @@ def test_wrong_values(model: Any, bad: dict[str, Any], kind: type[Exception], ma
         ("max_tokens", "here it is max_new_tokens"),
         ("num_return_sequences", "here it is n "),
         ("do_sample", "temperature \\(0 is greedy\\)"),
-        ("qqqq", "valid: prompt, max_new_tokens"),
+        ("qqqq", "valid: prompt, sampling, max_new_tokens"),
     ],
 )
 def test_unknown_keywords_name_the_nearest(model: Any, name: str, match: str) -> None:

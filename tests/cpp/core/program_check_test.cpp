@@ -110,9 +110,12 @@ TEST(ProgramCheck, TheLargestLogitsAndMaskedIds) {
   EXPECT_FALSE(facts.takes_ids || facts.takes_segments);
 
   std::vector<float> in(200), out(42);
-  std::vector<std::int32_t> reported, first;
+  std::vector<std::int32_t> reported, first, allowed_first;
+  const std::vector<std::uint32_t> allowed(9);
   const auto check = [&] {
-    check_batch(p, facts, shapes, {.rows = 2, .reported = reported, .reported_first = first}, {.in = in, .out = out});
+    check_batch(p, facts, shapes,
+                {.rows = 2, .reported = reported, .reported_first = first, .allowed = allowed, .allowed_first = allowed_first},
+                {.in = in, .out = out});
   };
   const auto bad = [&](const std::string& part) { refused(ErrorKind::invalid_argument, part, check); };
   check();  // none
@@ -136,6 +139,14 @@ TEST(ProgramCheck, TheLargestLogitsAndMaskedIds) {
     bad(str("reported id ", id, " in row 0"));
     reported = good;
   }
+  allowed_first = {-1, 5};  // 100 ids are four words
+  check();
+  allowed_first = {0, 6};
+  bad("the mask of row 1 begins at word 6 of 9; 4 words are needed");
+  allowed_first = {-2, 0};
+  bad("the mask of row 0 begins at word -2");
+  allowed_first = {0};
+  bad("1 masks of allowed ids for 2 rows");
 }
 
 TEST(ProgramCheck, BatchesAndPages) {

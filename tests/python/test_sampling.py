@@ -1,0 +1,240 @@
+"""min_new_tokens, ignore_eos, bad_words, settings of each prompt, logits processors: against loops over logits()."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pumice
+
+TEXT = "One, two, three, four,"
+Loop = Callable[[list[int], np.ndarray], None]
+
+
+def greedy(model: pumice.Model, prompt: str, tokens: int, change: Loop) -> list[int]:
+    """Greedy tokens, one row of logits at a time; `change` is told all ids so far."""
+    ids = model.tokenize(prompt).tolist()
+    said: list[int] = []
+    for _ in range(tokens):
+        row = model.logits(np.array(ids, np.int32)).copy()
+        change(ids, row)
+        said.append(int(row.argmax()))
+        ids.append(said[-1])
+    return said
+
+
+def test_min_new_tokens(smollm2: pumice.Model) -> None:
+    free = smollm2.generate(TEXT, max_new_tokens=12, temperature=0).ids.tolist()
+    stop = free[3]
+    assert smollm2.generate(TEXT, max_new_tokens=12, temperature=0, stop=[stop]).ids.tolist() == free[: free.index(stop)]
+
+    def change(ids: list[int], row: np.ndarray) -> None:
+        row[[stop, *smollm2._tokenizer.eos_ids]] = -math.inf
+
+    held = smollm2.generate(TEXT, max_new_tokens=12, min_new_tokens=12, temperature=0, stop=[stop])
+    assert held.ids.tolist() == greedy(smollm2, TEXT, 12, change)
+    assert held.finish_reason == "length"
+    assert held.params.min_new_tokens == 12
+    with pytest.raises(ValueError, match="min_new_tokens=9 is more than max_new_tokens=8"):
+        smollm2.generate(TEXT, max_new_tokens=8, min_new_tokens=9)
+    with pytest.raises(ValueError, match="min_new_tokens=-1"):
+        smollm2.generate(TEXT, min_new_tokens=-1)
+    with pytest.raises(TypeError, match=r"no argument 'min_tokens'; here it is min_new_tokens"):
+        smollm2.generate(TEXT, min_tokens=1)
+
+
+def test_ends(smollm2: pumice.Model) -> None:
+    question = [{"role": "user", "content": "Say hi."}]
+    plain = smollm2.chat(question, temperature=0, max_new_tokens=60)
+    assert plain.finish_reason == "eos"
+    n = len(plain.ids)
+    on = smollm2.chat(question, temperature=0, max_new_tokens=n + 5, ignore_eos=True)
+    assert on.finish_reason == "length"
+    assert on.ids[:n].tolist() == plain.ids.tolist()
+    assert on.ids[n] in smollm2._tokenizer.eos_ids
+    longer = smollm2.chat(question, temperature=0, max_new_tokens=n + 30, min_new_tokens=n + 5)
+    assert len(longer.ids) >= n + 5
+    assert not set(longer.ids[: n + 5].tolist()) & set(smollm2._tokenizer.eos_ids)
+    with pytest.raises(TypeError, match="ignore_eos must be True or False"):
+        smollm2.generate(TEXT, ignore_eos="yes")
+
+
+def test_bad_words(smollm2: pumice.Model) -> None:
+    free = smollm2.generate(TEXT, max_new_tokens=10, temperature=0)
+    words = [free.ids[:1].tolist(), free.ids[2:4].tolist(), [int(smollm2.tokenize(TEXT)[-1]), int(free.ids[1])]]
+
+    def change(ids: list[int], row: np.ndarray) -> None:  # as transformers' NoBadWordsLogitsProcessor does it
+        for word in words:
+            if len(word) == 1 or ids[-len(word) + 1 :] == word[:-1]:
+                row[word[-1]] = -math.inf
+
+    found = smollm2.generate(TEXT, max_new_tokens=20, temperature=0, bad_words=words)
+    assert found.ids.tolist() == greedy(smollm2, TEXT, 20, change)
+    assert found.params.bad_words == tuple(map(tuple, words))
+    guessed = smollm2.generate(TEXT, max_new_tokens=20, temperature=0, bad_words=words, speculate={"lookup": 1, "guesses": 4})
+    assert guessed.ids.tolist() == found.ids.tolist()
+    assert " five" in smollm2.generate(TEXT, max_new_tokens=10, temperature=0).text
+    said = smollm2.generate(TEXT, max_new_tokens=20, temperature=0, bad_words=["five", "six"], n=2, seed=1)
+    assert not any(word in r.text for r in said for word in (" five", " six"))
+    for given, error, match in (
+        ([""], ValueError, r"bad_words\[0\] is ''"),
+        ([[]], ValueError, r"bad_words\[0\] is \[\], which has no tokens"),
+        ([[1, 10**9]], ValueError, r"a token id in bad_words\[0\]=1000000000"),
+        ([[True]], TypeError, "must be an integer"),
+        (7, TypeError, "bad_words must be a list"),
+        ([7], TypeError, r"bad_words\[0\] is int 7"),
+        (["x"] * 10_001, ValueError, "10000 are the most"),
+    ):
+        with pytest.raises(error, match=match):
+            smollm2.generate(TEXT, bad_words=given)
+
+
+def test_nothing_left(smollm2: pumice.Model) -> None:
+    every = [[i] for i in range(10_000)]
+    with pytest.raises(ValueError, match="sequence 0, position .*nothing that the token filters allow is left"):
+        smollm2.generate(TEXT, logits_processor=lambda ids, row: row.fill(-math.inf))
+    assert smollm2.generate(TEXT, bad_words=every, max_new_tokens=5, temperature=1, seed=3).ids.min() >= 10_000
+
+
+def test_each_prompt_has_its_settings(smollm2: pumice.Model) -> None:
+    prompts = [TEXT, "The sea is", TEXT, "Once upon a time"]
+    settings: list[dict[str, Any] | None] = [
+        {"temperature": 0, "max_new_tokens": 5},
+        {"temperature": 1.0, "seed": 7, "logprobs": 2, "top_k": 40},
+        None,
+        {"temperature": 0.8, "seed": 3, "stop": ".", "bad_words": [" a"], "repetition_penalty": 1.2},
+    ]
+    together = smollm2.generate(prompts, sampling=settings, max_new_tokens=12, seed=5, temperature=1.0)
+    for prompt, own, found in zip(prompts, settings, together, strict=True):
+        alone = smollm2.generate(prompt, **{"max_new_tokens": 12, "seed": 5, "temperature": 1.0, **(own or {})})
+        assert found.ids.tolist() == alone.ids.tolist()
+        assert (found.text, found.finish_reason, found.seed, found.params) == (alone.text, alone.finish_reason, alone.seed, alone.params)
+        assert (found.logprobs is None) == (alone.logprobs is None)
+        if found.logprobs is not None:
+            assert np.array_equal(found.top_logprobs, alone.top_logprobs)
+    with smollm2.stream(prompts, sampling=settings, max_new_tokens=12, seed=5, temperature=1.0) as stream:
+        texts = [""] * 4
+        for chunk in stream:
+            texts[chunk.index] += chunk.text
+    assert texts == [r.text for r in together]
+    twice = smollm2.generate(prompts, sampling=settings, max_new_tokens=12, seed=5, temperature=1.0, n=2)
+    assert [r.ids.tolist() for r in twice[::2]] == [r.ids.tolist() for r in together]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "sampling", "error", "match"),
+    [
+        ("a", [{}], TypeError, "this is one prompt"),
+        (["a", "b"], [{}], ValueError, "sampling has 1 entries for 2 prompts"),
+        (["a", "b"], {"top_k": 1}, TypeError, "sampling must be a list"),
+        (["a", "b"], [{}, 3], TypeError, r"sampling\[1\] must be a dict"),
+        (["a", "b"], [{}, {"n": 2}], ValueError, r"sampling\[1\] has 'n', which is the same for all"),
+        (["a", "b"], [{}, {"tempratur": 2}], TypeError, r"sampling\[1\] has no setting 'tempratur'; did you mean 'temperature'"),
+        (["a", "b"], [{}, {"top_p": 2}], ValueError, r"sampling\[1\]: top_p=2.0 is out of range"),
+    ],
+)
+def test_settings_are_checked(smollm2: pumice.Model, prompts: Any, sampling: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        smollm2.generate(prompts, sampling=sampling)
+
+
+# ---------------------------------------------------------------- logits processors
+def test_a_processor_changes_the_row(smollm2: pumice.Model) -> None:
+    seen: list[tuple[int, str, int]] = []
+
+    def even(ids: np.ndarray, row: np.ndarray) -> None:
+        seen.append((len(ids), f"{ids.dtype} {row.dtype}", len(row)))
+        row[1::2] = -math.inf
+        row[0] += 1
+
+    def change(ids: list[int], row: np.ndarray) -> None:
+        row[1::2] = -math.inf
+        row[0] += 1
+
+    found = smollm2.generate(TEXT, logits_processor=even, max_new_tokens=15, temperature=0)
+    assert found.ids.tolist() == greedy(smollm2, TEXT, 15, change)
+    first = found.prompt_tokens
+    assert seen == [(first + i, "int32 float32", smollm2.info["vocab_size"]) for i in range(15)]
+    # With other settings, samples and prompts, and log-probabilities, which stay those of the model.
+    ways: dict[str, Any] = {"temperature": 0.9, "top_k": 30, "seed": 2, "repetition_penalty": 1.1, "n": 2, "logprobs": 1, "max_new_tokens": 12}
+    several = smollm2.generate([TEXT, "The sea"], logits_processor=even, bad_words=[" two"], **ways)
+    alone = smollm2.generate("The sea", logits_processor=even, bad_words=[" two"], **ways)
+    assert [r.ids.tolist() for r in several[2:]] == [r.ids.tolist() for r in alone]
+    ids = np.concatenate([smollm2.tokenize("The sea"), alone[0].ids])
+    assert np.allclose(smollm2.score(ids)[-len(alone[0].ids) :], alone[0].logprobs, atol=1e-3)
+    assert all(r.ids.tolist() == [t for t in r.ids.tolist() if t % 2 == 0] for r in several)
+    same = smollm2.generate(TEXT, logits_processor=lambda ids, row: None, temperature=0.7, seed=4, max_new_tokens=20)
+    assert same.ids.tolist() == smollm2.generate(TEXT, temperature=0.7, seed=4, max_new_tokens=20).ids.tolist()
+
+
+def test_a_processor_of_one_prompt(smollm2: pumice.Model) -> None:
+    calls: list[int] = []
+
+    def processor(ids: np.ndarray, row: np.ndarray) -> None:
+        calls.append(len(ids))
+
+    found = smollm2.generate([TEXT, TEXT + " five"], sampling=[{"logits_processor": processor}, None], temperature=0, max_new_tokens=6)
+    assert [len(r.ids) for r in found] == [6, 6]
+    assert calls == [found[0].prompt_tokens + i for i in range(6)]
+    stream = smollm2.stream(TEXT, logits_processor=processor, temperature=0, max_new_tokens=6)
+    assert "".join(chunk.text for chunk in stream) == found[0].text
+
+
+def test_what_a_processor_does_wrong(smollm2: pumice.Model) -> None:
+    class OwnError(Exception):
+        pass
+
+    def fails(ids: np.ndarray, row: np.ndarray) -> None:
+        if len(ids) > 12:
+            raise OwnError("my own")
+
+    def nan(ids: np.ndarray, row: np.ndarray) -> None:
+        row[17] = math.nan
+
+    for processor, error, match in (
+        (fails, OwnError, "my own"),
+        (nan, ValueError, "the logit of token 17 was made nan"),
+        (lambda ids, row: row.__setitem__(3, math.inf), ValueError, "the logit of token 3 was made inf"),
+        (lambda ids, row: row * 2, TypeError, "must change the row of logits in place"),
+        (lambda ids: None, TypeError, "argument"),
+        (3, TypeError, "logits_processor must be a function"),
+    ):
+        with pytest.raises(error, match=match):
+            smollm2.generate(TEXT, logits_processor=processor, max_new_tokens=30)
+    assert smollm2.cache_stats()["pages_in_use"] == 0
+
+
+def test_a_slow_processor_holds_up_nobody_else(smollm2: pumice.Model) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def waits(ids: np.ndarray, row: np.ndarray) -> None:
+        inside.set()
+        assert done.wait(60)
+
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(smollm2.generate(TEXT, logits_processor=waits, max_new_tokens=2, temperature=0)))
+    thread.start()
+    assert inside.wait(60)
+    other = smollm2.generate("The sea is", max_new_tokens=20, temperature=0)
+    assert len(other.ids) == 20
+    assert not result
+    done.set()
+    thread.join(60)
+    assert result[0].ids.tolist() == smollm2.generate(TEXT, max_new_tokens=2, temperature=0).ids.tolist()
+
+
+def test_an_interrupt_in_a_processor(smollm2: pumice.Model) -> None:
+    def interrupts(ids: np.ndarray, row: np.ndarray) -> None:
+        if len(ids) == first + 4:
+            raise KeyboardInterrupt
+
+    first = len(smollm2.tokenize(TEXT))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        smollm2.generate(TEXT, logits_processor=interrupts, temperature=0)
+    assert caught.value.partial.finish_reason == "cancelled"  # type: ignore[attr-defined]
+    assert len(caught.value.partial.ids) <= 4  # type: ignore[attr-defined]
