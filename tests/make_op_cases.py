@@ -36,8 +36,8 @@ norm: without a weight where that is false.
 embed: tables of positions have past + rows of the longest segment rows, tables of types 2.
 top: with 'steps', input values x become nearest(x * steps) / steps, ties to even, in float32: equal logits. Stream 3: for each row,
 bits modulo (reported + 1) is how many of the `reported` draws that follow, modulo width, are its reported ids; doubles count once.
-With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none, one id, what random words say. Stream 4: of a row's last two
-kinds, bits modulo width is the id; the low half of the bits is a word of 32 ids.
+With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none, one id, what random words say. Stream 4, for the last two:
+bits modulo width is the id; the low half of the bits is a word of 32 ids.
 segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
 backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.

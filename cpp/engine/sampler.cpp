@@ -75,6 +75,16 @@ void SamplingParams::validate(std::int32_t vocab) const {
     require(std::fabs(bias) <= kMostBias || bias == -kInfinity, "logit_bias of token ", id, " must be between -", kMostBias, " and ",
             kMostBias, ", or -inf (which forbids the token), not ", bias);
   }
+  in_range("dry_multiplier", dry_multiplier, 0, 100);
+  in_range("dry_base", dry_base, 1, 100);
+  require(dry_allowed >= 1 && dry_range >= 0, "dry_allowed must be at least 1 and dry_range at least 0, not ", dry_allowed, " and ", dry_range);
+  require(std::ranges::is_sorted(dry_breakers), "dry_breakers do not ascend");
+  for (const std::int32_t id : dry_breakers) require(id >= 0 && id < vocab, "dry_breakers: token id ", id, " is not in the vocabulary of ", vocab);
+  in_range("top_n_sigma", top_n_sigma, 0, 1000);
+  in_range("xtc_probability", xtc_probability, 0, 1);
+  in_range("xtc_threshold", xtc_threshold, 0, 1);
+  in_range("mirostat_tau", mirostat_tau, 0, 100);
+  in_range("mirostat_eta", mirostat_eta, 0, 1);
   require(logprobs >= -1 && logprobs <= vocab, "logprobs must be between 0 and ", vocab, " (the vocabulary), not ", logprobs);
 }
 
@@ -109,6 +119,28 @@ void ChangedIds::add(std::int32_t id) {
   if (!fit()) return;
   const auto at = std::lower_bound(ids_.begin(), ids_.end(), id);
   if (at == ids_.end() || *at != id) ids_.insert(at, id);
+}
+
+// ---------------------------------------------------------------- repetitions
+void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties) {
+  constexpr std::size_t kLongest = 50;  // of a match: more would overflow the power, and scans would be quadratic
+  penalties.clear();
+  const auto breaks = [&](std::int32_t id) { return std::ranges::binary_search(params.dry_breakers, id); };
+  if (params.dry_range > 0 && ids.size() > static_cast<std::size_t>(params.dry_range)) ids = ids.last(static_cast<std::size_t>(params.dry_range));
+  if (ids.empty() || breaks(ids.back())) return;
+  const std::size_t size = ids.size();
+  for (std::size_t i = 0; i + 1 < size; ++i) {  // what came after ids[i], where that ends as the text does
+    if (ids[i] != ids[size - 1] || breaks(ids[i + 1])) continue;
+    std::size_t length = 1;
+    while (length < kLongest && length <= i && ids[i - length] == ids[size - 1 - length] && !breaks(ids[i - length])) ++length;
+    if (length < static_cast<std::size_t>(params.dry_allowed)) continue;
+    float penalty = params.dry_multiplier;
+    for (std::size_t more = static_cast<std::size_t>(params.dry_allowed); more < length; ++more) penalty *= params.dry_base;
+    penalties.emplace_back(ids[i + 1], std::min(penalty, kMostBias));
+  }
+  std::sort(penalties.begin(), penalties.end(), [](auto& a, auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
+  const auto same = [](auto& a, auto& b) { return a.first == b.first; };
+  penalties.erase(std::unique(penalties.begin(), penalties.end(), same), penalties.end());
 }
 
 // ---------------------------------------------------------------- random numbers
@@ -168,7 +200,7 @@ const float* Sampler::block(std::span<const float> logits, std::int64_t b, Block
 }
 
 // ---------------------------------------------------------------- passes over the row
-void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
+void Sampler::patch(std::span<float> logits, const TokenCounts& seen, std::span<const std::int32_t> ids) {
   patched_.clear();
   const auto set = [&](std::int32_t id, float value) {
     patched_.emplace_back(id, logits[id]);
@@ -176,6 +208,11 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen) {
   };
   if (params_->penalises()) {
     seen.each([&](std::int32_t id, std::int32_t generated) { set(id, penalised(logits[id], generated)); });
+  }
+  if (params_->dry_multiplier > 0) {
+    dry_penalties(*params_, ids, dry_);
+    for (const auto& [id, penalty] : dry_)
+      if (id < static_cast<std::int64_t>(logits.size())) set(id, logits[id] - penalty);  // a head may have fewer rows than the embedding
   }
   for (const auto& [id, bias] : params_->logit_bias) set(id, biased(logits[id], bias));
 }
@@ -334,6 +371,48 @@ void Sampler::keep_likely(float min_p) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < min_p * heaviest; });
 }
 
+// XTC: now and then the likely ones go, but for the least likely of them.
+void Sampler::keep_unlikely(const Draw& draw) {
+  constexpr std::uint64_t kOtherStream = 0x5854430000000000u;  // whether it happens is not told by the number that the token is drawn with
+  if (uniform(draw.seed, draw.stream ^ kOtherStream, draw.step) >= static_cast<double>(params_->xtc_probability)) return;
+  const double least = params_->xtc_threshold * mass();
+  const Candidate* last = nullptr;
+  for (const Candidate& c : candidates_)
+    if (c.weight >= least && (!last || better(*last, c))) last = &c;
+  if (!last) return;
+  const Candidate kept = *last;
+  std::erase_if(candidates_, [&](const Candidate& c) { return better(c, kept); });
+}
+
+// No token whose surprise is more than mu bits, but for the likeliest: 2^-mu is its least probability.
+void Sampler::keep_unsurprising(float mu) {
+  const double least = std::exp2(-static_cast<double>(mu)) * mass();
+  const Candidate best = *std::min_element(candidates_.begin(), candidates_.end(), better);
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least && c.id != best.id; });
+}
+
+// Of all allowed logits that no bias forbids.
+double Sampler::deviation(std::span<const float> logits) const {
+  Block pad;
+  double sums[2] = {0, 0};
+  std::int64_t count = 0;
+  for (const bool squares : {false, true}) {
+    const double mean = squares ? sums[0] / static_cast<double>(count) : 0;
+    for (std::int64_t b = 0; b < blocks(logits); ++b) {
+      if (!(block_max_[b] > kBanned)) continue;
+      const float* x = block(logits, b, pad);
+      double here = 0;
+      for (std::int64_t i = 0; i < std::min(kBlock, static_cast<std::int64_t>(logits.size()) - b * kBlock); ++i) {
+        if (!(x[i] > kBanned)) continue;
+        here += squares ? (x[i] - mean) * (x[i] - mean) : x[i];
+        count += !squares;
+      }
+      sums[squares] += here;
+    }
+  }
+  return std::sqrt(sums[1] / static_cast<double>(count));
+}
+
 double Sampler::mass() const {
   double total = 0;
   for (const Candidate& c : candidates_) total += c.weight;
@@ -391,16 +470,20 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   check_left();
   if (params_->greedy() || params_->top_k == 1) return largest(logits);
   const float scale = this->scale();
-  const double u = uniform(draw.seed, draw.stream, draw.step);
   const bool top_k = params_->top_k > 0 && static_cast<std::size_t>(params_->top_k) < logits.size();
   const bool typical = params_->typical_p < 1.0f, top_p = params_->top_p < 1.0f;
-  if (!top_k && !typical && !top_p && params_->min_p == 0.0f) return draw_all(logits, scale, u);
+  const bool sigma = params_->top_n_sigma > 0.0f, ranked = params_->xtc_probability > 0.0f || params_->mirostat_tau > 0.0f;
+  if (!top_k && !typical && !top_p && !sigma && !ranked && params_->min_p == 0.0f)
+    return draw_all(logits, scale, uniform(draw.seed, draw.stream, draw.step));
 
   const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // whose weight is 2^z
   bool nucleus_done = false;
-  if (top_k) {
+  if (sigma) {
+    collect(logits, std::max(-FLT_MAX, static_cast<float>(max_ - params_->top_n_sigma * deviation(logits))), scale);
+    if (top_k) keep_best(static_cast<std::size_t>(params_->top_k));
+  } else if (top_k) {
     collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
-  } else if (typical) {
+  } else if (typical || (!top_p && params_->min_p == 0.0f)) {
     collect(logits, logit_at(kUnderflow), scale);
   } else if (top_p) {  // nearly always the mass lies within a few units of the maximum: look there first
     const double wanted = params_->top_p * weigh(logits, scale);
@@ -413,15 +496,23 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   } else {
     collect(logits, logit_at(std::max(std::log2(params_->min_p) - 1e-3f, kUnderflow)), scale);
   }
-  return filter_and_draw(nucleus_done, u);
+  return filter_and_draw(nucleus_done, draw);
 }
 
 // What follows top_k, of candidates in the order of ids.
-std::int32_t Sampler::filter_and_draw(bool nucleus_done, double u) {
+std::int32_t Sampler::filter_and_draw(bool nucleus_done, const Draw& draw) {
   if (params_->typical_p < 1.0f) keep_typical(params_->typical_p, scale());
   if (params_->top_p < 1.0f && !nucleus_done) keep_mass(params_->top_p * mass());
   if (params_->min_p > 0.0f) keep_likely(params_->min_p);
-  return draw(u);
+  if (params_->xtc_probability > 0.0f) keep_unlikely(draw);
+  const double u = uniform(draw.seed, draw.stream, draw.step);
+  if (params_->mirostat_tau == 0.0f) return this->draw(u);
+  keep_unsurprising(mu_);
+  const std::int32_t id = this->draw(u);
+  const auto chosen = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.id == id; });
+  const double surprise = std::log2(mass() / chosen->weight);
+  mu_ -= params_->mirostat_eta * static_cast<float>(surprise - params_->mirostat_tau);
+  return id;
 }
 
 void Sampler::check_left() const {
@@ -478,12 +569,14 @@ void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, 
 }
 
 void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
-                     const TokenCounts& seen, const Draw& draw, Choice& choice, std::span<const std::uint32_t> allowed) {
+                     const TokenCounts& seen, const Draw& draw, Choice& choice, const Around& around) {
   params_ = &params;
-  allowed_ = allowed;
+  allowed_ = around.allowed;
+  mu_ = around.mu.value_or(2 * params.mirostat_tau);
   require(params_->needs_only_top(std::min(top.k, vocab - 1)), "these sampling parameters need the whole row of logits");
   gather(top, reported, seen);
   check_left();
+  choice.mu = mu_;
   if (params_->greedy() || params_->top_k == 1) {
     choice.id = std::min_element(candidates_.begin(), candidates_.end(), better)->id;
     return;
@@ -492,16 +585,18 @@ void Sampler::choose(const SamplingParams& params, const TopRow& top, std::span<
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   const float scale = this->scale();
   for (Candidate& c : candidates_) c.weight = exp2((c.logit - max_) * scale);
-  choice.id = filter_and_draw(false, uniform(draw.seed, draw.stream, draw.step));
+  choice.id = filter_and_draw(false, draw);
+  choice.mu = mu_;
 }
 
 void Sampler::choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
-                     std::span<const std::uint32_t> allowed, std::span<const float> raw) {
+                     const Around& around) {
   params_ = &params;
   require(!logits.empty(), "there are no logits to choose from");
-  require(allowed.empty() || allowed.size() == mask_words(static_cast<std::int64_t>(logits.size())), "a mask of ", allowed.size(),
+  allowed_ = around.allowed;
+  require(allowed_.empty() || allowed_.size() == mask_words(static_cast<std::int64_t>(logits.size())), "a mask of ", allowed_.size(),
           " words for ", logits.size(), " logits");
-  allowed_ = allowed;
+  mu_ = around.mu.value_or(2 * params.mirostat_tau);
   struct Restore {
     Sampler& sampler;
     std::span<float> logits;
@@ -511,11 +606,12 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
   };
   {
     const Restore restore{*this, logits};
-    patch(logits, seen);
+    patch(logits, seen, around.ids);
     choice.id = pick(logits, draw);
+    choice.mu = mu_;
   }
   allowed_ = {};  // log-probabilities are those of the whole row
-  if (params_->logprobs >= 0) log_probs(raw.empty() ? logits : raw, choice);
+  if (params_->logprobs >= 0) log_probs(around.raw.empty() ? logits : around.raw, choice);
 }
 
 }  // namespace pumice::engine

@@ -1,8 +1,8 @@
 // From one row of logits to one token id.
 //
 // The order is fixed, for one set of parameters has one meaning:
-//   repetition, presence and frequency penalties -> logit_bias -> what is allowed -> temperature -> top_k -> typical_p -> top_p -> min_p
-//   -> draw.
+//   repetition, presence and frequency penalties -> DRY -> logit_bias -> what is allowed -> top-n-sigma -> temperature -> top_k -> typical_p
+//   -> top_p -> min_p -> XTC -> mirostat -> draw.
 // Each filter sees the distribution that the one before left, renormalised. Temperature 0 takes the largest logit after penalties and
 // bias; ties go to the lowest id, here and in every filter. Log-probabilities are those of the raw logits: log_softmax(row).
 #pragma once
@@ -27,13 +27,26 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // 1: off. CTRL, Keskar et al. 2019: over prompt and generated ids, once per id, x / p or x * p
   float presence_penalty = 0.0f;    // subtracted once from every generated id
   float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
+  // Tokens that would go on with a repetition (DRY, p-e-w 2024): where the text's last n ids stand earlier too, what came after them there
+  // loses multiplier * base^(n - dry_allowed), for the longest such n from dry_allowed on. No repetition reaches over a breaker.
+  float dry_multiplier = 0.0f;      // 0: off
+  float dry_base = 1.75f;
+  std::int32_t dry_allowed = 2, dry_range = 0;  // dry_range: the last ids that are looked at; 0: all
+  std::vector<std::int32_t> dry_breakers;       // ascending
+  float top_n_sigma = 0.0f;         // 0: off. Tang et al. 2024: logits within so many standard deviations of the largest
+  float xtc_probability = 0.0f;     // 0: off. XTC, p-e-w 2024: so often, all tokens of at least the threshold's probability but the least
+  float xtc_threshold = 0.1f;       // likely of them are left out
+  float mirostat_tau = 0.0f;        // 0: off. Mirostat 2, Basu et al. 2021: no token of more surprise than mu bits, which follows the
+  float mirostat_eta = 0.1f;        // tokens' surprise towards tau, at this rate
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // added, at most 1e20; -inf bans an id
   std::optional<std::uint64_t> seed;                       // none: one is drawn from the system
   std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
 
   bool greedy() const { return temperature == 0.0f; }
   // Whether the k largest of all unchanged logits, and all changed ones, say as much as the whole row does.
-  bool needs_only_top(std::int32_t k) const { return logprobs < 0 && (greedy() || (top_k >= 1 && top_k <= k)); }
+  bool needs_only_top(std::int32_t k) const {
+    return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
+  }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
   void validate(std::int32_t vocab) const;  // throws invalid_argument
 };
@@ -60,6 +73,7 @@ class TokenCounts {
 
 struct Choice {
   std::int32_t id = -1;
+  float mu = 0;                       // mirostat's, after it
   float logprob = 0;                  // when asked for
   std::vector<std::int32_t> top_ids;  // likeliest first
   std::vector<float> top_logprobs;
@@ -74,6 +88,17 @@ double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 struct Draw {
   std::uint64_t seed = 0, stream = 0, step = 0;
 };
+
+// What a choice depends on besides its row.
+struct Around {
+  std::span<const std::uint32_t> allowed = {};  // a bit for each id (Batch::allowed); empty: all
+  std::span<const std::int32_t> ids = {};       // the text so far, for DRY
+  std::optional<float> mu = {};                 // mirostat's (Choice::mu); none: at the beginning
+  std::span<const float> raw = {};              // the row that log-probabilities are of, where it is not this one
+};
+
+// What DRY takes from the logits of ids, ascending by id.
+void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties);
 
 // Ids whose logits penalties and bias change, ascending: a device leaves them out of its ranking (Top), for it has the raw logits only.
 class ChangedIds {
@@ -91,16 +116,15 @@ class ChangedIds {
 // One thread's scratch for choices, of any sequence. The row is changed while choose() works and left as it was.
 class Sampler {
  public:
-  // allowed: a bit for each id (Batch::allowed); empty: all. Throws numeric when the row holds a NaN or an infinity, invalid_argument when
-  // nothing is left: logit_bias forbids all that is allowed, or nothing is. raw: the row that log-probabilities are of, where it is not
-  // this one.
+  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when nothing is left: logit_bias forbids all that is allowed, or
+  // nothing is.
   void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
-              std::span<const std::uint32_t> allowed = {}, std::span<const float> raw = {});
+              const Around& around = {});
   static void check(std::span<const float> logits);  // throws numeric
   // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it left
   // out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
-              const TokenCounts& seen, const Draw& draw, Choice& choice, std::span<const std::uint32_t> allowed = {});
+              const TokenCounts& seen, const Draw& draw, Choice& choice, const Around& around = {});
 
  private:
   struct Candidate {
@@ -112,7 +136,7 @@ class Sampler {
 
   float penalised(float logit, std::int32_t generated) const;
   static float biased(float logit, float bias);
-  void patch(std::span<float> logits, const TokenCounts& seen);
+  void patch(std::span<float> logits, const TokenCounts& seen, std::span<const std::int32_t> ids);
   void gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen);
   using Block = std::array<float, 64>;
   const float* block(std::span<const float> logits, std::int64_t b, Block& pad) const;
@@ -126,6 +150,9 @@ class Sampler {
   void keep_mass(double mass);
   void keep_typical(float typical_p, float scale);
   void keep_likely(float min_p);
+  void keep_unlikely(const Draw& draw);
+  void keep_unsurprising(float mu);
+  double deviation(std::span<const float> logits) const;
   double mass() const;
   std::int32_t largest(std::span<const float> logits) const;
   std::int32_t draw_all(std::span<const float> logits, float scale, double u);
@@ -133,15 +160,16 @@ class Sampler {
   float scale() const;
   void check_left() const;
   std::int32_t pick(std::span<const float> logits, const Draw& draw);
-  std::int32_t filter_and_draw(bool nucleus_done, double u);
+  std::int32_t filter_and_draw(bool nucleus_done, const Draw& draw);
   void log_probs(std::span<const float> logits, Choice& choice);
 
   const SamplingParams* params_ = nullptr;  // of the choice that is being made
   std::span<const std::uint32_t> allowed_;  // of its passes: empty: all
+  float mu_ = 0;                            // mirostat's, before and after the draw
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
   std::vector<Candidate> candidates_, ranked_;           // candidates stay in the order of ids
-  std::vector<std::pair<std::int32_t, float>> patched_;  // id, value before
+  std::vector<std::pair<std::int32_t, float>> patched_, dry_;  // id, value before; id, what it loses
 };
 
 }  // namespace pumice::engine

@@ -364,7 +364,7 @@ void Scheduler::choose_answer(Sequence& s) {
   }
   Choice choice;
   const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated())};
-  answers_.choose(s.params->sampling, answer, s.seen, draw, choice, mask, row);
+  answers_.choose(s.params->sampling, answer, s.seen, draw, choice, {.allowed = mask, .ids = s.ids, .mu = s.mu, .raw = row});
   take_token(s, choice);
 }
 
@@ -388,6 +388,7 @@ void Scheduler::take_token(Sequence& s, const Choice& choice) {
     s.news.top_logprobs.insert(s.news.top_logprobs.end(), choice.top_logprobs.begin(), choice.top_logprobs.end());
   }
   s.ids.push_back(choice.id);
+  s.mu = choice.mu;
   if (params.sampling.penalises()) s.see(choice.id, true);
   bool complete = false;
   for (const auto& filter : s.filters) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +62,7 @@ struct Sequence {
   std::int32_t length = 0;   // Segment::length: of the prompt, until the rope wants all computed anew
   PageTable table;
   TokenCounts seen;
+  std::optional<float> mu;  // mirostat's; none: at the beginning
   bool from_top = false;  // tokens are chosen from the device's ranking, which needs the list of changed ids
   ChangedIds changed;
   std::vector<std::unique_ptr<TokenFilter>> filters;  // that have accepted all tokens generated

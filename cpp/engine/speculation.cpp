@@ -81,6 +81,7 @@ bool Drafter::prepare(Task& task) {
   if (!d.ready) {
     d.sampling = s.params->sampling;
     d.sampling.logprobs = -1;
+    d.sampling.dry_multiplier = 0;  // of the text's repetitions the other model takes care
     std::erase_if(d.sampling.logit_bias, [&](const auto& bias) { return bias.first >= runtime_.pipeline.vocab_size(); });
     d.ready = true;
   }
@@ -140,7 +141,7 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
       }
       Choice choice;
       try {
-        sampler_.choose(task.drafted->sampling, std::span(logits_).subspan(i * vocab, vocab), seen, draw, choice);
+        sampler_.choose(task.drafted->sampling, std::span(logits_).subspan(i * vocab, vocab), seen, draw, choice, {.mu = s.mu});
       } catch (const Error&) {  // a NaN of the smaller model, or a bias that forbids all that it has: it has nothing to say
         task.most = task.guesses->size();
         continue;

@@ -253,20 +253,28 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
     ahead = part.sequence->seen;
     for (std::size_t i = 0; i < at; ++i) ahead.add(part.guesses[i], true);
   }
+  std::vector<std::int32_t> text_ahead;
+  if (at > 0 && part.sequence->params->sampling.dry_multiplier > 0) {
+    text_ahead = part.sequence->ids;
+    text_ahead.insert(text_ahead.end(), part.guesses.begin(), part.guesses.begin() + static_cast<std::ptrdiff_t>(at));
+  }
   part.sequence->request->each_sharing(*part.sequence, [&](Sequence& s) {
     Choice& chosen = choices_[choice++];
     if (part.error) return;
     const TokenCounts& seen = counts ? ahead : s.seen;
     const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + at};
+    const Around around{.allowed = allowed(part, at),
+                        .ids = text_ahead.empty() ? s.ids : text_ahead,
+                        .mu = at > 0 ? std::optional(choices_[part.first_choice + at - 1].mu) : s.mu};
     try {
       if (s.params->shows_logits) {
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
       } else if (top) {  // followers share a prompt, and so what changes
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen,
-                       allowed(part, at));
+                       around);
       } else {
-        sampler.choose(s.params->sampling, row, seen, draw, chosen, allowed(part, at));
+        sampler.choose(s.params->sampling, row, seen, draw, chosen, around);
       }
     } catch (const Error& error) {
       part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size() + at, ": ", error.what()));

@@ -154,7 +154,10 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
-  for (const Op& op : plan.program.ops) words += std::holds_alternative<Top>(op) ? params::kTopRowWords : 0;
+  for (const Op& op : plan.program.ops) {
+    if (const auto* top = std::get_if<Top>(&op))
+      words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);
+  }
   return 4 * words * static_cast<std::uint64_t>(rows);
 }
 

@@ -405,7 +405,9 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
       "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
-      "stop_ids",         "bad_words",         "logits_processor"};
+      "stop_ids",         "bad_words",         "logits_processor",  "dry_multiplier",
+      "dry_base",         "dry_allowed_length", "dry_range", "dry_breakers", "top_n_sigma", "xtc_probability", "xtc_threshold",
+      "mirostat_tau",     "mirostat_eta"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
@@ -434,6 +436,17 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   s.repetition_penalty = param(params, "repetition_penalty", s.repetition_penalty);
   s.presence_penalty = param(params, "presence_penalty", s.presence_penalty);
   s.frequency_penalty = param(params, "frequency_penalty", s.frequency_penalty);
+  s.dry_multiplier = param(params, "dry_multiplier", s.dry_multiplier);
+  s.dry_base = param(params, "dry_base", s.dry_base);
+  s.dry_allowed = param(params, "dry_allowed_length", s.dry_allowed);
+  s.dry_range = param(params, "dry_range", s.dry_range);
+  s.dry_breakers = param(params, "dry_breakers", s.dry_breakers);
+  std::ranges::sort(s.dry_breakers);
+  s.top_n_sigma = param(params, "top_n_sigma", s.top_n_sigma);
+  s.xtc_probability = param(params, "xtc_probability", s.xtc_probability);
+  s.xtc_threshold = param(params, "xtc_threshold", s.xtc_threshold);
+  s.mirostat_tau = param(params, "mirostat_tau", s.mirostat_tau);
+  s.mirostat_eta = param(params, "mirostat_eta", s.mirostat_eta);
   s.logprobs = param(params, "logprobs", s.logprobs);
   if (params.contains("seed")) s.seed = param<std::uint64_t>(params, "seed", 0);
   for (const auto& [id, bias] : param(params, "logit_bias", std::map<std::int32_t, float>{})) s.logit_bias.emplace_back(id, bias);

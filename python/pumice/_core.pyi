@@ -151,12 +151,14 @@ class Model:
         """(T-1,) log-probability of each token after the first."""
 
     def request(self, prompts: Sequence[_Int32], params: dict[str, Any] | list[dict[str, Any]]) -> Request:
-        """params: of all prompts, or for each (n and read_ahead are the same in all). All optional: max_new_tokens, min_new_tokens (int),
-        bad_words (list of lists of int), stop_ids (list of int: like eos_ids before min_new_tokens, given out after), logits_processor (a function of ids and a row of
-        logits, called by advance(); it changes the row in place and returns None), temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty,
-        frequency_penalty (float or int), logit_bias (dict id -> float), seed (int), n (int), eos_ids (list of int), logprobs (int: how
-        many alternatives; -1 or absent: none, not even the chosen one's), read_ahead (int: unread tokens with which a sequence sits out;
-        0: no limit). Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance()."""
+        """params: a dict for all prompts, or one for each (n and read_ahead are the same in all). All optional: max_new_tokens,
+        min_new_tokens, n (int); eos_ids, stop_ids (list of int; stop_ids: like eos_ids before min_new_tokens, given out after); bad_words
+        (list of lists of int); temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
+        dry_multiplier, dry_base, dry_allowed_length, dry_range, top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta
+        (float or int); dry_breakers (list of int); logit_bias (dict id -> float); seed (int); logprobs (int: how many alternatives; -1 or
+        absent: none, not even the chosen one's); read_ahead (int: unread tokens with which a sequence sits out; 0: no limit);
+        logits_processor (a function of ids and a row of logits, called by advance(), which changes the row and returns None).
+        Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance()."""
 
     def close(self) -> None:
         """Gives all memory back; later calls raise. Waits for nothing: running calls keep what they use until they end."""

@@ -21,7 +21,7 @@ from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
 from .response_parser import Kind, ToolCall
-from .sampling import LogitsProcessor, bad_words, logits_processor
+from .sampling import LogitsProcessor, bad_words, dry_breakers, logits_processor
 from .side_files import read_object
 
 if TYPE_CHECKING:
@@ -51,6 +51,16 @@ class Sampling(TypedDict, total=False):
     repetition_penalty: float | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_range: int | None
+    dry_breakers: Sequence[str | int] | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
     logit_bias: Mapping[int | str, float] | None
     seed: int | None
     stop: str | int | Sequence[str | int] | None
@@ -75,8 +85,9 @@ class SamplingParams:
     """Resolved sampling values of a call: from the call, else from the model's own settings, else greedy.
 
     temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
-    penalties (-100 to 100) 0 are off. logit_bias: token id -> number added to its logit (-1e20 to 1e20; -inf forbids it).
-    logprobs: how many alternatives per token, None for no log-probabilities. bad_words: rows of token ids that never come whole.
+    penalties (-100 to 100) 0 are off, as are dry_multiplier, top_n_sigma, xtc_probability and mirostat_tau 0. logit_bias: token id ->
+    number added to its logit (-1e20 to 1e20; -inf forbids it). bad_words: rows of token ids that never come whole. logprobs: how many
+    alternatives per token, None for no log-probabilities.
     """
 
     max_new_tokens: int = 512
@@ -92,6 +103,16 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_breakers: tuple[int, ...] = ()
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat_tau: float = 0.0
+    mirostat_eta: float = 0.1
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -113,10 +134,20 @@ _RANGES: dict[str, Callable[[str, Any], Any]] = {
     "repetition_penalty": lambda name, v: real(name, v, 1e-3, 1e3),
     "presence_penalty": lambda name, v: real(name, v, -100.0, 100.0),
     "frequency_penalty": lambda name, v: real(name, v, -100.0, 100.0),
+    "dry_multiplier": lambda name, v: real(name, v, 0.0, 100.0),
+    "dry_base": lambda name, v: real(name, v, 1.0, 100.0),
+    "dry_allowed_length": lambda name, v: integer(name, v, 1, 2**31 - 1),
+    "dry_range": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "top_n_sigma": lambda name, v: real(name, v, 0.0, 1000.0),
+    "xtc_probability": lambda name, v: real(name, v, 0.0, 1.0),
+    "xtc_threshold": lambda name, v: real(name, v, 0.0, 1.0),
+    "mirostat_tau": lambda name, v: real(name, v, 0.0, 100.0),
+    "mirostat_eta": lambda name, v: real(name, v, 0.0, 1.0),
     "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
     "n": lambda name, v: integer(name, v, 1, 2**16),
 }
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
+_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
 
 # Keys of GGUF files: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py (Keys.General.SAMPLING_*)
 _GGUF_KEYS = {
@@ -125,7 +156,10 @@ _GGUF_KEYS = {
     "general.sampling.top_p": "top_p",
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
+    "general.sampling.xtc_probability": "xtc_probability",
+    "general.sampling.xtc_threshold": "xtc_threshold",
 }
+_GGUF_MIROSTAT = "general.sampling.mirostat"  # which of the two algorithms; llama.cpp's tau where the file has none is 5
 
 
 @dataclass(frozen=True)
@@ -135,6 +169,7 @@ class ModelSettings:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
     suppressed: tuple[int, ...] = ()  # tokens that are never to be generated
+    bad_words: tuple[tuple[int, ...], ...] = ()
     ignored: tuple[str, ...] = ()  # "key=value" of what the files ask for and pumice does not do
 
 
@@ -147,7 +182,6 @@ TOP_K_OF_SAMPLING = 50  # what transformers samples from when a generation_confi
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "min_new_tokens": (0,),
     "min_length": (0,),
-    "bad_words_ids": ([],),
     "begin_suppress_tokens": ([],),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
@@ -166,7 +200,7 @@ _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "top_h": (),
     "watermarking_config": ({},),
 }
-_GGUF_NOT_DONE = {"general.sampling.xtc_probability": (0,), "general.sampling.mirostat": (0,)}
+_GGUF_NOT_DONE = {_GGUF_MIROSTAT: (0, 2)}
 
 
 def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
@@ -177,6 +211,10 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     """general.sampling.* of a GGUF file; generation_config.json (then config.json for eos_token_id) of a folder."""
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
+        if file.get(_GGUF_MIROSTAT) == 2:
+            found["mirostat_tau"] = file.get(f"{_GGUF_MIROSTAT}_tau") or 5.0
+            if (eta := file.get(f"{_GGUF_MIROSTAT}_eta")) is not None:
+                found["mirostat_eta"] = eta
         suppressed = _token_ids(file.get(_GGUF_SUPPRESSED), _GGUF_SUPPRESSED, file.path)
         ignored = _ignored(file.get, _GGUF_NOT_DONE)
         return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed, ignored=ignored)
@@ -197,7 +235,13 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
         eos = file.get("eos_token_id")
     suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
     eos_ids = _token_ids(eos, "eos_token_id", str(source))
-    return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, _ignored(values.get, _NOT_DONE))
+    given = values.get("bad_words_ids")
+    if given is not None and not isinstance(given, list):
+        raise ModelFormatError(f"{source}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids")
+    words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
+    words -= {(), *((end,) for end in eos_ids)}  # transformers leaves these out, too
+    ignored = _ignored(values.get, _NOT_DONE)
+    return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, tuple(sorted(words)), ignored)
 
 
 def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
@@ -228,12 +272,17 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         if call.get(name) is not None:
             values[name] = check(name, call[name])
     off = SamplingParams()
-    if "temperature" not in values and any(values.get(name, getattr(off, name)) != getattr(off, name) for name in _FILTERS):
+    if "temperature" not in values and any(
+        values.get(name, getattr(off, name)) != getattr(off, name) for name in (*_FILTERS, *_OWN_FILTERS)
+    ):
         values["temperature"] = 1.0
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
     values["logits_processor"] = logits_processor(call.get("logits_processor"))
-    values["bad_words"] = bad_words(call.get("bad_words"), tokenizer, vocab_size)
+    if values.get("dry_multiplier", 0.0) > 0:
+        values["dry_breakers"] = dry_breakers(call.get("dry_breakers"), tokenizer, vocab_size)
+    of_the_model = tuple(word for word in model.bad_words if max(word) < vocab_size)
+    values["bad_words"] = bad_words(call["bad_words"], tokenizer, vocab_size) if call.get("bad_words") is not None else of_the_model
     values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
     if logprobs is not None and logprobs is not False:

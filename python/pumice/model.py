@@ -635,10 +635,12 @@ class Model:
         max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
         min_new_tokens: before so many, no end token and no token id of `stop` comes.  ignore_eos: end tokens are tokens like others.
         bad_words: strings, or lists of token ids, that never come.
-        logits_processor: a function of (ids, row): all token ids so far, int32, and the logits of the next one, float32, which it changes in
-            place (-inf forbids a token). It is called in this thread; what it raises ends the call.
+        logits_processor: a function of (ids, row): all token ids so far, int32, and the logits of the next one, float32, which it
+            changes in place (-inf forbids a token). It is called in this thread; what it raises ends the call.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
             model's own setting, else it is off. A filter without a temperature means temperature 1.
+        dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: against repetitions (DRY). top_n_sigma, xtc_probability,
+            xtc_threshold, mirostat_tau, mirostat_eta: more filters; docs/python.md says what they do, and in which order.
         logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
         seed: None: fresh, and reported in the result.  n: samples per prompt.
         logprobs: True, or how many alternatives per token, for log-probabilities.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .tokenizers import Tokenizer
 
 LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
+DRY_BREAKERS = ("\n", ":", '"', "*")
 MOST_BAD_WORDS = 10_000
 OF_THE_CALL = ("n", "speculate", "draft")  # that all prompts of a call have in common
 
@@ -44,6 +45,24 @@ def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[
         if () in rows:
             raise ValueError(f"{name} is {shown(word)}, which has no tokens")
     return tuple(rows)
+
+
+def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
+    """Ids over which no repetition reaches. A text stands for the last of its tokens, where it follows others."""
+    if given is None:
+        given = DRY_BREAKERS
+    if isinstance(given, str) or not isinstance(given, (list, tuple)):
+        raise TypeError(f"dry_breakers must be a list of strings and token ids, not {type(given).__name__} {shown(given)}")
+    ids = set()
+    for i, breaker in enumerate(given):
+        name = f"dry_breakers[{i}]"
+        if isinstance(breaker, str):
+            if not breaker:
+                raise ValueError(f"{name} is an empty string")
+            ids.add(int(tokenizer.encode("a" + check_text(breaker, name), add_special=False)[-1]))
+        else:
+            ids.add(integer(name, breaker, 0, vocab_size - 1))
+    return tuple(sorted(ids))
 
 
 def logits_processor(given: Any) -> LogitsProcessor | None:

@@ -207,6 +207,16 @@ def test_call_over_gguf_keys(pumice: Any, tmp_path: Path) -> None:
         assert model.generate("a", temperature=0).params.temperature == 0.0
 
 
+def test_gguf_keys_of_xtc_and_mirostat(pumice: Any, tmp_path: Path) -> None:
+    keys = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "mirostat": 2, "mirostat_eta": 0.3}
+    with pumice.load(write_model(tmp_path / "m.gguf", **{f"general.sampling.{k}": v for k, v in keys.items()})) as model:
+        params = model.generate("a").params
+        assert (params.xtc_probability, params.xtc_threshold, params.mirostat_tau, params.mirostat_eta) == (0.5, 0.2, 5.0, 0.3)
+        assert params.temperature == 1.0
+    with pytest.warns(pumice.FallbackWarning, match="general.sampling.mirostat=1"):
+        pumice.load(write_model(tmp_path / "one.gguf", **{"general.sampling.mirostat": 1})).close()
+
+
 @pytest.mark.parametrize("sample", [True, False])
 def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
     folder = write_model(tmp_path / "m", eos_token_id=7)

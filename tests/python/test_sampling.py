@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import random_models
 
 import pumice
 
@@ -102,7 +106,7 @@ def test_nothing_left(smollm2: pumice.Model) -> None:
 
 
 def test_each_prompt_has_its_settings(smollm2: pumice.Model) -> None:
-    prompts = [TEXT, "The sea is", TEXT, "Once upon a time"]
+    prompts = [TEXT, "The sea is", "A cat", "Once upon a time"]
     settings: list[dict[str, Any] | None] = [
         {"temperature": 0, "max_new_tokens": 5},
         {"temperature": 1.0, "seed": 7, "logprobs": 2, "top_k": 40},
@@ -161,7 +165,15 @@ def test_a_processor_changes_the_row(smollm2: pumice.Model) -> None:
     first = found.prompt_tokens
     assert seen == [(first + i, "int32 float32", smollm2.info["vocab_size"]) for i in range(15)]
     # With other settings, samples and prompts, and log-probabilities, which stay those of the model.
-    ways: dict[str, Any] = {"temperature": 0.9, "top_k": 30, "seed": 2, "repetition_penalty": 1.1, "n": 2, "logprobs": 1, "max_new_tokens": 12}
+    ways: dict[str, Any] = {
+        "temperature": 0.9,
+        "top_k": 30,
+        "seed": 2,
+        "repetition_penalty": 1.1,
+        "n": 2,
+        "logprobs": 1,
+        "max_new_tokens": 12,
+    }
     several = smollm2.generate([TEXT, "The sea"], logits_processor=even, bad_words=[" two"], **ways)
     alone = smollm2.generate("The sea", logits_processor=even, bad_words=[" two"], **ways)
     assert [r.ids.tolist() for r in several[2:]] == [r.ids.tolist() for r in alone]
@@ -238,3 +250,93 @@ def test_an_interrupt_in_a_processor(smollm2: pumice.Model) -> None:
         smollm2.generate(TEXT, logits_processor=interrupts, temperature=0)
     assert caught.value.partial.finish_reason == "cancelled"  # type: ignore[attr-defined]
     assert len(caught.value.partial.ids) <= 4  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- DRY, XTC, top-n-sigma, Mirostat
+def dry(ids: list[int], multiplier: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:
+    """Every place and every length, by the definition."""
+    taken: dict[int, float] = {}
+    for n in range(allowed, 51):
+        if n > len(ids) or breakers & set(ids[-n:]):
+            break
+        for first in range(len(ids) - n):
+            if ids[first : first + n] == ids[-n:] and ids[first + n] not in breakers:
+                taken[ids[first + n]] = multiplier * base ** (n - allowed)
+    return taken
+
+
+def test_dry(smollm2: pumice.Model) -> None:
+    text = "the cat sat on the mat. the cat sat on the mat. the cat sat"
+    plain = smollm2.generate(text, temperature=0, max_new_tokens=12)
+    assert plain.text.startswith(" on the mat. the cat sat on")
+
+    def change(ids: list[int], row: np.ndarray) -> None:
+        for token, penalty in dry(ids, 0.8, 1.75, 2, breakers).items():
+            row[token] -= penalty
+
+    breakers = {int(smollm2.tokenize("a" + s)[-1]) for s in ("\n", ":", '"', "*")}
+    found = smollm2.generate(text, temperature=0, max_new_tokens=12, dry_multiplier=0.8)
+    assert found.ids.tolist() == greedy(smollm2, text, 12, change) != plain.ids.tolist()
+    assert set(found.params.dry_breakers) == breakers
+    breakers |= {int(smollm2.tokenize(" on")[-1])}
+    other = smollm2.generate(text, temperature=0, max_new_tokens=12, dry_multiplier=0.8, dry_breakers=sorted(breakers))
+    assert other.ids.tolist() == greedy(smollm2, text, 12, change)
+    for given, error, match in (
+        ({"dry_breakers": "x"}, TypeError, "dry_breakers must be a list"),
+        ({"dry_breakers": [""]}, ValueError, r"dry_breakers\[0\] is an empty"),
+        ({"dry_breakers": [-1]}, ValueError, r"dry_breakers\[0\]=-1"),
+        ({"dry_base": 0.5}, ValueError, "dry_base=0.5"),
+        ({"dry_allowed_length": 0}, ValueError, "dry_allowed_length=0"),
+        ({"dry_range": -1}, ValueError, "dry_range=-1"),
+        ({"dry_multiplier": 101}, ValueError, "dry_multiplier=101"),
+    ):
+        with pytest.raises(error, match=match):
+            smollm2.generate(text, **{"dry_multiplier": 0.8, **given})
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"top_n_sigma": 1.0},
+        {"xtc_probability": 0.6, "xtc_threshold": 0.05, "min_p": 0.01},
+        {"mirostat_tau": 3.0, "mirostat_eta": 0.2},
+        {"dry_multiplier": 1.0, "top_n_sigma": 2.0, "top_k": 40, "xtc_probability": 0.3, "mirostat_tau": 2.0, "temperature": 1.3},
+    ],
+    ids=["sigma", "xtc", "mirostat", "all"],
+)
+def test_samplers_draw_the_same_in_any_batch(smollm2: pumice.Model, way: dict[str, Any]) -> None:
+    prompts = [TEXT, "The sea is", "la la la la la la"]
+    together = smollm2.generate(prompts, seed=11, max_new_tokens=24, **way)
+    assert together[0].params.temperature == way.get("temperature", 1.0)
+    for prompt, found in zip(prompts, together, strict=True):
+        assert found.ids.tolist() == smollm2.generate(prompt, seed=11, max_new_tokens=24, **way).ids.tolist()
+        guessed = smollm2.generate(prompt, seed=11, max_new_tokens=24, speculate={"lookup": 1, "guesses": 4}, **way)
+        assert found.ids.tolist() == guessed.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("top_n_sigma", -1), ("xtc_probability", 1.1), ("xtc_threshold", 2), ("mirostat_tau", -1), ("mirostat_eta", 5)]
+)
+def test_samplers_are_checked(smollm2: pumice.Model, name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        smollm2.generate(TEXT, **{name: value})
+
+
+def test_bad_words_of_a_folder(tmp_path: Path) -> None:
+    folder = random_models.make_folder("gemma2", tmp_path)
+    free = pumice.load(folder, device="cpu").generate([5, 6, 7], temperature=0, max_new_tokens=8)
+    first = int(free.ids[0])
+    (folder / "generation_config.json").write_text(json.dumps({"bad_words_ids": [[first], [2, 3], [1]], "eos_token_id": 1}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = pumice.load(folder, device="cpu")
+    found = model.generate([5, 6, 7], temperature=0, max_new_tokens=8)
+    assert found.params.bad_words == ((2, 3), (first,))  # an end token is none, as in transformers
+    assert first not in found.ids
+    assert model.generate([5, 6, 7], temperature=0, max_new_tokens=8, bad_words=[]).ids.tolist() == free.ids.tolist()
+    for wrong in (7, [7], [["a"]], {"a": 1}):
+        (folder / "generation_config.json").write_text(json.dumps({"bad_words_ids": wrong}))
+        if wrong == [7]:  # one id is a word too
+            continue
+        with pytest.raises(pumice.ModelFormatError, match="bad_words_ids"):
+            pumice.load(folder, device="cpu")

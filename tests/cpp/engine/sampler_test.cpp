@@ -59,6 +59,14 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
   };
   const std::vector<double> by_logit(logits.begin(), logits.end());
   normalise();
+  if (p.top_n_sigma > 0) {
+    const double mean = std::accumulate(by_logit.begin(), by_logit.end(), 0.0) / static_cast<double>(n);
+    double square = 0;
+    for (const double x : by_logit) square += (x - mean) * (x - mean);
+    for (std::size_t i = 0; i < n; ++i)
+      if (by_logit[i] < top - p.top_n_sigma * std::sqrt(square / static_cast<double>(n))) probability[i] = 0;
+    normalise();
+  }
   if (p.top_k > 0) {
     const auto order = order_by(by_logit);
     for (std::size_t i = static_cast<std::size_t>(p.top_k); i < n; ++i) probability[order[i]] = 0;
@@ -84,7 +92,28 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
       if (x < p.min_p * most) x = 0;
     normalise();
   }
-  return probability;
+  std::vector<double> result(n);
+  for (const bool happens : {false, true}) {  // XTC
+    const double chance = happens ? p.xtc_probability : 1 - static_cast<double>(p.xtc_probability);
+    if (chance == 0) continue;
+    auto left = probability;
+    if (happens) {
+      std::vector<std::size_t> likely;
+      for (const std::size_t i : order_by(by_logit))
+        if (left[i] > 0 && left[i] >= p.xtc_threshold) likely.push_back(i);
+      for (std::size_t i = 0; i + 1 < likely.size(); ++i) left[likely[i]] = 0;
+    }
+    const auto sum = [&] { return std::accumulate(left.begin(), left.end(), 0.0); };
+    if (p.mirostat_tau > 0) {  // at its beginning
+      const double total = sum(), least = std::exp2(-2.0 * p.mirostat_tau);
+      const auto best = std::max_element(left.begin(), left.end()) - left.begin();
+      for (std::size_t i = 0; i < n; ++i)
+        if (left[i] / total < least && static_cast<std::ptrdiff_t>(i) != best) left[i] = 0;
+    }
+    const double total = sum();
+    for (std::size_t i = 0; i < n; ++i) result[i] += chance * left[i] / total;
+  }
+  return result;
 }
 
 // Draws against the reference: nothing outside its support, and chi-square (tokens expected at least 10 times; the rest in one class)
@@ -147,7 +176,99 @@ TEST(Sampler, DrawsFromTheDistribution) {
     check("min_p 0.05", [](auto& p) { p.min_p = 0.05f; });
     check("typical_p 0.5", [](auto& p) { p.typical_p = 0.5f, p.temperature = 2; });
     check("typical_p 0.9 and top_p 0.7", [](auto& p) { p.typical_p = 0.9f, p.top_p = 0.7f, p.temperature = 2; });
+    check("top_n_sigma 1", [](auto& p) { p.top_n_sigma = 1; });
+    check("top_n_sigma 0.3 and top_p", [](auto& p) { p.top_n_sigma = 0.3f, p.top_p = 0.8f, p.temperature = 3; });
+    check("top_n_sigma 2 and top_k 4", [](auto& p) { p.top_n_sigma = 2, p.top_k = 4; });
+    check("xtc always", [](auto& p) { p.xtc_probability = 1, p.xtc_threshold = 0.05f; });
+    check("xtc sometimes", [](auto& p) { p.xtc_probability = 0.4f, p.xtc_threshold = 0.01f, p.min_p = 0.01f; });
+    check("xtc of the likeliest alone", [](auto& p) { p.xtc_probability = 1, p.xtc_threshold = 0.51f; });
+    check("mirostat", [](auto& p) { p.mirostat_tau = 2; });
+    check("mirostat 0.01", [](auto& p) { p.mirostat_tau = 0.01f, p.top_k = 20; });
+    check("all of them", [](auto& p) {
+      p.top_n_sigma = 2, p.top_k = 30, p.top_p = 0.95f, p.xtc_probability = 0.5f, p.mirostat_tau = 1.5f, p.temperature = 1.7f;
+    });
     check("all", [](auto& p) { p.top_k = 30, p.typical_p = 0.95f, p.top_p = 0.9f, p.min_p = 0.02f, p.temperature = 1.7f; });
+  }
+}
+
+// Every place and every length, by the definition.
+std::map<std::int32_t, float> slow_dry(const SamplingParams& p, std::vector<std::int32_t> ids) {
+  if (p.dry_range > 0 && static_cast<std::size_t>(p.dry_range) < ids.size()) ids.erase(ids.begin(), ids.end() - p.dry_range);
+  const auto breaks = [&](std::int32_t id) { return std::find(p.dry_breakers.begin(), p.dry_breakers.end(), id) != p.dry_breakers.end(); };
+  std::map<std::int32_t, float> all;
+  const auto size = static_cast<std::ptrdiff_t>(ids.size());
+  for (std::ptrdiff_t n = p.dry_allowed; n <= 50; ++n) {
+    if (n > size || std::any_of(ids.end() - n, ids.end(), breaks)) break;
+    for (std::ptrdiff_t first = 0; first + n < size; ++first)
+      if (std::equal(ids.end() - n, ids.end(), ids.begin() + first) && !breaks(ids[static_cast<std::size_t>(first + n)]))
+        all[ids[static_cast<std::size_t>(first + n)]] = static_cast<float>(p.dry_multiplier * std::pow(p.dry_base, n - p.dry_allowed));
+  }
+  return all;
+}
+
+TEST(Sampler, DryTakesFromWhatWouldGoOnWithARepetition) {
+  std::mt19937 random(9);
+  int found = 0, long_ones = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<std::int32_t> ids(random() % 120);
+    for (auto& id : ids) id = static_cast<std::int32_t>(random() % (round % 2 ? 3 : 12));
+    if (round % 10 == 0) ids.assign(130, 1);  // longer than any match
+    SamplingParams p;
+    p.dry_multiplier = 0.8f;
+    p.dry_base = round % 3 ? 1.75f : 1.0f;
+    p.dry_allowed = 1 + static_cast<std::int32_t>(random() % 4);
+    p.dry_range = random() % 3 ? 0 : 1 + static_cast<std::int32_t>(random() % 60);
+    if (round % 4 == 0) p.dry_breakers = {2, 7};
+    p.validate(100);
+    std::vector<std::pair<std::int32_t, float>> penalties;
+    dry_penalties(p, ids, penalties);
+    const auto expected = slow_dry(p, ids);
+    ASSERT_EQ(penalties.size(), expected.size()) << round;
+    auto next = expected.begin();
+    for (const auto& [id, penalty] : penalties) {
+      ASSERT_EQ(id, next->first);
+      ASSERT_NEAR(penalty / next->second, 1, 1e-4) << round;
+      long_ones += penalty > 10;
+      ++next;
+    }
+    found += !penalties.empty();
+    auto logits = row(100, static_cast<unsigned>(round)), changed = logits;
+    for (const auto& [id, penalty] : penalties) changed[static_cast<std::size_t>(id)] -= penalty;
+    Choice choice;
+    Sampler().choose(p, logits, {}, {}, choice, {.ids = ids});
+    ASSERT_EQ(choice.id, std::max_element(changed.begin(), changed.end()) - changed.begin());
+  }
+  EXPECT_GT(found, 1000);
+  EXPECT_GT(long_ones, 50);
+}
+
+TEST(Sampler, MirostatFollowsTheSurprise) {
+  for (const float tau : {0.5f, 2.0f, 5.0f}) {
+    SamplingParams p;
+    p.temperature = 1;
+    p.mirostat_tau = tau;
+    p.mirostat_eta = 0.2f;
+    std::optional<float> mu;
+    double expected_mu = 2 * tau, surprises = 0;
+    Sampler sampler;
+    for (std::uint64_t step = 0; step < 400; ++step) {
+      auto logits = row(500, static_cast<unsigned>(step), 2);
+      const auto all = reference(logits, [&] { auto q = p; q.mirostat_tau = 0; return q; }(), {});
+      const double most = *std::max_element(all.begin(), all.end());
+      double total = 0;
+      const auto stays = [&](double x) { return x == most || x >= std::exp2(-expected_mu); };
+      for (const double x : all) total += stays(x) ? x : 0;
+      Choice choice;
+      sampler.choose(p, logits, {}, {1, 2, step}, choice, {.mu = mu});
+      const double chance = all[static_cast<std::size_t>(choice.id)];
+      ASSERT_TRUE(stays(chance));
+      expected_mu -= 0.2 * (-std::log2(chance / total) - tau);
+      surprises += -std::log2(chance / total);
+      ASSERT_NEAR(choice.mu, expected_mu, 1e-3) << step;
+      mu = choice.mu;
+      expected_mu = choice.mu;
+    }
+    EXPECT_NEAR(surprises / 400, tau, 0.25);
   }
 }
 
@@ -353,11 +474,11 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
     const Draw draw{static_cast<std::uint64_t>(round), 1, 2};
     if (!any) {
       std::string message;
-      EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, work, seen, draw, found, mask); }, &message), ErrorKind::invalid_argument);
+      EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, work, seen, draw, found, {.allowed = mask}); }, &message), ErrorKind::invalid_argument);
       EXPECT_NE(message.find("nothing that the token filters allow"), std::string::npos);
       continue;
     }
-    Sampler().choose(p, work, seen, draw, found, mask);
+    Sampler().choose(p, work, seen, draw, found, {.allowed = mask});
     Sampler().choose(p, far, seen, draw, expected);
     ASSERT_EQ(found.id, expected.id) << round;
     ASSERT_EQ(work, logits);
@@ -373,7 +494,7 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
   bad[100] = std::nanf("");
   const std::vector<std::uint32_t> first(mask_words(200), 1u);
   Choice choice;
-  EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, first); }), ErrorKind::numeric);  // though it is not allowed
+  EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);  // though it is not allowed
 }
 
 // What Top gives of a row, written down plainly.
@@ -424,6 +545,8 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     p.typical_p = one_of({1, 1, 0.9f, 0.3f});
     p.top_p = one_of({1, 1, 0.95f, 0.5f, 0});
     p.min_p = one_of({0, 0, 0.02f, 0.5f, 1});
+    p.xtc_probability = one_of({0, 0, 0.5f});
+    p.mirostat_tau = one_of({0, 0, 1.5f});
     p.repetition_penalty = one_of({1, 1, 1.2f, 0.8f, 50});
     p.presence_penalty = one_of({0, 0, 0.7f, -2});
     p.frequency_penalty = one_of({0, 0, 0.3f});
@@ -457,8 +580,8 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
         }
       };
       const Draw draw{static_cast<std::uint64_t>(round), 5, step};
-      refused([&] { from_all.choose(p, logits, seen, draw, expected, mask); }, why);
-      refused([&] { from_top.choose(p, {words, kMost}, reported, size, seen, draw, found, mask); }, why_not);
+      refused([&] { from_all.choose(p, logits, seen, draw, expected, {.allowed = mask}); }, why);
+      refused([&] { from_top.choose(p, {words, kMost}, reported, size, seen, draw, found, {.allowed = mask}); }, why_not);
       ASSERT_EQ(found.id, expected.id) << "round " << round << ", step " << step << ", size " << size << ", top_k " << p.top_k;
       ASSERT_EQ(why_not, why) << round;
       ++(p.greedy() ? greedy : draws);
@@ -569,6 +692,16 @@ TEST(Sampler, ParametersAreChecked) {
   refused([&](auto& p) { p.logit_bias = {{100, 1.0f}}; }, "100");
   refused([&](auto& p) { p.logit_bias = {{-1, 1.0f}}; }, "-1");
   refused([&](auto& p) { p.logit_bias = {{1, nan}}; }, "logit_bias");
+  refused([&](auto& p) { p.dry_multiplier = -1; }, "dry_multiplier");
+  refused([&](auto& p) { p.dry_base = 0.5f; }, "dry_base");
+  refused([&](auto& p) { p.dry_allowed = 0; }, "dry_allowed");
+  refused([&](auto& p) { p.dry_breakers = {100}; }, "dry_breakers");
+  refused([&](auto& p) { p.dry_breakers = {7, 3}; }, "ascend");
+  refused([&](auto& p) { p.top_n_sigma = nan; }, "top_n_sigma");
+  refused([&](auto& p) { p.xtc_probability = 1.5f; }, "xtc_probability");
+  refused([&](auto& p) { p.xtc_threshold = -0.1f; }, "xtc_threshold");
+  refused([&](auto& p) { p.mirostat_tau = 101; }, "mirostat_tau");
+  refused([&](auto& p) { p.mirostat_eta = 2; }, "mirostat_eta");
   SamplingParams fine;
   fine.validate(100);
 }
@@ -582,7 +715,7 @@ TEST(Sampler, LargeVocabulariesAreCheap) {
     double best = 1e9;
     for (std::uint64_t i = 0; i < 20; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      sampler.choose(p, logits, {}, {0, 0, i}, choice, mask);
+      sampler.choose(p, logits, {}, {0, 0, i}, choice, {.allowed = mask});
       best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     }
     return best;

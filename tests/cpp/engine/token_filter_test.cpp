@@ -71,7 +71,7 @@ Answer expected(Ids ids, const GenerateParams& params, std::uint64_t stream) {
   for (const auto& filter : params.filters) filters.push_back(filter->clone());
   TokenCounts seen;
   for (const std::int32_t id : ids) seen.add(id, false);
-  SamplingParams plain = params.sampling;
+  std::optional<float> mu;
   while (answer.finish == Finish::none) {
     auto row = toy::logits_after(ids);
     for (const auto& filter : filters) {
@@ -81,7 +81,8 @@ Answer expected(Ids ids, const GenerateParams& params, std::uint64_t stream) {
         if ((mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) == 0) row[static_cast<std::size_t>(id)] = -1e30f;
     }
     Choice choice;
-    Sampler().choose(plain, row, seen, {*params.sampling.seed, stream, answer.ids.size()}, choice);
+    Sampler().choose(params.sampling, row, seen, {*params.sampling.seed, stream, answer.ids.size()}, choice, {.ids = ids, .mu = mu});
+    mu = choice.mu;
     if (std::ranges::find(params.eos_ids, choice.id) != params.eos_ids.end()) {
       answer.finish = Finish::eos;
       break;
@@ -116,6 +117,9 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
     if (trial % 4 == 1) s.top_k = 5;
     if (trial % 4 == 2) s.repetition_penalty = 1.3f, s.frequency_penalty = 0.4f;
     if (trial % 5 == 4) s.min_p = 0.05f;
+    if (trial % 7 == 3) s.dry_multiplier = 3, s.dry_allowed = 1, s.dry_range = 50;
+    if (trial % 7 == 4) s.mirostat_tau = 2;
+    if (trial % 7 == 5) s.xtc_probability = 0.5f, s.top_n_sigma = 1.5f;
     std::vector<Answer> wanted;
     for (std::size_t p = 0; p < prompts.size(); ++p)
       for (std::int32_t i = 0; i < params.n; ++i) wanted.push_back(expected(prompts[p], params, static_cast<std::uint64_t>(i)));
