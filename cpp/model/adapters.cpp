@@ -66,19 +66,14 @@ std::vector<float> Adapters::factor(const std::string& name, std::int64_t rows, 
   return values;
 }
 
-Adapters::Add Adapters::of(const files::TensorInfo& tensor, bool embedding) const {
+AddRow Adapters::of(const files::TensorInfo& tensor, bool embedding) const {
   if (task_ < 0 || !std::string_view(tensor.name).ends_with(kOriginal) || tensor.shape.size() != 2) return {};
   const std::string at = tensor.name.substr(0, tensor.name.size() - std::string_view("original").size()) + "0.";
   const std::int64_t rows = tensor.shape[0], cols = tensor.shape[1];
-  auto left = factor(at + (embedding ? "lora_A" : "lora_B"), rows, rank_);
-  auto right = factor(at + (embedding ? "lora_B" : "lora_A"), rank_, cols);
-  return [left = std::move(left), right = std::move(right), rank = rank_, cols, scale = scale_](std::int64_t row, float* values) {
-    for (std::int64_t r = 0; r < rank; ++r) {
-      const float weight = scale * left[static_cast<std::size_t>(row * rank + r)];
-      const float* from = right.data() + r * cols;
-      for (std::int64_t col = 0; col < cols; ++col) values[col] += weight * from[col];
-    }
-  };
+  LowRank factors{.left = factor(at + (embedding ? "lora_A" : "lora_B"), rows, rank_),
+                  .right = factor(at + (embedding ? "lora_B" : "lora_A"), rank_, cols), .rank = rank_, .cols = cols};
+  for (float& value : factors.left) value *= scale_;
+  return adding(std::move(factors));
 }
 
 }  // namespace pumice::model

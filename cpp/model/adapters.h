@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "files/model_file.h"
+#include "model/low_rank.h"
 
 namespace pumice::model {
 
@@ -23,10 +23,9 @@ class Adapters {
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 
-  // What the asked task adds to rows of `tensor`: add(row, values) for a row of it, or nothing. `embedding`: the table of an Embed, whose
+  // What the asked task adds to rows of `tensor`, or nothing. `embedding`: the table of an Embed, whose
   // two factors have changed places. Throws model_format for factors that do not fit.
-  using Add = std::function<void(std::int64_t row, float* values)>;
-  Add of(const files::TensorInfo& tensor, bool embedding) const;
+  AddRow of(const files::TensorInfo& tensor, bool embedding) const;
 
  private:
   std::vector<float> factor(const std::string& name, std::int64_t rows, std::int64_t cols) const;

@@ -42,6 +42,17 @@ class Builder {
     program_.ops.push_back(std::move(op));
   }
 
+  // out += by b (a in), where adapters are kept apart from the matrix.
+  void add_low_rank(View in, View out, const Parameter& p, float by = 1) {
+    if (p.lora_a == MatrixId::none) return;
+    const View low = part(low_, 0, static_cast<std::int32_t>(d_.matrix(p.lora_a).rows));
+    linear(in, low, {Parameter{.matrix = p.lora_a}});
+    Linear op = make_linear(low, out, {Parameter{.matrix = p.lora_b}});
+    op.residual = out;
+    op.scale = by;
+    program_.ops.push_back(std::move(op));
+  }
+
   void scale(View in, View out, float by) { program_.ops.push_back(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
   void embed();                                        // ids to x_
@@ -64,6 +75,7 @@ class Builder {
   bool cached_ = false;
   std::size_t last_ = 0;                   // the layer after this program's
   View x_, h_;                             // hidden rows, and normalised ones
+  View low_;                               // rows of adapters' rank
   std::map<std::size_t, CacheId> caches_;  // of this program, by layer
   std::map<std::size_t, View> kept_;       // keys, then values, of layers, where no cache keeps them
 

@@ -13,28 +13,12 @@
 #include "core/checked.h"
 #include "files/model_file.h"
 #include "model/adapters.h"
+#include "model/nearest.h"
 #include "model/reader.h"
 #include "model/settings.h"
 
 namespace pumice::model {
 namespace {
-
-constexpr std::size_t kNamesCompared = 4096;  // for "did you mean": enough for any model, bounded for a bomb
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
 
 std::string with_layer(std::string_view pattern, std::size_t layer) {
   const std::size_t hole = pattern.find("{}");
@@ -65,8 +49,8 @@ struct Slice {
 
 class Resolver {
  public:
-  Resolver(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute, const std::string& task)
-      : file_(std::move(file)), quantize_(quantize), compute_(compute), adapters_(file_, task) {
+  Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options)
+      : file_(std::move(file)), quantize_(options.quantize), compute_(options.compute), adapters_(file_, options.task), lora_(options.lora) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
     d_.incomplete = d_.config.incomplete;
@@ -94,6 +78,7 @@ class Resolver {
     add_position_bias();
     finish();
     add_places();
+    lora_.require_all_used(*file_);
     note_unread();
     return std::move(d_);
   }
@@ -308,7 +293,7 @@ class Resolver {
     if (cols == 0) {
       parameter.vector = add_vector(weight, rows, role, layer, config().norm_offset ? 1.0f : 0.0f);
     } else {
-      parameter.matrix = add_matrix(weight, rows, cols, role, layer);
+      add_matrix(parameter, weight, rows, cols, role, layer);
     }
     parameter.bias = find_bias(role, layer, cols == 0 ? rows : d_.matrix(parameter.matrix).rows);
     return parameter;
@@ -426,7 +411,51 @@ class Resolver {
     for (float& value : d_.weights.vectors[static_cast<std::size_t>(id)].values) value *= by;
   }
 
-  MatrixId add_matrix(const Found& found, std::int64_t rows, std::int64_t cols, Role role, std::size_t layer) {
+  // What adapters call the matrix of a role: the names of the model's own kind of file, for PEFT with any of the family's wrappers.
+  std::vector<std::string> adapter_names(Role role, std::size_t layer) const {
+    std::vector<std::string> names;
+    for (const TensorName& name : names_of(role)) {
+      const std::string module = with_layer(config().gguf ? name.gguf : name.safetensors, layer);
+      names.push_back(module);
+      for (const std::string_view prefix : config().family->prefixes)
+        if (!config().gguf && !prefix.empty()) names.push_back(str(prefix, module));
+    }
+    return names;
+  }
+
+  // What adapters add to a matrix of floats is added while it is read, and so it is to what Linear cannot add to before its activation.
+  // A quantised one stays as it is, and the two factors become matrices of their own: the layer multiplies by them, too.
+  bool keeps_apart(Role role, std::size_t layer, Format format) const {
+    if (!info(format).quantized || !of_layer(role)) return false;
+    switch (role) {
+      case Role::q: case Role::k: case Role::v: case Role::attn_out: case Role::gate: case Role::down: return true;
+      case Role::up: return config().layers[layer].feed_forward.gated;
+      default: return false;
+    }
+  }
+
+  MatrixId add_factor(const std::string& name, std::vector<float> values, std::int64_t rows, std::int64_t cols) {
+    Matrix matrix{.name = name, .format = Format::F32, .rows = rows, .cols = cols};
+    matrix.read = [values = std::make_shared<const std::vector<float>>(std::move(values)), cols](std::int64_t first, std::int64_t count,
+                                                                                               std::uint8_t* out) {
+      std::memcpy(out, values->data() + first * cols, static_cast<std::size_t>(count * cols) * sizeof(float));
+    };
+    d_.weights.matrices.push_back(std::move(matrix));
+    return static_cast<MatrixId>(d_.weights.matrices.size() - 1);
+  }
+
+  // The ranks become a multiple of 8 by zeros, which kernels like.
+  void keep_low_rank(Parameter& parameter, const std::string& name, const LowRank& low, Slice part, std::int64_t rows) {
+    const std::int64_t rank = (low.rank + 7) / 8 * 8;
+    std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(rows * rank));
+    std::ranges::copy(low.right, a.begin());
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::copy_n(low.left.begin() + part.of(row) * low.rank, low.rank, b.begin() + row * rank);
+    parameter.lora_a = add_factor(str(name, " (adapter's a)"), std::move(a), rank, low.cols);
+    parameter.lora_b = add_factor(str(name, " (adapter's b)"), std::move(b), rows, rank);
+  }
+
+  void add_matrix(Parameter& parameter, const Found& found, std::int64_t rows, std::int64_t cols, Role role, std::size_t layer) {
     const files::TensorInfo& tensor = *found.tensor;
     require_format(tensor);
     const bool transposed = found.name.transposed && !config().gguf;
@@ -445,23 +474,34 @@ class Resolver {
     if (rows < 1) wrong_shape(tensor, str("at least ", part.first + 1, part.first == 0 ? " row" : " rows"));
     if (shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(tensor, "fewer than 2^30 rows");
     if (part.run == 0) part.run = part.stride = rows;
-    const auto key = std::tuple(&tensor, part.first, part.run);
-    if (const auto known = matrices_.find(key); known != matrices_.end()) return known->second;  // layers that share weights (ALBERT)
+    const std::vector<std::string> names = adapter_names(role, layer);
+    const auto key = std::tuple(&tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string());
+    if (const auto known = matrices_.find(key); known != matrices_.end()) {  // layers that share weights (ALBERT)
+      parameter = known->second;
+      return;
+    }
     Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = rows, .cols = cols};
     matrix.read = transposed ? read_transposed(tensor, part, cols) : read_rows(tensor, part, cols);
     const bool embedding = role == Role::token_embedding || role == Role::position_embedding || role == Role::type_embedding ||
                            role == Role::inputs_embedding;
-    merge_adapter(matrix, part, adapters_.of(tensor, embedding));
+    merge_adapter(matrix, part, adapters_.of(tensor, embedding), Format::F32);
+    std::optional<LowRank> low = lora_.of(names, shape[row_axis], cols);
+    if (low && !keeps_apart(role, layer, matrix.format)) {
+      const Format kept = info(matrix.format).quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format;
+      merge_adapter(matrix, part, adding(*std::move(low)), kept);
+      low.reset();
+    }
     d_.weights.matrices.push_back(std::move(matrix));
     const auto id = static_cast<MatrixId>(d_.weights.matrices.size() - 1);
-    matrices_[key] = id;
+    parameter.matrix = id;
+    if (low) keep_low_rank(parameter, tensor.name, *low, part, rows);
+    matrices_[key] = parameter;
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
       quantize(id);
-      d_.weights.matrices.back().may_round = compute_ == Compute::automatic && !config().has_head;
+      d_.weights.matrices[static_cast<std::size_t>(id)].may_round = compute_ == Compute::automatic && !config().has_head;
     }
-    return id;
   }
 
   using ReadRows = std::function<void(std::int64_t, std::int64_t, std::uint8_t*)>;
@@ -500,7 +540,7 @@ class Resolver {
   }
 
   // `matrix` keeps its name and shape: its rows are read as floats, `change` is done to each, and they are packed in format `to`.
-  static void repack(Matrix& matrix, Format to, Adapters::Add change = {}) {
+  static void repack(Matrix& matrix, Format to, AddRow change = {}) {
     matrix.read = [source = std::move(matrix.read), from = matrix.format, to, cols = matrix.cols, change = std::move(change)](
                       std::int64_t first, std::int64_t count, std::uint8_t* out) {
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
@@ -515,10 +555,10 @@ class Resolver {
     matrix.format = to;
   }
 
-  // What the task adds to the rows. The sums are float32.
-  static void merge_adapter(Matrix& matrix, Slice part, Adapters::Add add) {
+  // What an adapter adds to the rows. The sums are float32.
+  static void merge_adapter(Matrix& matrix, Slice part, AddRow add, Format kept) {
     if (!add) return;
-    repack(matrix, Format::F32, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
+    repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
   }
 
   void quantize(MatrixId id) {
@@ -574,9 +614,20 @@ class Resolver {
     } else if (!head.present() && !tied) {
       missing(first_name(Role::head, 0, "weight"));
     } else if (!head.present()) {
-      head.matrix = d_.global(Role::token_embedding).matrix;
+      tie_head(head);
       head.bias = find_bias(Role::head, 0, d_.matrix(head.matrix).rows);
     }
+  }
+
+  // The embedding's matrix; where one of the two has an adapter, a matrix of its own, read from the same tensor.
+  void tie_head(Parameter& head) {
+    const Parameter& embedding = d_.global(Role::token_embedding);
+    if (!lora_.has(adapter_names(Role::head, 0)) && !lora_.has(adapter_names(Role::token_embedding, 0))) {
+      head.matrix = embedding.matrix;
+      return;
+    }
+    const auto [rows, cols] = expected(Role::head, 0);
+    add_matrix(head, find(Role::token_embedding, 0, "weight", "gamma"), rows, cols, Role::head, 0);
   }
 
   void quantize_tied_embedding() {
@@ -719,7 +770,7 @@ class Resolver {
   // towers, heads of pre-training), and what one layer reads another one may have for nothing (keys in Gemma 4).
   void note_unread() {
     constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
-    std::set<std::string, std::less<>> known, before_layer;
+    std::set<std::string, std::less<>> known;
     for (std::size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
       bool read = role == Role::position_bias || role == Role::place_embedding;
@@ -727,7 +778,6 @@ class Resolver {
       for (const TensorName& name : names_of(role)) {
         const std::string pattern = config().gguf ? std::string(name.gguf) : prefix_ + std::string(name.safetensors);
         if (read) known.insert(pattern);
-        if (const auto hole = pattern.find("{}"); hole != std::string::npos) before_layer.insert(pattern.substr(0, hole));
       }
     }
     for (const std::string_view name : config().family->read_by_configure) known.insert(prefix_ + std::string(name));
@@ -738,12 +788,13 @@ class Resolver {
       const auto adapted = name.find(".parametrizations.");
       return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
     };
+    const std::set<std::string> before = before_layers();
     std::string first;
     std::size_t count = 0;
     for (const files::TensorInfo& tensor : file_->tensors()) {
       const std::string_view name = tensor.name;
       if (std::any_of(std::begin(kBuffers), std::end(kBuffers), [&](std::string_view end) { return name.ends_with(end); })) continue;
-      for (const std::string& begin : before_layer) {
+      for (const std::string& begin : before) {
         const auto layer = number_after(name, begin);
         if (!layer || *layer >= static_cast<std::int64_t>(d_.layers.size())) continue;
         if (is_known(name) || is_known(str(begin, "{}", name.substr(name.find('.', begin.size()))))) continue;
@@ -770,14 +821,13 @@ class Resolver {
   }
 
   [[noreturn]] void missing(const std::string& name) const {
-    std::string_view nearest;
-    std::size_t best = std::numeric_limits<std::size_t>::max();
-    for (const auto& tensor : file_->tensors().first(std::min(file_->tensors().size(), kNamesCompared))) {
-      if (const std::size_t distance = edit_distance(name, tensor.name); distance < best) best = distance, nearest = tensor.name;
-    }
+    std::vector<std::string> names;
+    for (const files::TensorInfo& tensor : file_->tensors().first(std::min<std::size_t>(file_->tensors().size(), kNamesCompared)))
+      names.push_back(tensor.name);
+    const std::string_view near = nearest(name, names);
     throw Error(ErrorKind::model_format,
                 str(file_->path(), ": tensor ", name, " is missing",
-                    nearest.empty() ? std::string(" (the file has no tensors)") : str("; the nearest name is ", nearest)))
+                    near.empty() ? std::string(" (the file has no tensors)") : str("; the nearest name is ", near)))
         .in_file(file_->path())
         .at_field(name);
   }
@@ -786,18 +836,18 @@ class Resolver {
   std::optional<Format> quantize_;
   Compute compute_;
   Adapters adapters_;
+  Lora lora_;
   std::string prefix_;
-  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t>, MatrixId> matrices_;
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;  // the last: its adapter
   Description d_;
 };
 
 }  // namespace
 
-Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize, Compute compute,
-                     const std::string& task) {
-  if (quantize && !can_pack(*quantize))
-    fail(ErrorKind::invalid_argument, "quantize: ", name(*quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
-  return Resolver(std::move(file), quantize, compute, task).run();
+Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options) {
+  if (options.quantize && !can_pack(*options.quantize))
+    fail(ErrorKind::invalid_argument, "quantize: ", name(*options.quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
+  return Resolver(std::move(file), options).run();
 }
 
 }  // namespace pumice::model

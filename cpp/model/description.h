@@ -12,6 +12,7 @@
 #include "core/program.h"
 #include "model/config.h"
 #include "model/family.h"
+#include "model/lora.h"
 
 namespace pumice::model {
 
@@ -19,6 +20,7 @@ namespace pumice::model {
 struct Parameter {
   MatrixId matrix = MatrixId::none;
   VectorId vector = VectorId::none, bias = VectorId::none;
+  MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;  // of a quantised matrix: its rows get b a added
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
@@ -78,12 +80,16 @@ struct Description {
   float number(const Parameter& parameter) const { return weights.vectors[static_cast<std::size_t>(parameter.vector)].values.front(); }
 };
 
-// `quantize`: the format that float matrices are packed to while they are read (embeddings that are not also the head stay as they are).
-// `task`: whose adapters are merged into the weights (model/adapters.h).
-// `compute` automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
+struct DescribeOptions {
+  std::optional<Format> quantize;  // what float matrices are packed to while they are read (embeddings that are not also the head stay as they are)
+  // Automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
+  Compute compute = Compute::automatic;
+  std::string task;  // whose adapters are merged into the weights (model/adapters.h)
+  std::vector<LoraSpec> lora;
+};
+
 // Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
 // known.
-Description describe(std::shared_ptr<const files::ModelFile> file, std::optional<Format> quantize,
-                     Compute compute = Compute::automatic, const std::string& task = {});
+Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
 
 }  // namespace pumice::model

@@ -39,6 +39,12 @@ class Body : public Builder {
     qkv_ = slot(Rows::tokens, qkv);
     attended_ = slot(Rows::tokens, q);
     ffn_ = slot(Rows::tokens, ffn);
+    std::int64_t rank = 0;
+    for (const Parameters& layer : d_.layers) {
+      for (const Parameter& p : layer)
+        if (p.lora_a != MatrixId::none) rank = std::max(rank, d_.matrix(p.lora_a).rows);
+    }
+    if (rank > 0) low_ = slot(Rows::tokens, static_cast<std::int32_t>(rank));
   }
 
   std::int32_t places_width(const Attention& a) const {
@@ -94,7 +100,10 @@ class Body : public Builder {
       linear(in, part(q, 0, k.col + k.width), {of_q, of_k});
     } else {
       linear(in, part(q, 0, v.col + v.width), {of_q, of_k, d_.at(layer, Role::v)});
+      add_low_rank(in, v, d_.at(layer, Role::v));
     }
+    add_low_rank(in, q, of_q);
+    if (a.kv_from < 0) add_low_rank(in, k, of_k);
   }
 
   void norm_heads(std::size_t layer, const View& q, const View& k) {
@@ -171,7 +180,15 @@ class Body : public Builder {
     const FeedForward& f = c_.layers[layer].feed_forward;
     const View wide = part(ffn_, 0, f.width);
     const Parameter &gate = d_.at(layer, Role::gate), &up = d_.at(layer, Role::up);
-    if (f.gated) {
+    if (gate.lora_a != MatrixId::none || (f.gated && up.lora_a != MatrixId::none)) {
+      if (!gated_) gated_ = slot(Rows::tokens, ffn_.width);
+      const View opened = part(gated_, 0, f.width);
+      linear(in, opened, {gate});
+      add_low_rank(in, opened, gate);
+      linear(in, wide, {up});
+      add_low_rank(in, wide, up);
+      program_.ops.push_back(Multiply{.a = wide, .b = opened, .out = wide, .activation = f.activation});
+    } else if (f.gated) {
       program_.ops.push_back(GatedLinear{.in = in, .out = wide, .gate = gate.matrix, .up = up.matrix, .gate_bias = gate.bias,
                                          .up_bias = up.bias, .activation = f.activation});
     } else {
@@ -189,6 +206,7 @@ class Body : public Builder {
   void close_branch(const View& in, std::size_t layer, Role out, const Norms& norms, Role branch_norm, Role sum_norm) {
     if (norms.branch) {
       linear(in, h_, {d_.at(layer, out)});
+      add_low_rank(in, h_, d_.at(layer, out));
       norm(d_.at(layer, branch_norm), h_, x_, x_);
       return;
     }
@@ -197,11 +215,12 @@ class Body : public Builder {
     op.residual = x_;
     op.scale = c_.layers[layer].branch_scale;
     program_.ops.push_back(std::move(op));
+    add_low_rank(in, sum, d_.at(layer, out), c_.layers[layer].branch_scale);
     if (norms.sum) norm(d_.at(layer, sum_norm), sum, x_, norms.twice ? x_ : View{});
     if (norms.twice) norm(d_.at(layer, Role::attn_second_norm), x_, x_);
   }
 
-  View qkv_, attended_, ffn_, beside_, gate_;
+  View qkv_, attended_, ffn_, beside_, gate_, gated_;
 };
 
 }  // namespace

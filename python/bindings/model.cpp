@@ -96,11 +96,24 @@ model::ModuleSpec module_spec(const py::dict& module) {
           .activation = model::activation_from_name(get("activation", std::string("none")))};
 }
 
+model::LoraSpec lora_spec(const py::dict& d) {
+  model::LoraSpec spec{.file = d["file"].cast<std::shared_ptr<files::ModelFile>>(), .modules = {}};
+  for (const py::handle each : d["modules"]) {
+    const auto [name, a, b, scale, layout] = each.cast<std::tuple<std::string, std::string, std::string, float, std::string>>();
+    require(layout == "linear" || layout == "embedding" || layout == "embedding_rows", "lora: layout ", layout);
+    spec.modules.push_back({.name = name, .a = a, .b = b, .scale = scale,
+                            .layout = layout == "linear"      ? model::LoraLayout::linear
+                                      : layout == "embedding" ? model::LoraLayout::embedding
+                                                              : model::LoraLayout::embedding_rows});
+  }
+  return spec;
+}
+
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
                          std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
                          const std::string& compute, std::optional<std::int64_t> threads, const std::vector<std::string>& pooling,
                          const std::vector<py::dict>& modules, const std::vector<std::int32_t>& score_ids,
-                         const std::optional<std::string>& task) {
+                         const std::optional<std::string>& task, const std::vector<py::dict>& lora) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -120,6 +133,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
   for (const py::dict& module : modules) options.modules.push_back(module_spec(module));
   options.score_ids = score_ids;
   options.task = task.value_or("");
+  for (const py::dict& spec : lora) options.lora.push_back(lora_spec(spec));
   return options;
 }
 
@@ -552,7 +566,7 @@ void bind_models(py::module_& module) {
       .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(),
            "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
            "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
-           "task"_a = py::none());
+           "task"_a = py::none(), "lora"_a = std::vector<py::dict>{});
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
   py::class_<RequestHandle> request(module, "Request");
   handle.def_property_readonly("info", &model_info)

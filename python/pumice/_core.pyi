@@ -81,6 +81,7 @@ class LoadOptions:
         modules: Sequence[dict[str, Any]] = [],
         score_ids: Sequence[int] = [],  # a causal reranker: its labels are the logits of these tokens after the last one
         task: str | None = None,  # whose adapters are merged (jina v3)
+        lora: Sequence[dict[str, Any]] = [],  # file, modules: (matrix, tensor a, tensor b, scale, layout) as lora.py makes them
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:

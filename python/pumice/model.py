@@ -52,6 +52,7 @@ from .generation import (
 )
 from .hub import resolve
 from .interruptible import Task, interruptible
+from .lora import check_lora, lora_specs
 from .placement import Plan
 from .sampling import each_prompt
 from .sentence_config import POOLINGS, Layout, SentenceConfig, for_task, read_layout
@@ -89,6 +90,7 @@ class LoadKeywords(TypedDict, total=False):
     response_template: Mapping[str, Any] | str | os.PathLike[str] | Literal[False] | None
     pooling: str | Sequence[str] | None
     task: str | None
+    lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -130,6 +132,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     if o["task"] is not None:
         o["task"] = encoding.check_text(o["task"], "task")
     o["pooling"] = check_pooling(o["pooling"])
+    o["lora"] = check_lora(o["lora"])
     o["response_template"] = check_response_template(o["response_template"])
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
@@ -155,7 +158,7 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
     return tuple(choice("pooling", name, POOLINGS) for name in listed(given))
 
 
-def engine_options(options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
+def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
     gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
     return _core.LoadOptions(
         device=options["device"],
@@ -167,6 +170,7 @@ def engine_options(options: Mapping[str, Any], config: SentenceConfig) -> _core.
         compute=options["compute"],
         threads=options["threads"],
         task=options["task"],
+        lora=lora_specs(file, options["lora"]),
         pooling=list(options["pooling"] or config.pooling),
         modules=list(config.modules),
         score_ids=list(config.score_ids),
@@ -206,6 +210,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         the files say. A decoder that gets one encodes too.
     task: whose adapters are merged into the weights, for models that have them (jina v3: "retrieval.query", ...; "none": no task's). The
         task's prompt, where there is one, is then the default prompt.
+    lora: a low-rank adapter: a PEFT folder (of a model's folder) or a GGUF adapter (of a GGUF file), (path, scale), or a list of them.
     prompts: name -> text put before each text by encode(prompt_name=name).
     progress: True, False, None (a bar over the bytes when loading takes longer than a second), or a function of (done, total).
 
@@ -310,7 +315,7 @@ def incomplete_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Toke
 def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
     from .static import StaticEngine
 
-    for name, fine in (("device", ("auto", "cpu")), ("quantize", (None,)), ("pooling", (None, ("mean",)))):
+    for name, fine in (("device", ("auto", "cpu")), ("quantize", (None,)), ("pooling", (None, ("mean",))), ("lora", ((),))):
         if options[name] not in fine:
             raise ValueError(
                 f"{name}={shown(options[name])}: {shown_path(file.path)} is a table of vectors without layers (StaticEmbedding). It is "
@@ -324,13 +329,13 @@ def _load_engine(
 ) -> tuple[_core.Model, str | None]:
     """The loaded engine, and why it is on the CPU where device="auto" had chosen a GPU that failed."""
     try:
-        return _core.load(file, engine_options(options, config), progress), None
+        return _core.load(file, engine_options(file, options, config), progress), None
     except ForkedDeviceError:  # no GPU has failed: this is a child, without the threads that the load began with
         raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU stay with it
             raise
-        engine = _core.load(file, engine_options({**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
+        engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
@@ -421,6 +426,7 @@ class Model:
         self._drafts: weakref.WeakSet[Model] = weakref.WeakSet()  # that have this model's tokenizer
         self.info: dict[str, Any] = {
             **engine.info,
+            "lora": [*options["lora"]],
             "labels": _labels(file, int(engine.info["labels"]), config),
             "path": str(path),
             "kind": file.kind,
@@ -891,7 +897,7 @@ class Model:
             if self._core is not lost_core:  # another thread has done it
                 return
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
-            core = _core.load(self._file, engine_options(options, self._config), None)
+            core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
             self._encoder = self._make_encoder(core)
             self.info.update({**core.info, "labels": self.info["labels"]})

@@ -117,4 +117,4 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
         from . import static
 
         return Plan(static.plan(file), header=[describe_file(file)])
-    return Plan(_core.plan(file, engine_options(options, layout.config)), header=[describe_file(file)])
+    return Plan(_core.plan(file, engine_options(file, options, layout.config)), header=[describe_file(file)])

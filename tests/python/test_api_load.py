@@ -62,11 +62,12 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "modules": [],
             "score_ids": [],
             "task": None,
+            "lora": [],
         }
     given = {"device": "cpu", "gpu_layers": "all", "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0", "kv_budget": 1 << 20, "threads": 3}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None}
+        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": []}
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
         assert model._core.options.kv_dtype == "f32"

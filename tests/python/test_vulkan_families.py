@@ -15,6 +15,7 @@ import pytest
 import random_models
 from op_cases import kept_open
 from random_models import VARIANTS
+from test_lora import BASES, on_a_quantised_base
 
 import pumice
 from pumice import _core
@@ -31,6 +32,11 @@ SAMPLE = [
 @pytest.fixture(scope="module", autouse=True)
 def opened() -> Iterator[None]:
     yield from kept_open(DEVICE)
+
+
+@pytest.mark.parametrize(("variant", "how"), BASES if ALL else [("gemma2", "q8_0"), ("llama_wide", "q4_k"), ("gpt2", "q8_0")])
+def test_adapters_on_quantised_bases(variant: str, how: str, tmp_path: Path) -> None:
+    assert on_a_quantised_base(variant, how, tmp_path, DEVICE) <= (2e-3 if variant in ("gpt2", "bert") else 2e-4)
 
 
 def test_the_sample_is_there() -> None:

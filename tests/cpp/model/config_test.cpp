@@ -165,12 +165,18 @@ TEST(Config, Variants) {
   EXPECT_NEAR(std::pow(2 * five.ropes[0].inv_freq[1], -128.0) / 2e5, 1, 1e-4);
   EXPECT_NEAR(base_of(five.ropes[1]) / 3e4, 1, 1e-4);
 
-  const Config partial = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5}});
+  const Config partial = read_folder({{"model_type", "phi3"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5}});
   EXPECT_EQ(partial.ropes[0].inv_freq.size(), 4u);
   const Config capped = read_folder(
-      {{"model_type", "llama"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
-  EXPECT_FLOAT_EQ(attention(capped).softcap, 50);
-  EXPECT_FLOAT_EQ(capped.logit_softcap, 30);
+      {{"model_type", "gemma2"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 40.0}, {"final_logit_softcapping", 20.0}});
+  EXPECT_FLOAT_EQ(attention(capped).softcap, 40);
+  EXPECT_FLOAT_EQ(capped.logit_softcap, 20);
+  // Keys that a Llama does not have.
+  const Config llama = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5},
+                                    {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+  EXPECT_EQ(llama.ropes[0].inv_freq.size(), 8u);
+  EXPECT_EQ(attention(llama).softcap, 0);
+  EXPECT_EQ(llama.logit_softcap, 0);
   for (const auto& [said, meant] : std::vector<std::pair<const char*, Activation>>{{"gelu", Activation::gelu},
                                                                                    {"gelu_new", Activation::gelu_tanh},
                                                                                    {"gelu_pytorch_tanh", Activation::gelu_tanh},
@@ -431,7 +437,9 @@ TEST(Config, SizesThatMakeNoSense) {
 TEST(Config, NumbersThatMakeNoSense) {
   for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
                             "partial_rotary_factor"}) {
-    tiny::Model m = tiny::make("llama");
+    tiny::Model m = tiny::make("llama");  // as a family that has the key
+    if (std::string(field).find("softcapping") != std::string::npos || std::string(field).starts_with("query")) m.config["model_type"] = "gemma2";
+    if (std::string(field) == "partial_rotary_factor") m.config["model_type"] = "phi3";
     for (const Json& value : {Json(-1), Json(1e308), Json(-0.5)}) expect_refused((m.config[field] = value, m), field);
     for (const Json& value : wrong_types()) expect_refused((m.config[field] = value, m), field);
   }
@@ -447,11 +455,17 @@ TEST(Config, NumbersThatMakeNoSense) {
     for (const char* field :
          {"factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"}) {
       tiny::Model m = tiny::make("llama");
-      m.config["rope_scaling"] = Json{{"rope_type", type}, {"factor", 4.0}};
+      m.config["rope_scaling"] = Json{{"rope_type", type}, {"factor", 4.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
       for (const Json& value : {Json(0), Json(-1), Json(1e308), Json("x"), Json(true)}) {
         expect_refused((m.config["rope_scaling"][field] = value, m), field);
       }
     }
+  }
+  for (const char* field : {"low_freq_factor", "high_freq_factor"}) {  // transformers has no value for them
+    tiny::Model m = tiny::make("llama");
+    m.config["rope_scaling"] = Json{{"rope_type", "llama3"}, {"factor", 4.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+    m.config["rope_scaling"].erase(field);
+    expect_refused(m, str("rope_scaling.", field));
   }
   for (const char* type : {"linear", "llama3"}) {  // transformers needs the factor too
     tiny::Model m = tiny::make("llama");

@@ -15,7 +15,7 @@ using files::testing::expect_error;
 Description read(const tiny::Model& m, std::optional<Format> quantize = {}) {
   static std::vector<std::unique_ptr<tiny::TempFolder>> alive;  // matrices are read later than they are described
   alive.push_back(std::make_unique<tiny::TempFolder>());
-  return describe(tiny::open(m, *alive.back()), quantize);
+  return describe(tiny::open(m, *alive.back()), {.quantize = quantize});
 }
 
 std::vector<float> values_of(const Matrix& m) {
@@ -36,7 +36,7 @@ TEST(Description, AnEncodersLayersMayBeRounded) {
   const auto rounded = [](const std::string& name, Compute compute, std::optional<Format> quantize) {
     tiny::TempFolder folder;
     std::vector<std::string> names;
-    for (const Matrix& m : describe(tiny::open(tiny::make(name), folder), quantize, compute).weights.matrices) {
+    for (const Matrix& m : describe(tiny::open(tiny::make(name), folder), {.quantize = quantize, .compute = compute}).weights.matrices) {
       if (m.may_round) names.push_back(m.name);
     }
     return names;

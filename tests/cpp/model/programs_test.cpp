@@ -12,7 +12,7 @@ namespace pumice::model {
 namespace {
 
 struct Loaded {
-  explicit Loaded(const tiny::Model& m, std::optional<Format> quantize = {}) : d(describe(tiny::open(m, folder), quantize)) {}
+  explicit Loaded(const tiny::Model& m, std::optional<Format> quantize = {}) : d(describe(tiny::open(m, folder), {.quantize = quantize})) {}
   tiny::TempFolder folder;
   Description d;
 };

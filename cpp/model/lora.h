@@ -1,0 +1,60 @@
+// Low-rank adapters beside a model, given when it is loaded: PEFT folders and GGUF adapters. What they are called and by how much they count
+// was read by the caller (python/pumice/lora.py); here they find their matrices, and their shapes are checked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "files/model_file.h"
+#include "model/low_rank.h"
+
+namespace pumice::model {
+
+// Of one matrix W of rows x cols: W + scale b a.
+enum class LoraLayout : std::uint8_t {
+  linear,          // a: rank x cols, b: rows x rank
+  embedding,       // PEFT's, of the table turned: a: rank x rows, b: cols x rank
+  embedding_rows,  // GGUF's: a: rows x rank, b: cols x rank
+};
+struct LoraModule {
+  std::string name;  // as the model's kind of file calls it, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q"
+  std::string a, b;  // tensors of the adapter's file
+  float scale = 1;
+  LoraLayout layout = LoraLayout::linear;
+};
+struct LoraSpec {
+  std::shared_ptr<const files::ModelFile> file;
+  std::vector<LoraModule> modules;
+};
+
+class Lora {
+ public:
+  explicit Lora(std::vector<LoraSpec> specs);
+
+  // What all adapters together add to the matrix of these names (any of them), scales and ranks in one. Throws model_format for factors
+  // that do not fit.
+  std::optional<LowRank> of(std::span<const std::string> names, std::int64_t rows, std::int64_t cols);
+  bool has(std::span<const std::string> names) const;
+
+  // Throws model_format, naming the first one, where an adapter is of a matrix that nothing has asked for.
+  void require_all_used(const files::ModelFile& model) const;
+
+ private:
+  struct Entry {
+    const LoraSpec* spec;
+    const LoraModule* module;
+    bool used = false;
+  };
+  LowRank read(const Entry& entry, std::int64_t rows, std::int64_t cols) const;
+  std::vector<float> factor(const Entry& entry, const std::string& name, std::int64_t first, std::int64_t second) const;
+
+  const std::vector<LoraSpec> specs_;
+  std::vector<Entry> entries_;
+  std::vector<std::string> asked_;
+};
+
+}  // namespace pumice::model
