@@ -258,6 +258,82 @@ TEST(TokenFilters, BadWordsNeverComeWhole) {
   }
 }
 
+// A caller that changes nothing gets what it gets without; one that answers late, or goes away, is alone with it.
+TEST(TokenFilters, CallersThatChangeLogitsAreWaitedForByNobodyElse) {
+  std::mt19937 random(13);
+  for (int trial = 0; trial < 30; ++trial) {
+    std::vector<Ids> prompts;
+    for (std::uint64_t i = 0; i < 1 + random() % 4; ++i) prompts.push_back(text(70 + i, 1 + random() % 70));
+    GenerateParams params{.max_new_tokens = 25, .n = static_cast<std::int32_t>(1 + random() % 3)};
+    params.sampling.seed = 4;
+    if (trial % 2) params.sampling.temperature = 1;
+    if (trial % 3 == 0) params.sampling.repetition_penalty = 1.4f;
+    if (trial % 4 == 0) params.bad_words = {{5}, {6, 7}};
+    if (trial % 5 == 0) params.sampling.logprobs = 2;
+    toy::Model plain, m(trial % 6 == 5 ? 9 : 1000);
+    const auto wanted = answers(plain, prompts, params);
+    params.shows_logits = true;
+    params.speculation = {.most = 4, .always = true, .replay = {Ids(25, 3)}};  // does nothing here
+    const auto other = m.scheduler->request({text(9, 33)}, GenerateParams{.max_new_tokens = 50});
+    const auto request = m.scheduler->request(prompts, params);
+    const auto leaves = m.scheduler->request(prompts, params);  // and never answers
+    leaves->wait(1, 1e9);
+    EXPECT_FALSE(leaves->shown().empty());
+    EXPECT_TRUE(leaves->take().empty());
+    if (trial % 2) leaves->close();
+    Ids said;
+    while (!other->done())
+      for (const News& news : toy::advance(*other, 9)) said.insert(said.end(), news.ids.begin(), news.ids.end());
+    ASSERT_EQ(said, toy::continuation(text(9, 33), 50));
+    std::vector<Ids> found(wanted.size());
+    while (!request->done()) {
+      request->wait(3, 1e9);
+      auto shown = request->shown();
+      std::ranges::shuffle(shown, random);
+      for (const auto& [sequence, ids, logits] : shown) {
+        ASSERT_EQ(logits, toy::logits_after(ids));
+        if (random() % 4 == 0) continue;  // next time
+        request->answer(sequence, logits);
+      }
+      for (const News& news : request->take()) {
+        Ids& ids = found[static_cast<std::size_t>(news.sequence)];
+        ids.insert(ids.end(), news.ids.begin(), news.ids.end());
+      }
+    }
+    for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(found[i], wanted[i].ids) << trial << ", sequence " << i;
+    leaves->close();
+    ASSERT_EQ(m.leaked(), 0);
+  }
+}
+
+TEST(TokenFilters, AnswersAreChecked) {
+  toy::Model m;
+  GenerateParams params{.max_new_tokens = 5, .shows_logits = true};
+  const auto request = m.scheduler->request({text(1, 5)}, params);
+  request->wait(1, 1e9);
+  auto row = request->shown().at(0).logits;
+  const auto refused = [&](const char* what) {
+    std::string message;
+    EXPECT_EQ(toy::error_of([&] { request->answer(0, row); }, &message), ErrorKind::invalid_argument);
+    EXPECT_NE(message.find(what), std::string::npos) << message;
+  };
+  row[7] = std::nanf("");
+  refused("the logit of token 7 was made nan");
+  row[7] = std::numeric_limits<float>::infinity();
+  refused("the logit of token 7 was made inf");
+  row.pop_back();
+  row[7] = 0;
+  refused("210 logits for a vocabulary of 211");
+  row.assign(toy::kVocab, -std::numeric_limits<float>::infinity());
+  request->answer(0, row);
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] {
+    for (;;) toy::advance(*request, 1);
+  }, &message), ErrorKind::invalid_argument);
+  EXPECT_NE(message.find("sequence 0, position 5: nothing that the token filters allow is left"), std::string::npos) << message;
+  EXPECT_EQ(m.leaked(), 0);
+}
+
 TEST(TokenFilters, EachPromptHasItsParameters) {
   toy::Model m;
   std::vector<Ids> prompts;
