@@ -77,7 +77,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
-	$(PIP) install -q .
+	$(PIP) install -q ".[grammar]"
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made

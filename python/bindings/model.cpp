@@ -20,6 +20,7 @@
 #include "engine/scorer.h"
 #include "file.h"
 #include "gil.h"
+#include "grammar.h"
 #include "interruptible.h"
 
 namespace py = pybind11;
@@ -421,7 +422,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
       "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
       "stop_ids",         "bad_words",         "logits_processor",  "dry_multiplier",
       "dry_base",         "dry_allowed_length", "dry_range", "dry_breakers", "top_n_sigma", "xtc_probability", "xtc_threshold",
-      "mirostat_tau",     "mirostat_eta"};
+      "mirostat_tau",     "mirostat_eta",    "grammar"};
   for (const auto& [key, value] : params) {
     if (std::ranges::find(known, text_of(key)) == known.end())
       fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
@@ -432,6 +433,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   p.stop_ids = param(params, "stop_ids", p.stop_ids);
   p.shows_logits = params.contains("logits_processor");
   p.bad_words = param(params, "bad_words", p.bad_words);
+  if (params.contains("grammar")) p.filters.push_back(params["grammar"].cast<const GrammarHandle&>().grammar->filter());
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
   p.read_ahead = param(params, "read_ahead", p.read_ahead);

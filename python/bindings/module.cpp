@@ -9,6 +9,7 @@
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
+#include "grammar.h"
 #include "interruptible.h"
 #include "model.h"
 #include "model/family.h"
@@ -101,6 +102,7 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   find_main_thread();
   bind_errors(module);
   bind_files(module);
+  bind_grammars(module);
   bind_models(module);
   bind_ops(module);
   module.def("devices", &devices);

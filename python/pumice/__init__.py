@@ -22,6 +22,7 @@ from .errors import (
     FallbackWarning,
     ForkedDeviceError,
     GrammarError,
+    GrammarWarning,
     IncompleteModelWarning,
     ModelFormatError,
     NumericError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .diagnostics import Report, doctor
     from .encoding import Prediction, RankHit
     from .generation import Chunk, Generation, SamplingParams, Stream
+    from .grammar import Grammar
     from .hardware import DeviceInfo, DeviceList, devices
     from .model import Model, load
     from .placement import Plan, plan
@@ -56,6 +58,7 @@ _HOME = {  # where each lazy name lives (no module is named like a function: imp
     "Chunk": "generation",
     "Stream": "generation",
     "SamplingParams": "generation",
+    "Grammar": "grammar",
     "RankHit": "encoding",
     "Prediction": "encoding",
     "SearchResult": "vectors",
@@ -85,7 +88,9 @@ __all__ = [
     "FallbackWarning",
     "ForkedDeviceError",
     "Generation",
+    "Grammar",
     "GrammarError",
+    "GrammarWarning",
     "IncompleteModelWarning",
     "Model",
     "ModelFormatError",

@@ -36,6 +36,34 @@ def self_test() -> list[dict[str, Any]]:
 def spm_merges(tokens: Iterable[str], scores: _Float32, mergeable: npt.NDArray[np.bool_]) -> _Int32:
     """Pairs of token ids (m x 2) of a SentencePiece vocabulary, the most urgent merge first (cpp/text/spm_merges.h)."""
 
+class GrammarLibrary:
+    """The C functions of the llguidance library that Python has loaded from `path` (OSError: it has not)."""
+
+    version: str
+    missing: list[str]  # functions that it has not; nothing may be made with it then
+    def __init__(self, path: str) -> None: ...
+
+class GrammarTokens:
+    """A vocabulary as grammars see it: bytes of all tokens one behind the other; length 0: never allowed; 0xFF first: special."""
+
+    words: int  # of a mask: 32 tokens each
+    def __init__(self, library: GrammarLibrary, lengths: npt.NDArray[np.uint32], bytes: bytes, eos: Sequence[int]) -> None: ...
+    def compile(self, kind: str, source: str) -> CompiledGrammar:
+        """kind: "json" (a schema), "regex", "lark" or "llguidance" (JSON with several of them). Raises GrammarError."""
+
+class CompiledGrammar:
+    def filter(self) -> GrammarFilter: ...
+
+class GrammarFilter:
+    """One answer under a grammar, token by token; the engine makes its own. For tests."""
+
+    def mask(self) -> npt.NDArray[np.uint32]:
+        """Bit i % 32 of word i // 32: token i may come."""
+
+    def clone(self) -> GrammarFilter: ...
+    def accept(self, id: int) -> bool:
+        """False: complete, nothing can follow."""
+
 class ModelFile:
     """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import response_templates
+from . import answer_grammars, response_templates
 from .arguments import flag, listed, plain, shown, shown_path
 from .encoding import check_text
-from .errors import ChatTemplateError, GrammarError, ModelFormatError
+from .errors import ChatTemplateError, ModelFormatError
 from .generation import Chunk, Continuation, Generation, SamplingParams, prompt_ids
+from .grammar import Grammar, check_grammars, is_there
 from .response_parser import Event, ResponseParser, ResponseTemplate, ToolCall
 from .side_files import read_object
 from .tool_schemas import check_tools
@@ -49,6 +51,17 @@ class ChatResult(Generation):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
     reasoning_key: str = "reasoning_content"  # what the chat template calls it
+    parser: Callable[[str], Any] = json.loads  # of .parsed
+
+    @property
+    def parsed(self) -> Any:
+        """What a response_format asked for: the pydantic object, else the JSON of .content as Python has it.
+
+        ValueError where the answer is not complete or says no JSON; pydantic's ValidationError where it does not validate."""
+        if self.finish_reason in ("length", "cancelled"):
+            why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
+            raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
+        return self.parser(self.content)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -65,7 +78,7 @@ class ChatResult(Generation):
 
     def to_openai(self) -> dict[str, Any]:
         """The shape of an OpenAI chat completion."""
-        reason = {"eos": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
+        reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
@@ -138,6 +151,13 @@ class Question:
     tools: list[dict[str, Any]]
     variables: dict[str, Any]
     parse_special: bool
+    choice: str = "auto"  # or "required", or the name of a tool
+    parallel: bool = True
+    format: answer_grammars.Format | None = None
+
+    @property
+    def must_call(self) -> bool:
+        return self.choice != "auto"
 
 
 @dataclass(frozen=True)
@@ -152,6 +172,8 @@ class Asked:
     calls: bool
     heard: Mapping[int, str]  # control tokens that the parser reads
     chat_template: str
+    grammar: Grammar | None = None
+    parser: Callable[[str], Any] = json.loads
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         if self.shape is None:
@@ -162,7 +184,7 @@ class Asked:
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
         if not isinstance(answer, Answer):
-            return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text)
+            return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
         found = answer.parsed()
         return ChatResult(
             **vars(generation),
@@ -172,6 +194,7 @@ class Asked:
             tool_calls=tuple(found.calls),
             tool_errors=tuple(found.errors),
             reasoning_key=response_templates.reasoning_key(self.chat_template),
+            parser=self.parser,
         )
 
     def nothing(self, **known: Any) -> ChatResult:
@@ -268,7 +291,36 @@ class Chats:
         calls = bool(variables.get("tools")) and shape is not None and shape.calls
         heard = {} if shape is None else self._heard(shape, calls)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
-        return Asked(text, ids, shape, opened, tools, calls, heard, template.text)
+        grammar = self._grammar(question, template.text, shape, opened, variables)
+        parser = json.loads if question.format is None else question.format.parse
+        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, grammar, parser)
+
+    def _grammar(
+        self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
+    ) -> Grammar | None:
+        """What the answer has to be, where it has to be something. Calls that the model is free to make are left to it where no grammar
+        can be had."""
+        enforced = question.must_call or not question.parallel
+        row = response_templates.row_of(chat_template)
+        written = answer_grammars.written_of(shape, row)
+        tools = question.tools
+        if question.choice not in ("auto", "required"):
+            tools = [tool for tool in tools if tool["function"]["name"] == question.choice]
+        able = not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
+        if tools and not enforced and not able:
+            tools = []
+        thought = answer_grammars.thought_of(shape, row, chat_template)
+        off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
+        inside = shape is not None and bool(opened) and ResponseParser(shape, prompt=opened).kind == "reasoning"
+        asking = answer_grammars.Asking(
+            body=None if question.format is None else question.format.grammar,
+            tools=tools,
+            calls="must" if question.must_call else "free",
+            parallel=question.parallel,
+            opened=inside,
+            thinks=thought is not None and not off and thought.close not in opened,
+        )
+        return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
         """The control tokens that the shape's markers have; a vocabulary may have thousands of others."""
@@ -329,19 +381,32 @@ def _given_shape(given: Any) -> Mapping[str, Any]:
 
 # ---------------------------------------------------------------- checks
 def check_question(
-    messages: Any, tools: Any, tool_choice: Any, parallel_tool_calls: Any, template_kwargs: Any, parse_special: Any
+    messages: Any,
+    tools: Any,
+    tool_choice: Any,
+    parallel_tool_calls: Any,
+    template_kwargs: Any,
+    parse_special: Any,
+    response_format: Any = None,
+    grammar: Any = None,
 ) -> Question:
     conversation, variables = check_messages(messages), check_template_kwargs(template_kwargs)
     known = check_tools(tools)
     if known and variables.get("tools") is not None:
         raise TypeError("tools was given twice: as tools= and in template_kwargs")
     chosen = _check_choice(tool_choice, known)
-    if not flag("parallel_tool_calls", parallel_tool_calls):
-        raise GrammarError(
-            "parallel_tool_calls=False needs a grammar that ends an answer after its first call, which this version does not have. Leave "
-            "it out, and take the first of .tool_calls"
-        )
-    return Question(conversation, known if chosen == "auto" else [], variables, flag("parse_special", parse_special))
+    parallel = flag("parallel_tool_calls", parallel_tool_calls)
+    if chosen == "none":
+        known, chosen = [], "auto"
+    if grammar is not None and response_format is not None:
+        raise TypeError("response_format and grammar were both given; an answer has one form")
+    form = answer_grammars.check_response_format(response_format)
+    if grammar is not None:
+        only = check_grammars(grammar, 1, True)[0]
+        form = None if only is None else answer_grammars.Format(only)
+    if form is not None and chosen != "auto":
+        raise ValueError(f"tool_choice={shown(tool_choice)} and response_format were both given: the answer would have to be both")
+    return Question(conversation, known, variables, flag("parse_special", parse_special), chosen, parallel or not known, form)
 
 
 def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -357,12 +422,9 @@ def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
         raise ValueError(
             f"tool_choice={shown(given)} is neither 'auto', 'none' or 'required' nor one of the tools ({', '.join(names) or 'none'})"
         )
-    if name in ("auto", "none"):
-        return name
-    raise GrammarError(
-        f'tool_choice={shown(given)} needs a grammar that makes the model call a tool, which this version does not have. Pass "auto", and '
-        f"look at .tool_calls"
-    )
+    if name == "required" and not tools:
+        raise ValueError("tool_choice='required' without tools: there is nothing to call")
+    return name
 
 
 def check_template_kwargs(given: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class ContextLengthError(PumiceError, ValueError):
 
 
 class GrammarError(PumiceError, ValueError):
-    """A grammar or schema that cannot be enforced."""
+    """A grammar or schema that cannot be enforced: where (a JSON pointer or a line), why, and what can be."""
 
 
 class DeviceError(PumiceError):
@@ -101,6 +101,10 @@ class IncompleteModelWarning(UserWarning):
     not the original's: says which, and what to load in its place."""
 
 
+class GrammarWarning(UserWarning):
+    """An answer may break a part of its schema, because relax= said so: says which."""
+
+
 # Kinds of the engine's errors (ErrorKind in cpp/core/error.h) as Python classes.
 BY_KIND: dict[str, type[BaseException]] = {
     "base": PumiceError,
@@ -118,5 +122,6 @@ BY_KIND: dict[str, type[BaseException]] = {
     "forked_device": ForkedDeviceError,
     "out_of_device_memory": OutOfDeviceMemoryError,
     "numeric": NumericError,
+    "grammar": GrammarError,
     "cancelled": KeyboardInterrupt,
 }

@@ -25,12 +25,13 @@ from .sampling import LogitsProcessor, bad_words, dry_breakers, logits_processor
 from .side_files import read_object
 
 if TYPE_CHECKING:
+    from .grammar import Grammar
     from .model import Model
     from .tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
-FinishReason = Literal["stop", "eos", "length", "cancelled"]
+FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 Ids = Sequence[int] | npt.NDArray[np.integer[Any]]
 Prompt = str | Ids
 
@@ -66,6 +67,7 @@ class Sampling(TypedDict, total=False):
     stop: str | int | Sequence[str | int] | None
     n: int
     logprobs: int | bool | None
+    grammar: Grammar | str | Sequence[Grammar | str | None] | None
     speculate: str | Mapping[str, int] | None
     draft: Model | None
 
@@ -402,7 +404,8 @@ class Generation:
     """The text that followed a prompt. str() of it is the text.
 
     ids: int32 (n,), without the end token and without what a stop string cut off.
-    finish_reason: "stop" (a stop string or id), "eos" (the model ended), "length" (max_new_tokens or the context), "cancelled".
+    finish_reason: "stop" (a stop string or id), "eos" (the model ended), "grammar" (nothing can follow), "length" (max_new_tokens or the
+    context), "cancelled".
     logprobs: float32 (n,) natural log-probability of each token; top_ids int32 and top_logprobs float32 (n, k): the k likeliest
     tokens at each place; None when not asked for. timings: tokens, seconds and tokens per second of the whole call's prefill and decode.
     """
@@ -588,10 +591,11 @@ class Run:
         begin: Begin = Continuation,
         read_ahead: int = 0,
         speculation: Mapping[str, Any] | None = None,
+        grammars: Sequence[_core.CompiledGrammar | None] = (),
     ) -> None:
-        """params: of all prompts, or one for each, of which `n` is the same."""
+        """params: of all prompts, or one for each, of which `n` is the same. grammars: none, or one for each prompt."""
 
-        def values(params: SamplingParams) -> dict[str, Any]:
+        def values(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> dict[str, Any]:
             values = {f.name: getattr(params, f.name) for f in fields(params)}
             if values["logits_processor"] is None:
                 del values["logits_processor"]
@@ -600,14 +604,18 @@ class Run:
             values["logprobs"] = -1 if params.logprobs is None else params.logprobs
             if params.seed is None:
                 del values["seed"]
-            return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {})}
+            filtered = {} if grammar is None else {"grammar": grammar}
+            return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {}), **filtered}
 
-        self._request = engine.request(
-            list(prompts), values(params) if isinstance(params, SamplingParams) else [values(each) for each in params]
-        )
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
+        one = isinstance(params, SamplingParams)
         each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if one and not any(grammars):
+            self._request = engine.request(list(prompts), values(each_prompt[0]))
+        else:
+            each_grammar = grammars if any(grammars) else [None] * len(prompts)
+            self._request = engine.request(list(prompts), [values(p, g) for p, g in zip(each_prompt, each_grammar, strict=True)])
         self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
         self._n = self.params[0].n
         self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]

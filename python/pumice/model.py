@@ -50,6 +50,7 @@ from .generation import (
     resolve_params,
     run_to_end,
 )
+from .grammar import Grammar, Grammars, check_grammars
 from .hub import resolve
 from .interruptible import Task, interruptible
 from .lora import check_lora, lora_specs
@@ -416,6 +417,7 @@ class Model:
         self._closed = False
         self._chats = Chats(file, tokenizer, int(engine.info["vocab_size"]), options["chat_template"], options["response_template"])
         self.path = path
+        self._grammars = Grammars(tokenizer, int(engine.info["vocab_size"]), lambda: self._eos_ids)
         # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
         named = (file.get("sentence_transformers.activation_fn"), file.get("sbert_ce_default_activation_function"), config.activation)
         self._activation = next((name for name in named if isinstance(name, str)), None)
@@ -650,12 +652,13 @@ class Model:
         logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
         seed: None: fresh, and reported in the result.  n: samples per prompt.
         logprobs: True, or how many alternatives per token, for log-probabilities.
+        grammar: what the answer must look like: a Grammar, a Lark grammar as text, or a list with one for each prompt (None: free).
         speculate: "lookup" guesses the next tokens from what followed the same tokens before, so that a step may give several;
             {"lookup": 3, "guesses": 8}: how many must match, and how many are guessed. draft: a smaller Model with the same tokenizer
             that guesses. The tokens stay the same; it stops where it does not pay.
 
-        Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt carries what
-        there is as .partial.
+        Raises GrammarError, ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt
+        carries what there is as .partial.
         """
         return self._generate(prompt, options, stream=False, sampling=sampling)
 
@@ -674,11 +677,13 @@ class Model:
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
         settings = None if sampling is None else each_prompt(options, sampling, len(prompts), single, SAMPLING_DEFAULTS)
+        grammars = check_grammars(options.get("grammar"), len(prompts), single, sampling)
         ids = self._prompt_ids(prompts, names)
         params = self._params(options)
         single = single and params.n == 1
         each = params if settings is None else [self._params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
-        return self._start(ids, each, lambda found: found[0] if single else found, stream, speculation=speculation(self, options))
+        guessed = speculation(self, options)
+        return self._start(ids, each, lambda found: found[0] if single else found, stream, speculation=guessed, grammars=grammars)
 
     def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
         convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
@@ -705,15 +710,20 @@ class Model:
         stream: bool,
         begin: Begin = Continuation,
         speculation: Mapping[str, Any] | None = None,
+        grammars: Sequence[Grammar | None] = (),
     ) -> Any:
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
-        ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
-        eos_ids = sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
-        run = Run(self._core, self._tokenizer, ids, params, eos_ids, begin, READ_AHEAD if stream else 0, speculation)
+        compiled = [None if grammar is None else self._grammars.compiled(grammar) for grammar in grammars]
+        run = Run(self._core, self._tokenizer, ids, params, self._eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled)
         return Stream(run, finish) if stream else run_to_end(run, finish)
+
+    @functools.cached_property
+    def _eos_ids(self) -> list[int]:
+        ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
+        return sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
 
     # ------------------------------------------------------------ prefixes on disk
     @checked_keywords()
@@ -754,7 +764,7 @@ class Model:
         messages: str | Sequence[Mapping[str, Any]],
         *,
         stream: bool = False,
-        response_format: None = None,
+        response_format: Any = None,
         tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool = True,
@@ -768,16 +778,16 @@ class Model:
         messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
             of them; there is no guessed template: ChatTemplateError says what to do without one.
         tools: functions that the model may call: Python functions (schema from signature and docstring) or dicts of OpenAI's shape. What it
-            calls is in .tool_calls; nothing is run here. tool_choice: "auto", or "none" (the model is not told of them).
+            calls is in .tool_calls; nothing is run here. tool_choice: "auto", "none" (the model is not told of them), "required", or the
+            name of one that it has to call. parallel_tool_calls=False: one call at most.
+        response_format: {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a
+            TypeAdapter or a Grammar: what the answer has to be, and what .parsed then gives.
         dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
         template_kwargs: further variables for the template, such as documents or enable_thinking.
         parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
         max_tokens: another name of max_new_tokens.
-        Everything else as in generate(). response_format is not there yet, and neither is enforcing calls: tool_choice="required" or a
-        name, and parallel_tool_calls=False, raise GrammarError.
+        Everything else as in generate(). GrammarError: what is asked for cannot be enforced.
         """
-        if response_format is not None:
-            raise TypeError("response_format is not yet supported: this version generates free text only")
         options: dict[str, Any] = dict(sampling)
         if (max_tokens := options.pop("max_tokens", None)) is not None:
             if "max_new_tokens" in options:
@@ -787,7 +797,9 @@ class Model:
         if flag("dry_run", dry_run) and flag("stream", stream):
             raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
         stream = flag("stream", stream)
-        question = check_question(messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special)
+        question = check_question(
+            messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, options.pop("grammar", None)
+        )
         params, guesses = self._params(options), speculation(self, options)
         asked = interruptible(lambda: self._chats.asked(question))
         if dry_run:
@@ -803,7 +815,7 @@ class Model:
             results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
             return results[0] if params.n == 1 else results
 
-        return self._start([asked.ids], params, finish, stream, begin, guesses)
+        return self._start([asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
 
     # ------------------------------------------------------------ arrays
     @checked_keywords()

@@ -10,10 +10,36 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
+class Written(NamedTuple):
+    """How a model of a shape writes calls, for the grammars that make it do so. A blank stands for up to four.
+
+    call: one call, with %name% and %arguments% (JSON), %call% (a JSON object of both, by `keys`), %calls% (a list of those), or
+    %parameters%, which is one `parameter` after another with %key% and %value%; %index% is a number. before, between and after stand
+    around them all."""
+
+    call: str
+    before: str = ""
+    between: str = ""
+    after: str = ""
+    keys: tuple[str, str] = ("name", "arguments")
+    parameter: str = ""
+
+
+class Thought(NamedTuple):
+    """What stands around reasoning, and what before and behind a text, where the fields of the template do not spell it out."""
+
+    open: str
+    close: str
+    text: str = ""
+    end: str = ""
+
+
 class Row(NamedTuple):
     name: str  # what errors call it
     markers: tuple[str, ...]
     template: Mapping[str, Any]
+    written: Written | str = "it has no tool calls"  # or why no grammar writes them
+    thought: Thought | None = None
 
 
 _THINK: dict[str, Any] = {"open": "<think>", "close": "</think>"}
@@ -36,6 +62,14 @@ _LLAMA = _shape(
     transform=_NAMED,
 )
 
+_LLAMA_CALL = Written('{"name": "%name%", "parameters": %arguments%}', between="; ")
+_DEEPSEEK = _shape(
+    open_pattern=r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[^<\s]+)\s*"
+    r"(?:<｜tool▁sep｜>\s*)?(?:```(?:json)?\s*)?",
+    close_pattern=r"\s*(?:```\s*)?<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?",
+    transform=_NAMED,
+)
+
 ROWS: tuple[Row, ...] = (
     Row(
         "gpt-oss (harmony channels)",
@@ -52,6 +86,8 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
+        "an answer is several messages in channels, of which a call is one",
+        Thought("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
     ),
     Row(
         "Gemma 4 (<|tool_call>call:)",
@@ -64,6 +100,8 @@ ROWS: tuple[Row, ...] = (
             content_args={"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
             transform=_NAMED,
         ),
+        "its arguments are a dialect of JSON of its own",
+        Thought("<|channel>thought\n", "<channel|>"),
     ),
     Row(
         "FunctionGemma (<start_function_call>call:)",
@@ -75,15 +113,27 @@ ROWS: tuple[Row, ...] = (
             content_args={"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
             transform=_NAMED,
         ),
+        "its arguments are a dialect of JSON of its own",
+    ),
+    Row(
+        "DeepSeek V3, R1 (<｜tool▁call▁begin｜>function)",
+        ("<｜tool▁call▁begin｜>", "```json"),
+        _DEEPSEEK,
+        Written(
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>%name%\n```json\n%arguments%\n```<｜tool▁call▁end｜>",
+            before="<｜tool▁calls▁begin｜>",
+            between="\n",
+            after="<｜tool▁calls▁end｜>",
+        ),
     ),
     Row(
         "DeepSeek (<｜tool▁call▁begin｜>)",
         ("<｜tool▁call▁begin｜>",),
-        _shape(
-            open_pattern=r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?(?P<name>[^<\s]+)\s*"
-            r"(?:<｜tool▁sep｜>\s*)?(?:```(?:json)?\s*)?",
-            close_pattern=r"\s*(?:```\s*)?<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?",
-            transform=_NAMED,
+        _DEEPSEEK,
+        Written(
+            "<｜tool▁call▁begin｜>%name%<｜tool▁sep｜>%arguments%<｜tool▁call▁end｜>",
+            before="<｜tool▁calls▁begin｜>",
+            after="<｜tool▁calls▁end｜>",
         ),
     ),
     Row(
@@ -94,6 +144,11 @@ ROWS: tuple[Row, ...] = (
             r"<\|tool_call_argument_begin\|>",
             close_pattern=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?",
             transform=_NAMED,
+        ),
+        Written(
+            "<|tool_call_begin|>functions.%name%:%index%<|tool_call_argument_begin|>%arguments%<|tool_call_end|>",
+            before="<|tool_calls_section_begin|>",
+            after="<|tool_calls_section_end|>",
         ),
     ),
     Row(
@@ -107,6 +162,8 @@ ROWS: tuple[Row, ...] = (
             transform={"name": "{tool_name}", "arguments": "{parameters}"},
             transform_each=True,
         ),
+        Written("<|START_ACTION|>%calls%<|END_ACTION|>", keys=("tool_name", "parameters")),
+        Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
     Row(
         "Command R (Action: ```json)",
@@ -117,6 +174,7 @@ ROWS: tuple[Row, ...] = (
             transform={"name": "{tool_name}", "arguments": "{parameters}"},
             transform_each=True,
         ),
+        Written("Action: ```json\n%calls%\n```", keys=("tool_name", "parameters")),
     ),
     Row(
         "Mistral, new ([TOOL_CALLS]name[ARGS])",
@@ -127,11 +185,13 @@ ROWS: tuple[Row, ...] = (
             close_pattern=r"\s*(?=\[TOOL_CALLS\])",
             transform=_NAMED,
         ),
+        Written("[TOOL_CALLS]%name%[ARGS]%arguments%"),
     ),
     Row(
         "Mistral, old ([TOOL_CALLS] [...])",
         ("[TOOL_CALLS]",),
         _shape(reasoning={"open": "[THINK]", "close": "[/THINK]"}, open_pattern=r"\[TOOL_CALLS\]\s*"),
+        Written("[TOOL_CALLS] %calls%"),
     ),
     Row(
         "MiniMax (<invoke name=)",
@@ -142,6 +202,11 @@ ROWS: tuple[Row, ...] = (
             content="xml-inline",
             content_args={"tag_pattern": r'<parameter name="(?P<key>[^"\n]+)">\n?(?P<value>.*?)\n?</parameter>'},
             transform=_NAMED,
+        ),
+        Written(
+            '<minimax:tool_call>\n<invoke name="%name%">\n%parameters%</invoke>\n</minimax:tool_call>',
+            between="\n",
+            parameter='<parameter name="%key%">%value%</parameter>\n',
         ),
     ),
     Row(
@@ -154,6 +219,11 @@ ROWS: tuple[Row, ...] = (
             content_args={"tag_pattern": r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"},
             transform=_NAMED,
         ),
+        Written(
+            "<tool_call>%name%\n%parameters%</tool_call>",
+            between="\n",
+            parameter="<arg_key>%key%</arg_key>\n<arg_value>%value%</arg_value>\n",
+        ),
     ),
     Row(
         "Qwen3-Coder (<function=name><parameter=)",
@@ -165,6 +235,11 @@ ROWS: tuple[Row, ...] = (
             content_args={"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
             transform=_NAMED,
         ),
+        Written(
+            "<tool_call>\n<function=%name%>\n%parameters%</function>\n</tool_call>",
+            between="\n",
+            parameter="<parameter=%key%>\n%value%</parameter>\n",
+        ),
     ),
     Row(
         "Functionary 3.1 (<function=name>{...})",
@@ -175,39 +250,46 @@ ROWS: tuple[Row, ...] = (
             close="</function>",
             transform=_NAMED,
         ),
+        Written("<function=%name%>%arguments%</function>"),
     ),
     Row(
         "Nemotron (<TOOLCALL>[...])",
         ("<TOOLCALL>",),
         _shape(open="<TOOLCALL>", close="</TOOLCALL>"),
+        Written("<TOOLCALL>%calls%</TOOLCALL>"),
     ),
     Row(
         "Granite 3, Phi 4 mini (<|tool_call|>[...])",
         ("<|tool_call|>",),
         _shape(open_pattern=r"(?:<\|tool_call\|>|<tool_call>)\s*(?=\[)", close=["<|/tool_call|>", "</tool_call>", "<|end_of_text|>"]),
+        Written("<|tool_call|>%calls%"),
     ),
     Row(
         "Hermes, Qwen, Granite 4 (<tool_call>{...})",
         ("<tool_call>",),
         _shape(open="<tool_call>", close="</tool_call>"),
+        Written("<tool_call>\n%call%\n</tool_call>", between="\n"),
     ),
     Row(
         "Hunyuan, MiniMax M1 (<tool_calls>)",
         ("<tool_calls>",),
         _shape(open="<tool_calls>", close="</tool_calls>"),
+        Written("<tool_calls>\n%call%\n</tool_calls>"),
     ),
     Row(
         "InternLM 2 (<|action_start|>)",
         ("<|action_start|>", "<|plugin|>"),
         _shape(open_pattern=r"<\|action_start\|>\s*<\|plugin\|>", close="<|action_end|>"),
+        Written("<|action_start|><|plugin|>%call%<|action_end|>"),
     ),
     Row(
         "Granite 20B (<function_call>)",
         ("<function_call>",),
         _shape(open="<function_call>", close_pattern=r"</function_call>|\s*(?=<function_call>)"),
+        Written("<function_call>%call%", between="\n"),
     ),
-    Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA),
-    Row('Llama 4 ({"name": ..., "parameters": ...})', ("<|header_start|>", '"parameters": '), _LLAMA),
+    Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
+    Row('Llama 4 ({"name": ..., "parameters": ...})', ("<|header_start|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
     Row("reasoning alone (<think>)", ("</think>",), _shape()),
 )
 

@@ -232,6 +232,15 @@ class Tokenizer:
         token = getattr(self.backend.model, "unk_token", None)
         return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether each token has bytes of its own, whatever stands beside it."""
+        return self._decoding.kind != "other"
+
+    def piece(self, index: int) -> bytes | None:
+        """The bytes of a token, where tokens have bytes of their own; None: there is no such token."""
+        return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
+
     def id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it."""
         return self.backend.token_to_id(token)

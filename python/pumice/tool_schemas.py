@@ -16,6 +16,14 @@ from .arguments import shown
 MOST_TOOLS = 1024
 
 
+class Exact(dict[str, Any]):
+    """A Python function as OpenAI's dict: its schema says all that it takes, as that of a "strict" one does."""
+
+
+def is_strict(function: Mapping[str, Any]) -> bool:
+    return isinstance(function, Exact) or function.get("strict") is True
+
+
 def check_tools(given: Any) -> list[dict[str, Any]]:
     """tools= of chat() as a list of {"type": "function", "function": {"name", "description", "parameters"}}."""
     if given is None:
@@ -80,7 +88,7 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
-    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+    return {"type": "function", "function": Exact(name=name, description=about, parameters=schema)}
 
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Tokenizer:
     eos_ids = [EOS]
     bos_id = BOS
     vocab_size = VOCAB
+    has_bytes = True
     around = (("<bos>",), ())
     control = None
     added: dict[int, Any] = {}
@@ -348,8 +349,12 @@ def make_core() -> types.ModuleType:
         opened.append(Model(file, options))
         return opened[-1]
 
+    def no_library(path: str) -> None:
+        raise OSError("the toy has no grammars")
+
     core.__dict__.update(
         __version__="0.0.test",
+        GrammarLibrary=no_library,
         set_error_types=ERRORS.update,
         devices=lambda: [
             {

@@ -1,6 +1,6 @@
 """The notebooks of examples/: every cell runs in a fresh kernel of this Python and shows what is stored in the file.
 
-`python tests/python/test_notebook.py --write [name ...]` runs them (tour, inside, search) and stores what they show now."""
+`python tests/python/test_notebook.py --write [name ...]` runs them (tour, inside, search, structured) and stores what they show now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent.parent
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
-OTHERS = ("inside", "search")
+OTHERS = ("inside", "search", "structured")
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
@@ -191,7 +191,7 @@ def test_other_notebooks(other: Any) -> None:
     name, stored, run = other
     assert compare(run, stored) >= 2
     for notebook in (stored, run):
-        {"inside": inside_shows, "search": search_shows}[name](notebook)
+        {"inside": inside_shows, "search": search_shows, "structured": structured_shows}[name](notebook)
 
 
 def inside_shows(notebook: nbformat.NotebookNode) -> None:
@@ -215,6 +215,15 @@ def search_shows(notebook: nbformat.NotebookNode) -> None:
     assert recalls[1] > 0.98
     assert 0.6 < recalls[2] < recalls[3]
     assert recalls[3] > 0.95
+
+
+def structured_shows(notebook: nbformat.NotebookNode) -> None:
+    table = dict(below(notebook, "index=mails)"))["text/html"]
+    for cell in ("7", "Dublin", "40", "Madrid", "2", "Vienna", "paper", "15", "Athens"):
+        assert f">{cell}<" in table
+    loop = dict(below(notebook, "print(ask(model, question))"))["stdout"]
+    assert loop.count("->") >= 2
+    assert dict(below(notebook, "file.unlink()"))["stdout"].endswith("True\n")
 
 
 @pytest.mark.parametrize("name", OTHERS)

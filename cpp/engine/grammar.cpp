@@ -1,0 +1,239 @@
+#include "engine/grammar.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <utility>
+
+#include "core/error.h"
+#include "engine/at_fork.h"
+
+namespace pumice::engine {
+namespace {
+
+constexpr std::size_t kStack = std::size_t{256} << 20;  // address space; pages are taken as they are used
+constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr std::size_t kMostWords = 4000;  // of a message
+// Real schemas compile in 57 ms at most (1,500 of MaskBench). The library cannot be stopped, so what takes longer ends unseen; where that many
+// do so at once, nothing is compiled.
+constexpr auto kMostTime = std::chrono::seconds(5);
+constexpr int kMostUnseen = 2;
+constexpr int kTriedTokens = 2;
+
+// Work of a library that cannot be stopped, on a thread with a deep stack. Who waits may leave; the work's result then goes with it.
+class DeepWork {
+ public:
+  static void run(std::function<void()> work, const Cancel& cancel, std::chrono::steady_clock::duration most_time) {
+    if (unseen_.load() >= kMostUnseen)
+      fail(ErrorKind::grammar, unseen_.load(), " grammars that took too long are still being compiled; try again when they have ended");
+    auto self = std::make_shared<DeepWork>();
+    self->work_ = std::move(work);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, kStack);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    auto* handed = new std::shared_ptr<DeepWork>(self);
+    pthread_t thread;
+    const int refused = pthread_create(&thread, &attributes, &DeepWork::start, handed);
+    pthread_attr_destroy(&attributes);
+    if (refused) {
+      delete handed;
+      fail(ErrorKind::out_of_memory, "compiling a grammar takes a thread with a stack of ", kStack >> 20,
+           " MiB of address space, and the system gives none; raise the limit (ulimit -v), or that of processes (ulimit -u)");
+    }
+    std::unique_lock lock(self->mutex_);
+    const auto end = std::chrono::steady_clock::now() + most_time;
+    const auto leave = [&] { ++unseen_; self->unseen_here_ = true; };
+    while (!self->done_.wait_for(lock, kPoll, [&] { return self->ended_; })) {
+      if (cancel.requested()) { leave(); cancel.check(); }
+      if (std::chrono::steady_clock::now() < end) continue;
+      leave();
+      fail(ErrorKind::grammar, "compiling takes longer than ", std::chrono::duration_cast<std::chrono::seconds>(most_time).count(),
+           " seconds. Make it smaller or less ambiguous");
+    }
+    if (self->failure_) std::rethrow_exception(self->failure_);
+  }
+
+  static void forget_parent() { unseen_ = 0; }
+
+ private:
+  static void* start(void* handed) {
+    const std::unique_ptr<std::shared_ptr<DeepWork>> holder(static_cast<std::shared_ptr<DeepWork>*>(handed));
+    DeepWork& self = **holder;
+    std::exception_ptr failure;
+    try {
+      self.work_();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    self.work_ = nullptr;
+    const std::lock_guard lock(self.mutex_);
+    self.failure_ = std::move(failure);
+    self.ended_ = true;
+    if (self.unseen_here_) --unseen_;
+    self.done_.notify_all();
+    return nullptr;
+  }
+
+  std::function<void()> work_;
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::exception_ptr failure_;
+  bool ended_ = false, unseen_here_ = false;
+  static inline std::atomic<int> unseen_{0};
+};
+
+// A matcher learns while it computes a mask. A fork waits for that (a mask takes microseconds, 0.2 s at worst), so that the child has whole
+// ones. Its hook is older than every scheduler's, so the lock is taken behind theirs: they accept tokens under their own.
+// Never destroyed: threads may be at work when the process ends.
+std::shared_mutex& at_work = *new std::shared_mutex;
+[[maybe_unused]] const AtFork& at_fork = *new AtFork({
+    .before = [] { at_work.lock(); },
+    .in_parent = [] { at_work.unlock(); },
+    .in_child = [] { 
+          new (&at_work) std::shared_mutex;  // it knows its holder by the thread, which has another number here
+          DeepWork::forget_parent();
+        },
+});
+
+std::string message_of(const llguidance::Library& library, llguidance::Matcher* matcher) {
+  const char* told = library.matcher_get_error(matcher);
+  std::string text = told ? told : "it says no reason";
+  if (const auto trace = text.find("\n<backtrace>"); trace != std::string::npos) text.resize(trace);  // of a panic
+  if (text.size() > kMostWords) text.resize(kMostWords);
+  return text;
+}
+
+class GrammarFilter final : public TokenFilter {
+ public:
+  GrammarFilter(std::shared_ptr<const GrammarTokens> tokens, llguidance::Matcher* matcher) : tokens_(std::move(tokens)), matcher_(matcher) {}
+  ~GrammarFilter() override { tokens_->library().free_matcher(matcher_); }
+
+  void mask(std::span<std::uint32_t> words) override {
+    const auto& library = tokens_->library();
+    const std::shared_lock whole(at_work);
+    require(words.size() >= tokens_->words(), "a mask of ", words.size(), " words is shorter than the grammar's ", tokens_->words());
+    if (library.matcher_compute_mask_into(matcher_, words.data(), tokens_->words() * sizeof(std::uint32_t)) != 0) fail_here();
+    std::fill(words.begin() + static_cast<std::ptrdiff_t>(tokens_->words()), words.end(), 0u);
+  }
+
+  bool accept(std::int32_t id) override {
+    const auto& library = tokens_->library();
+    const std::shared_lock whole(at_work);
+    if (library.matcher_consume_token(matcher_, static_cast<std::uint32_t>(id)) != 0) fail_here();
+    return !library.matcher_is_stopped(matcher_);
+  }
+
+  std::unique_ptr<TokenFilter> clone() const override {
+    const std::shared_lock whole(at_work);
+    return std::make_unique<GrammarFilter>(tokens_, tokens_->library().clone_matcher(matcher_));
+  }
+
+ private:
+  [[noreturn]] void fail_here() const {
+    fail(ErrorKind::grammar, "the grammar went beyond its limits in the middle of an answer (", message_of(tokens_->library(), matcher_),
+         "): make it smaller or less ambiguous");
+  }
+
+  std::shared_ptr<const GrammarTokens> tokens_;
+  llguidance::Matcher* matcher_;
+};
+
+}  // namespace
+
+std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const llguidance::Library> library,
+                                                         std::vector<std::uint32_t> lengths, std::vector<std::uint8_t> bytes,
+                                                         std::vector<std::uint32_t> eos, const Cancel& cancel) {
+  require(library->missing.empty(), "llguidance lacks functions");
+  require(!lengths.empty() && lengths.size() <= std::numeric_limits<std::int32_t>::max(), "a vocabulary has at least one token");
+  std::uint64_t total = 0;
+  for (const std::uint32_t length : lengths) total += length;
+  require(total == bytes.size() && total <= std::numeric_limits<std::uint32_t>::max(), "lengths of tokens sum to ", total,
+          ", and there are ", bytes.size(), " bytes");
+  require(!eos.empty(), "a grammar needs a token that ends the answer");
+  for (const std::uint32_t id : eos) require(id < lengths.size(), "end token ", id, " is not in the vocabulary of ", lengths.size());
+
+  struct Job {
+    std::shared_ptr<const llguidance::Library> library;
+    std::vector<std::uint32_t> lengths, eos;
+    std::vector<std::uint8_t> bytes;
+    std::shared_ptr<const GrammarTokens> made;
+  };
+  const auto job = std::make_shared<Job>(Job{std::move(library), std::move(lengths), std::move(eos), std::move(bytes), nullptr});
+  DeepWork::run([job] {
+    llguidance::TokenizerInit init;
+    init.vocab_size = static_cast<std::uint32_t>(job->lengths.size());
+    init.eos = job->eos.front();
+    init.token_lengths = job->lengths.data();
+    init.token_bytes = job->bytes.data();
+    init.tokenize_greedily = true;  // used for forced tokens alone, which are not asked for
+    init.more_eos = job->eos.data() + 1;
+    init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
+    char error[1024] = "";
+    llguidance::Tokenizer* made = job->library->new_tokenizer_v2(&init, error, sizeof(error));
+    require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
+    job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths.size()));
+  }, cancel, std::chrono::hours(24));
+  return std::exchange(job->made, nullptr);
+}
+
+GrammarTokens::~GrammarTokens() { library_->free_tokenizer(tokenizer_); }
+
+std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<const GrammarTokens> tokens, std::string kind,
+                                                                std::string source, const Cancel& cancel) {
+  if (source.size() > kMostGrammarBytes)
+    fail(ErrorKind::grammar, "the grammar has ", source.size(), " bytes; ", kMostGrammarBytes, " are the most");
+  if (source.find('\0') != std::string::npos) fail(ErrorKind::grammar, "the grammar has a NUL character; write it as \\u0000");
+  struct Job {
+    std::shared_ptr<const GrammarTokens> tokens;
+    std::string kind, source;
+    std::shared_ptr<const CompiledGrammar> made;
+  };
+  const auto job = std::make_shared<Job>(Job{std::move(tokens), std::move(kind), std::move(source), nullptr});
+  DeepWork::run([job] {
+    const auto& library = job->tokens->library();
+    llguidance::MatcherInit init;
+    library.constraint_init_set_defaults(&init, job->tokens->get());
+    init.log_stderr_level = 0;
+    init.log_buffer_level = 0;
+    init.limits.verbose_errors = false;
+    llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
+    const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
+    if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
+    std::vector<std::uint32_t> words(job->tokens->words());  // the first mask: what it finds out, copies have
+    const std::size_t bytes = words.size() * sizeof(std::uint32_t);
+    require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");
+    if (library.matcher_compute_mask_into(matcher, words.data(), bytes) != 0) fail(ErrorKind::grammar, message_of(library, matcher));
+    // Some are too large for the parser, which says so when it reads the first tokens.
+    const CompiledGrammar trial(job->tokens, library.clone_matcher(matcher));
+    for (int i = 0; i < kTriedTokens && !library.matcher_is_stopped(trial.matcher_); ++i) {
+      const auto word = std::find_if(words.begin(), words.end(), [](std::uint32_t w) { return w != 0; });
+      if (word == words.end()) fail(ErrorKind::grammar, "no token of the model can ", i == 0 ? "begin" : "go on with", " an answer");
+      const auto id = static_cast<std::uint32_t>((word - words.begin()) * 32 + std::countr_zero(*word));
+      if (library.matcher_consume_token(trial.matcher_, id) != 0 ||
+          library.matcher_compute_mask_into(trial.matcher_, words.data(), bytes) != 0)
+        fail(ErrorKind::grammar, message_of(library, trial.matcher_));
+    }
+    job->made = made;
+  }, cancel, kMostTime);
+  return std::exchange(job->made, nullptr);
+}
+
+CompiledGrammar::~CompiledGrammar() { tokens_->library().free_matcher(matcher_); }
+
+std::unique_ptr<TokenFilter> CompiledGrammar::filter() const {
+  const std::shared_lock whole(at_work);
+  return std::make_unique<GrammarFilter>(tokens_, tokens_->library().clone_matcher(matcher_));
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,18 @@
+// Grammars for Python: compiled without the GIL, handed to requests as token filters.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "engine/grammar.h"
+
+namespace pumice::bindings {
+
+struct GrammarHandle {
+  std::shared_ptr<const engine::CompiledGrammar> grammar;
+};
+
+void bind_grammars(pybind11::module_& module);
+
+}  // namespace pumice::bindings
