@@ -193,8 +193,8 @@ struct LogProb {
   View logits, out;
 };
 
-// What choosing a token needs to know of a row of logits, without the row: its k largest that are allowed (Batch::allowed), and the logits of
-// the row's reported ids (Batch::reported; at most `reported` of them), which are not among those k. TopRow reads a row of `out`.
+// What choosing a token needs to know of a row of logits, without the row: its k largest that are allowed (Batch::allowed), and the logits
+// of the row's reported ids (Batch::reported; at most `reported` of them), which are not among those k. TopRow reads a row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
   View logits, out;  // `out`: top_width(k, reported) columns

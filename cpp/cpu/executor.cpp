@@ -799,7 +799,8 @@ class BatchRun final : public Job {
     }
   }
   // The k largest so far, in order; nearly every logit is below the last of them. allowed: a bit for each id; null: all.
-  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported, const std::uint32_t* allowed, float* out) {
+  static void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported, const std::uint32_t* allowed,
+                      float* out) {
     const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
     const std::int32_t width = op.logits.width, k = op.k;
     std::fill_n(out, op.out.width, 0.0f);

@@ -61,8 +61,8 @@ class Pipeline {
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Logits of hidden rows: rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
-  // The same hidden rows' largest logits that `lists` allows, and those of its reported ids (core/ops.h, Top): rows x top_columns(). 0 columns
-  // where the device gives whole rows as fast: there they are all that is needed.
+  // The same hidden rows' largest logits that `lists` allows, and those of its reported ids (core/ops.h, Top): rows x top_columns(). 0
+  // columns where the device gives whole rows as fast: there they are all that is needed.
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
   // Log-probability of targets[i] after hidden row i, without a rows x vocabulary array at the caller's.

@@ -176,7 +176,8 @@ std::vector<News> Request::take() {
 }
 
 bool Request::shows() const {
-  return std::any_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.state != Sequence::State::ended && s.shown(); });
+  return std::any_of(sequences_.begin(), sequences_.end(),
+                     [](const Sequence& s) { return s.state != Sequence::State::ended && s.shown(); });
 }
 
 std::vector<Request::Shown> Request::shown() const {
@@ -192,7 +193,8 @@ void Request::answer(std::int32_t sequence, std::span<const float> logits) {
   std::vector<std::uint32_t> left;
   for (std::size_t id = 0; id < row.size(); ++id) {
     if (std::isfinite(row[id])) continue;
-    require(row[id] < 0, "the logit of token ", id, " was made ", row[id], "; a logit is a finite number, or -inf, which forbids the token");
+    require(row[id] < 0, "the logit of token ", id, " was made ", row[id],
+            "; a logit is a finite number, or -inf, which forbids the token");
     if (left.empty()) left.resize(mask_words(static_cast<std::int64_t>(row.size())), ~0u);
     left[id / 32] &= ~(1u << (id % 32));
     row[id] = 0;

@@ -37,15 +37,16 @@ class Request : public std::enable_shared_from_this<Request> {
   bool wait(std::int32_t steps, double max_ms);
   // The news there are. Where there are none, and an error has ended the request: throws it.
   std::vector<News> take();
-  // With GenerateParams::shows_logits: the logits of sequences whose next token waits for answer(). They sit out until then, and nobody else
-  // waits for them.
+  // With GenerateParams::shows_logits: the logits of sequences whose next token waits for answer(). They sit out until then, and nobody
+  // else waits for them.
   struct Shown {
     std::int32_t sequence = 0;
     std::vector<std::int32_t> ids;
     std::vector<float> logits;
   };
   std::vector<Shown> shown() const;
-  // The logits to choose from; -inf forbids a token. Throws invalid_argument for a NaN, an infinity and a wrong size.
+  // The logits to choose from, once for each row shown; -inf forbids a token. Throws invalid_argument for a NaN, an infinity and a
+  // wrong size.
   void answer(std::int32_t sequence, std::span<const float> logits);
   void finish(std::int32_t sequence);
   void close();  // ends all sequences; their pages are free when the running step has ended

@@ -77,9 +77,11 @@ void SamplingParams::validate(std::int32_t vocab) const {
   }
   in_range("dry_multiplier", dry_multiplier, 0, 100);
   in_range("dry_base", dry_base, 1, 100);
-  require(dry_allowed >= 1 && dry_range >= 0, "dry_allowed must be at least 1 and dry_range at least 0, not ", dry_allowed, " and ", dry_range);
+  require(dry_allowed >= 1 && dry_range >= 0, "dry_allowed must be at least 1 and dry_range at least 0, not ", dry_allowed, " and ",
+          dry_range);
   require(std::ranges::is_sorted(dry_breakers), "dry_breakers do not ascend");
-  for (const std::int32_t id : dry_breakers) require(id >= 0 && id < vocab, "dry_breakers: token id ", id, " is not in the vocabulary of ", vocab);
+  for (const std::int32_t id : dry_breakers)
+    require(id >= 0 && id < vocab, "dry_breakers: token id ", id, " is not in the vocabulary of ", vocab);
   in_range("top_n_sigma", top_n_sigma, 0, 1000);
   in_range("xtc_probability", xtc_probability, 0, 1);
   in_range("xtc_threshold", xtc_threshold, 0, 1);
@@ -122,11 +124,13 @@ void ChangedIds::add(std::int32_t id) {
 }
 
 // ---------------------------------------------------------------- repetitions
-void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties) {
+void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids,
+                   std::vector<std::pair<std::int32_t, float>>& penalties) {
   constexpr std::size_t kLongest = 50;  // of a match: more would overflow the power, and scans would be quadratic
   penalties.clear();
   const auto breaks = [&](std::int32_t id) { return std::ranges::binary_search(params.dry_breakers, id); };
-  if (params.dry_range > 0 && ids.size() > static_cast<std::size_t>(params.dry_range)) ids = ids.last(static_cast<std::size_t>(params.dry_range));
+  const auto range = static_cast<std::size_t>(params.dry_range);
+  if (range > 0 && ids.size() > range) ids = ids.last(range);
   if (ids.empty() || breaks(ids.back())) return;
   const std::size_t size = ids.size();
   for (std::size_t i = 0; i + 1 < size; ++i) {  // what came after ids[i], where that ends as the text does
@@ -138,7 +142,8 @@ void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> i
     for (std::size_t more = static_cast<std::size_t>(params.dry_allowed); more < length; ++more) penalty *= params.dry_base;
     penalties.emplace_back(ids[i + 1], std::min(penalty, kMostBias));
   }
-  std::sort(penalties.begin(), penalties.end(), [](auto& a, auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
+  std::sort(penalties.begin(), penalties.end(),
+            [](auto& a, auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
   const auto same = [](auto& a, auto& b) { return a.first == b.first; };
   penalties.erase(std::unique(penalties.begin(), penalties.end(), same), penalties.end());
 }

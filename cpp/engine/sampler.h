@@ -1,8 +1,8 @@
 // From one row of logits to one token id.
 //
 // The order is fixed, for one set of parameters has one meaning:
-//   repetition, presence and frequency penalties -> DRY -> logit_bias -> what is allowed -> top-n-sigma -> temperature -> top_k -> typical_p
-//   -> top_p -> min_p -> XTC -> mirostat -> draw.
+//   repetition, presence and frequency penalties -> DRY -> logit_bias -> what is allowed -> top-n-sigma -> temperature -> top_k
+//   -> typical_p -> top_p -> min_p -> XTC -> mirostat -> draw.
 // Each filter sees the distribution that the one before left, renormalised. Temperature 0 takes the largest logit after penalties and
 // bias; ties go to the lowest id, here and in every filter. Log-probabilities are those of the raw logits: log_softmax(row).
 #pragma once
@@ -116,13 +116,13 @@ class ChangedIds {
 // One thread's scratch for choices, of any sequence. The row is changed while choose() works and left as it was.
 class Sampler {
  public:
-  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when nothing is left: logit_bias forbids all that is allowed, or
-  // nothing is.
+  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when nothing is left: logit_bias forbids all that is allowed,
+  // or nothing is.
   void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
               const Around& around = {});
   static void check(std::span<const float> logits);  // throws numeric
-  // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it left
-  // out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
+  // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it
+  // left out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
               const TokenCounts& seen, const Draw& draw, Choice& choice, const Around& around = {});
 

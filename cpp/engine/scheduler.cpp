@@ -339,7 +339,8 @@ void Scheduler::take_answers() {
       try {
         choose_answer(s);
       } catch (const Error& error) {
-        fail_request(*request, std::make_exception_ptr(Error(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()))));
+        const std::string what = str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what());
+        fail_request(*request, std::make_exception_ptr(Error(error.kind(), what)));
       } catch (...) {
         fail_request(*request, std::current_exception());
       }

@@ -93,7 +93,7 @@ TEST(ProgramCheck, RefusesMatricesThatAreNotThere) {
   refused(ErrorKind::unsupported_model, "'qkv' was not loaded on this device", [&] { check_program(layer(true), shapes); });
 }
 
-TEST(ProgramCheck, TheLargestLogitsAndMaskedIds) {
+TEST(ProgramCheck, TheLargestLogitsAndReportedIds) {
   const Weights w = weights();
   const WeightShapes shapes = shapes_of(w);
   Program p{.name = "layer", .slots = {{Rows::tokens, 100}, {Rows::tokens, 8 + 2 * 5 + 3}}, .input = 0, .output = 1};

@@ -420,7 +420,9 @@ TEST(Sampler, ExtremesStayDefined) {
   EXPECT_EQ(choice.id, 17);
 }
 
-bool is_set(std::span<const std::uint32_t> mask, std::int32_t id) { return (mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0; }
+bool is_set(std::span<const std::uint32_t> mask, std::int32_t id) {
+  return (mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
+}
 
 // Masks of all kinds: none, full, empty, one id, a few, half, all but a few, runs of blocks.
 std::vector<std::uint32_t> any_mask(std::size_t size, std::mt19937& random) {
@@ -474,7 +476,8 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
     const Draw draw{static_cast<std::uint64_t>(round), 1, 2};
     if (!any) {
       std::string message;
-      EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, work, seen, draw, found, {.allowed = mask}); }, &message), ErrorKind::invalid_argument);
+      EXPECT_EQ(toy::error_of([&] { Sampler().choose(p, work, seen, draw, found, {.allowed = mask}); }, &message),
+                ErrorKind::invalid_argument);
       EXPECT_NE(message.find("nothing that the token filters allow"), std::string::npos);
       continue;
     }
@@ -494,7 +497,8 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
   bad[100] = std::nanf("");
   const std::vector<std::uint32_t> first(mask_words(200), 1u);
   Choice choice;
-  EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);  // though it is not allowed
+  // though it is not allowed
+  EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);
 }
 
 // What Top gives of a row, written down plainly.

@@ -106,7 +106,8 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
   std::int64_t accepted = 0;
   for (int trial = 0; trial < 60; ++trial) {
     std::vector<Ids> prompts;
-    for (std::uint64_t i = 0; i < 1 + random() % 7; ++i) prompts.push_back(text(100 * static_cast<std::uint64_t>(trial) + i, 1 + random() % 70));
+    for (std::uint64_t i = 0; i < 1 + random() % 7; ++i)
+      prompts.push_back(text(100 * static_cast<std::uint64_t>(trial) + i, 1 + random() % 70));
     GenerateParams params{.max_new_tokens = static_cast<std::int64_t>(1 + random() % 60), .n = static_cast<std::int32_t>(1 + random() % 3)};
     params.filters.push_back(std::make_shared<Rule>(a_third, trial % 4 == 0 ? 1 + static_cast<std::int64_t>(random() % 40) : 1000));
     if (trial % 3 == 0) params.filters.push_back(std::make_shared<Rule>(even, 1000));
@@ -237,7 +238,8 @@ TEST(TokenFilters, BadWordsNeverComeWhole) {
     all.insert(all.end(), free.begin(), free.end());
     for (std::size_t i = 0; i < 1 + random() % 6; ++i) {  // words that would come, some of which begin in the prompt
       const std::size_t end = prompt.size() + 1 + random() % 20, length = std::min<std::size_t>(end, 1 + random() % 4);
-      params.bad_words.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(end - length), all.begin() + static_cast<std::ptrdiff_t>(end));
+      params.bad_words.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(end - length),
+                                    all.begin() + static_cast<std::ptrdiff_t>(end));
     }
     Ids ids = prompt, wanted;
     while (wanted.size() < 30) {

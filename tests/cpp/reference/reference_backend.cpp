@@ -348,7 +348,9 @@ class Run {
       }
       const std::int32_t mask = batch_.allowed_first.empty() ? -1 : batch_.allowed_first[static_cast<std::size_t>(r)];
       if (mask >= 0)
-        std::erase_if(ids, [&](std::int64_t id) { return (batch_.allowed[static_cast<std::size_t>(mask + id / 32)] >> (id % 32) & 1u) == 0; });
+        std::erase_if(ids, [&](std::int64_t id) {
+          return (batch_.allowed[static_cast<std::size_t>(mask + id / 32)] >> (id % 32) & 1u) == 0;
+        });
       if (!finite) continue;
       std::stable_sort(ids.begin(), ids.end(), [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
       const std::int64_t count = std::min<std::int64_t>(op.k, static_cast<std::int64_t>(ids.size()));

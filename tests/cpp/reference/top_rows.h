@@ -14,10 +14,10 @@ namespace pumice::cases {
 
 inline void expect_not_finite_found(Backend& backend) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr std::int32_t kWidth = 9000, kRows = 6, kK = 5, kMasked = 4;
-  const auto columns = static_cast<std::int32_t>(top_width(kK, kMasked));
+  constexpr std::int32_t kWidth = 9000, kRows = 6, kK = 5, kReported = 4;
+  const auto columns = static_cast<std::int32_t>(top_width(kK, kReported));
   const Program program{.name = "top",
-                        .ops = {Top{.logits = {0, 0, kWidth}, .out = {1, 0, columns}, .k = kK, .reported = kMasked}},
+                        .ops = {Top{.logits = {0, 0, kWidth}, .out = {1, 0, columns}, .k = kK, .reported = kReported}},
                         .slots = {{Rows::tokens, kWidth}, {Rows::tokens, columns}},
                         .input = 0,
                         .output = 1};
