@@ -24,6 +24,7 @@ struct GenerateParams {
   std::vector<std::int32_t> eos_ids;  // end a sequence; not given out
   SamplingParams sampling;
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit
+  std::int32_t priority = 0;          // among requests: higher ones go first
   Speculation speculation;
 };
 
