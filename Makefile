@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-vulkan-all bench format check sanitize clean
+.PHONY: demo test test-cpp test-python test-vulkan-all test-storm bench format check sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -40,6 +40,10 @@ test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 
+# Thousands of requests of many threads and event loops, with closes, forks and NaNs at random points; a short form is in the tests.
+test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	for seed in 1 2 3; do $(BIN)/python tests/python/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
+
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
 	$(PYTHON) bench/compare.py --python $(BIN)/python
@@ -54,7 +58,7 @@ format: $(VENV)/.tools
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.inc')
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest, each file compiled alone, so that it includes what it uses; then
-# ThreadSanitizer over those of the scheduler and the team.
+# ThreadSanitizer over those of the scheduler, the queue of encoders and the team.
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
@@ -63,7 +67,7 @@ sanitize: $(VENV)/.made
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
 	$(BIN)/cmake -S . -B build/sanitize-thread -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF
 	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
-	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:Scorer.*:PagePool*'
+	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*'
 	build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:

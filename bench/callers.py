@@ -1,7 +1,9 @@
 """One batch for all callers: tokens/s of N threads that stream one prompt each beside one call with the N prompts, of one stream alone,
-and how long a stream waits beside another caller's long prompt.
+how long a stream waits beside another caller's long prompt, and how soon a closed one's pages are free. The same of one event loop:
+N tasks that read astream(). And of an encoder: N tasks that await aencode() with one text each, beside one encode() of all.
 
     python bench/callers.py MODEL [--threads 2] [--new 64] [--rounds 3] [--callers 1 8 16] [--prompt 600] [--tokenizer PATH]
+    python bench/callers.py ENCODER --callers 8
 
 A file of random weights (bench/random_weights.py) has no tokenizer: --tokenizer names one. Run with another build's package on PYTHONPATH,
 in turn, for before and after.
@@ -10,6 +12,7 @@ in turn, for before and after.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import threading
 import time
@@ -46,6 +49,52 @@ def speed(work: object, model: pumice.Model, count: int, new: int, seed: int) ->
     begin = time.perf_counter()
     tokens = work(model, prompts, new)  # type: ignore[operator]
     return tokens / (time.perf_counter() - begin)  # type: ignore[no-any-return]
+
+
+def tasks(model: pumice.Model, prompts: Prompts, new: int) -> int:
+    async def read(prompt: np.ndarray) -> int:
+        return sum([len(chunk.ids) async for chunk in model.astream(prompt, max_new_tokens=new, temperature=0)])
+
+    async def main() -> int:
+        return sum(await asyncio.gather(*map(read, prompts)))
+
+    return asyncio.run(main())
+
+
+def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
+    """Seconds from close() to the pages being free, median and worst of 20; a step takes what a token does."""
+    took = []
+    for i in range(20):
+        stream = model.stream(prompts_of(model, 1, 8, seed + i)[0], max_new_tokens=1000, temperature=0)
+        for _ in range(4 + i % 5):
+            next(stream)
+        begin = time.perf_counter()
+        stream.close()
+        while model.stats()["pages_in_use"]:
+            time.sleep(0.0002)
+        took.append(time.perf_counter() - begin)
+    return statistics.median(took), max(took)
+
+
+def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, float]:
+    """Texts/s of one encode() of all, and of `count` tasks that await aencode() for one after the other."""
+    words = ["stone", "river", "glacier", "basalt", "granite", "sand", "wind", "sea", "salt", "valley", "ridge", "lava"]
+    random = np.random.default_rng(count)
+    given = [" ".join(random.choice(words, random.integers(10, 40))) for _ in range(texts)]
+    begin = time.perf_counter()
+    model.encode(given, show_progress_bar=False)
+    together = texts / (time.perf_counter() - begin)
+
+    async def caller(mine: list[str]) -> None:
+        for text in mine:
+            await model.aencode(text)
+
+    async def main() -> None:
+        await asyncio.gather(*(caller(given[i::count]) for i in range(count)))
+
+    begin = time.perf_counter()
+    asyncio.run(main())
+    return together, texts / (time.perf_counter() - begin)
 
 
 def gaps(model: pumice.Model, length: int, seed: int) -> tuple[float, float, float, float]:
@@ -85,18 +134,34 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=600)
     parser.add_argument("--tokenizer")
     given = parser.parse_args()
-    model = pumice.load(given.model, device="cpu", threads=given.threads, n_ctx=4096, progress=False, tokenizer=given.tokenizer)
+    model = pumice.load(given.model, device="cpu", threads=given.threads, kv_budget=1 << 30, progress=False, tokenizer=given.tokenizer)
     seed = 0
+    if "generate" not in model.info["tasks"] or model.info["tasks"][0] == "encode":
+        encoders(model, 2, 40)
+        for count in given.callers:
+            both = [encoders(model, count) for _ in range(given.rounds)]
+            ratio = statistics.median(apart / together for together, apart in both)
+            together, apart = (statistics.median(column) for column in zip(*both, strict=True))
+            print(f"{count:3} callers: one encode() {together:6.1f} texts/s, {count} of aencode() {apart:6.1f}: {ratio:.2f}", flush=True)
+        return
     one_call(model, prompts_of(model, 2, 8, 10_000), 8)
     for count in given.callers:
-        together, apart, ratios = [], [], []
+        together, apart, ratios, looped = [], [], [], []
         for _ in range(given.rounds):
             seed += 1
             together.append(speed(one_call, model, count, given.new, 2 * seed))
             apart.append(speed(streams, model, count, given.new, 2 * seed + 1))
             ratios.append(apart[-1] / together[-1])
+            if hasattr(model, "astream"):  # an older package has none
+                looped.append(speed(tasks, model, count, given.new, 2 * seed + 1_000_000) / together[-1])
         medians = [statistics.median(values) for values in (together, apart, ratios)]
-        print(f"{count:3} callers: one call {medians[0]:6.1f} tokens/s, {count} streams {medians[1]:6.1f}: {medians[2]:.2f}", flush=True)
+        tasked = f", tasks {statistics.median(looped):.2f}" if looped else ""
+        print(
+            f"{count:3} callers: one call {medians[0]:6.1f} tokens/s, {count} streams {medians[1]:6.1f}: {medians[2]:.2f}{tasked}",
+            flush=True,
+        )
+    if hasattr(model, "stats"):
+        print("closed to free: median {:.4f} s, worst {:.4f} s".format(*closed_to_free(model, 30_000)), flush=True)
     if given.prompt:
         for _ in range(given.rounds):
             seed += 1

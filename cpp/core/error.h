@@ -25,6 +25,7 @@ enum class ErrorKind {
   device_lost,           // DeviceLostError
   forked_device,         // ForkedDeviceError
   out_of_device_memory,  // OutOfDeviceMemoryError
+  overloaded,            // OverloadedError: the queue is full
   numeric,               // NumericError: a NaN or infinity where a number belongs
   grammar,               // GrammarError: what cannot be enforced, or went beyond its limits
   cancelled,             // KeyboardInterrupt, or a closed stream

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -194,30 +195,87 @@ class EndedTexts {
 
 }  // namespace
 
+namespace {
+
+void check_out(const Runtime& runtime, const Texts& texts, std::span<float> out, std::int32_t d) {
+  const std::size_t count = texts.offsets.size() - 1;
+  require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(),
+          " values; asked for: ", d);
+  require(out.size() == count * static_cast<std::size_t>(d), "encode: the result has room for ", out.size(), " values, needed: ", count,
+          " x ", d);
+}
+
+// The first values of a pooled row, as a caller wants them. False: they are no numbers.
+bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
+  double squares = 0;  // of floats: cannot overflow
+  for (std::size_t i = 0; i < out.size(); ++i) squares += static_cast<double>(row[i]) * row[i];
+  if (!std::isfinite(squares)) return false;
+  const double scale = normalize && squares > 0 ? 1.0 / std::sqrt(squares) : 1.0;
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(row[i] * scale);
+  return true;
+}
+
+}  // namespace
+
 void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel) {
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
   check(runtime, texts);  // one whose end is in its prompt has nothing left to pool
-  const std::size_t count = texts.offsets.size() - 1;
-  require(d >= 1 && d <= runtime.pipeline.hidden_size(), "vectors of this model have ", runtime.pipeline.hidden_size(),
-          " values; asked for: ", d);
-  require(out.size() == count * static_cast<std::size_t>(d), "encode: the result has room for ", out.size(), " values, needed: ", count,
-          " x ", d);
+  check_out(runtime, texts, out, d);
   require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
           token_budget);
-  if (count == 0) return;
+  if (texts.offsets.size() == 1) return;
+  const auto width = static_cast<std::size_t>(d);
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
-    double squares = 0;  // of floats: cannot overflow
-    for (std::int32_t i = 0; i < d; ++i) squares += static_cast<double>(row[i]) * row[i];
-    if (!std::isfinite(squares)) not_a_number(text);
-    const double scale = normalize && squares > 0 ? 1.0 / std::sqrt(squares) : 1.0;
-    float* to = out.data() + static_cast<std::size_t>(text) * static_cast<std::size_t>(d);
-    for (std::int32_t i = 0; i < d; ++i) to[i] = static_cast<float>(row[i] * scale);
+    if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) not_a_number(text);
   };
   run_all(runtime, texts, pack(texts, token_budget ? token_budget : runtime.pipeline.batch_rows()), Rows::segments, deliver, progress,
           cancel);
+}
+
+void check_call(const Runtime& runtime, const EncodeCall& call) {
+  check(runtime, call.texts);
+  const EndedTexts ended(call.texts, runtime.text_end);
+  check(runtime, ended.get());
+  check_out(runtime, call.texts, call.out, call.d);
+}
+
+void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel) {
+  std::vector<std::int32_t> ids, types;
+  std::vector<std::int64_t> offsets{0}, first;  // first: text of each call
+  for (const EncodeCall* call : calls) {
+    const EndedTexts ended(call->texts, runtime.text_end);
+    const Texts& texts = ended.get();
+    const std::int64_t skipped = texts.offsets.front(), at = offsets.back() - skipped;
+    const auto from = static_cast<std::size_t>(skipped), size = static_cast<std::size_t>(texts.offsets.back() - skipped);
+    first.push_back(static_cast<std::int64_t>(offsets.size()) - 1);
+    for (std::size_t i = 1; i < texts.offsets.size(); ++i) offsets.push_back(texts.offsets[i] + at);
+    const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
+      to.insert(to.end(), values.begin() + static_cast<std::ptrdiff_t>(from), values.begin() + static_cast<std::ptrdiff_t>(from + size));
+    };
+    append(ids, texts.ids);
+    if (!texts.types.empty()) append(types, texts.types);
+  }
+  const Texts texts{.ids = ids, .offsets = offsets, .types = types, .prompt = calls.front()->texts.prompt};
+  if (offsets.size() == 1) return;
+  std::mutex errors;
+  const auto deliver = [&](std::int64_t text, std::span<const float> row) {
+    const auto which = std::upper_bound(first.begin(), first.end(), text) - first.begin() - 1;
+    EncodeCall& call = *calls[static_cast<std::size_t>(which)];
+    const std::int64_t mine = text - first[static_cast<std::size_t>(which)];
+    const auto width = static_cast<std::size_t>(call.d);
+    if (take_row(row, call.normalize, call.out.subspan(static_cast<std::size_t>(mine) * width, width))) return;
+    const std::lock_guard lock(errors);
+    if (call.error) return;
+    try {
+      not_a_number(mine);
+    } catch (...) {
+      call.error = std::current_exception();
+    }
+  };
+  run_all(runtime, texts, pack(texts, runtime.pipeline.batch_rows()), Rows::segments, deliver, {}, cancel);
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {

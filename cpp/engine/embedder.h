@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 
@@ -26,6 +27,18 @@ using TextsDone = std::function<void(std::int64_t)>;  // called on the calling t
 // vector stays zero).
 void encode(Runtime& runtime, const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel);
+
+// One of several calls whose texts run in one plan. A NaN among its rows is its own error.
+struct EncodeCall {
+  Texts texts;
+  std::span<float> out;
+  std::int32_t d = 0;
+  bool normalize = false;
+  std::exception_ptr error = {};
+};
+void check_call(const Runtime& runtime, const EncodeCall& call);  // throws what encode() throws before it computes
+// encode() of checked calls that all have types or none, and prompts of equal length. Throws what ends all of them: an error of the device.
+void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel);
 
 // The runtime's pipeline gives one row per token: they go to `out` (tokens x hidden_size), in the order of ids.
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel);

@@ -366,6 +366,14 @@ Runtime& Model::classes() const {
   if (description_.labels == 0) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
   return prepared(classes_, [&] { return build_pipeline(Output::classes, {}); });
 }
+EncodeQueue& Model::pooled_queue() const {
+  pooled();
+  return pooled_->queue;
+}
+EncodeQueue& Model::classes_queue() const {
+  classes();
+  return classes_->queue;
+}
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
   return place(describe(std::move(file), options), open_devices(options), options);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/encode_queue.h"
 #include "engine/placement.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
@@ -49,6 +50,8 @@ class Model {
   Runtime& pooled() const;
   Runtime& tokens() const;
   Runtime& classes() const;
+  EncodeQueue& pooled_queue() const;  // the same for small calls of many callers
+  EncodeQueue& classes_queue() const;
 
   // What each token of a text looks at in a layer (0 is the first): the softmax of its scores, heads x ids x ids, computed in double from
   // the queries and keys that the layer makes. `out` has that many values.
@@ -66,6 +69,7 @@ class Model {
         : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types, ropes) {}
     Pipeline pipeline;
     Runtime runtime;
+    EncodeQueue queue{runtime};
   };
 
   Model(std::shared_ptr<const files::ModelFile> file, model::Description description)

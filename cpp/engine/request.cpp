@@ -33,7 +33,8 @@ void Request::check(const Runtime& r, const GenerateParams& params) const {
           params.max_new_tokens, " (max_new_tokens), not ", params.min_new_tokens);
   require(params.n >= 1 && params.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params.n);
   require(params.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params.read_ahead);
-  require(params.n == n() && params.read_ahead == read_ahead(), "n and read_ahead are those of all prompts of a call");
+  require(params.n == n() && params.read_ahead == read_ahead() && params.priority == priority(),
+          "n, read_ahead and priority are those of all prompts of a call");
   const Speculation& guesses = params.speculation;
   require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
           guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
@@ -142,15 +143,34 @@ Sequence* Request::heir(const Sequence& sequence) {
   return nullptr;
 }
 
-bool Request::wait(std::int32_t steps, double max_ms) {
+void Request::want(std::int32_t steps) {
   require(steps >= 1, "steps must be at least 1, not ", steps);
+  wanted_steps_ = read_ahead() > 0 ? std::min(steps, read_ahead()) : steps;
+}
+
+void Request::start(std::uint64_t tag, std::int32_t steps) {
+  const std::lock_guard lock(scheduler_.mutex_);
+  want(steps);
+  scheduler_.check_room();
+  scheduler_.join(*this);
+  pumped_ = true;
+  tag_ = tag;
+  scheduler_.tell(*this);  // one without sequences has ended
+}
+
+void Request::hold(bool held) {
+  const std::lock_guard lock(scheduler_.mutex_);
+  held_ = held;
+  scheduler_.tell(*this);
+}
+
+bool Request::wait(std::int32_t steps, double max_ms) {
   require(max_ms >= 0, "max_ms must be at least 0, not ", max_ms);
   const std::chrono::duration<double, std::milli> most(std::min(max_ms, 1e9));
   std::unique_lock lock(scheduler_.mutex_);
-  if (left_behind_) fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
-  scheduler_.has_read(*this);
+  want(steps);
+  scheduler_.has_read(reader_);
   scheduler_.join(*this);
-  wanted_steps_ = read_ahead() > 0 ? std::min(steps, read_ahead()) : steps;
   if (ready()) return true;
   ++waiting_;
   const bool came = news_->wait_for(lock, most, [&] { return ready(); });
@@ -158,9 +178,8 @@ bool Request::wait(std::int32_t steps, double max_ms) {
   return came;
 }
 
-std::vector<News> Request::take() {
+std::vector<News> Request::collect() {
   std::vector<News> all;
-  const std::lock_guard lock(scheduler_.mutex_);
   for (Sequence& s : sequences_) {
     if (s.news.empty()) continue;
     all.push_back(std::move(s.news));
@@ -168,6 +187,12 @@ std::vector<News> Request::take() {
   }
   unread_steps_ = 0;
   if (lagging_) scheduler_.look_again();
+  return all;
+}
+
+std::vector<News> Request::take() {
+  const std::lock_guard lock(scheduler_.mutex_);
+  std::vector<News> all = collect();
   if (all.empty() && error_ && ended()) {
     told_ = true;
     std::rethrow_exception(error_);
@@ -221,12 +246,16 @@ void Request::close() {
   const std::lock_guard lock(scheduler_.mutex_);
   closed_ = true;
   for (Sequence& s : sequences_) s.news = {.sequence = s.index};
-  scheduler_.has_read(*this);
+  scheduler_.has_read(reader_);
   scheduler_.drop(*this);
 }
 
 bool Request::done() const {
   const std::lock_guard lock(scheduler_.mutex_);
+  return told_all();
+}
+
+bool Request::told_all() const {
   if (closed_) return true;
   if (!ended() || (error_ && !told_)) return false;
   return std::all_of(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.news.empty(); });

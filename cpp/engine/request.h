@@ -17,6 +17,12 @@ class BadWords;
 class Scheduler;
 struct Runtime;
 
+// Who is told news: whether he reads them, and did so in a moment last time.
+struct Reader {
+  bool reading = false, quick = true;
+  std::chrono::steady_clock::time_point told_at;
+};
+
 struct Timings {  // of the steps that computed rows of the request: seconds that passed, also where others had rows in them
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and those of them that were right: they are decode_tokens too
@@ -27,11 +33,15 @@ struct Timings {  // of the steps that computed rows of the request: seconds tha
 // anything; what its sequences do is the scheduler's, under its lock.
 class Request : public std::enable_shared_from_this<Request> {
  public:
-  // params: of all prompts, or one for each; `n` and read_ahead are the same in all of them. Throws invalid_argument, context_length or
+  // params: of all prompts, or one for each; `n`, read_ahead and priority are the same in all of them. Throws invalid_argument, context_length or
   // out_of_memory when the prompts or params cannot be.
   Request(Scheduler& scheduler, const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
           std::span<const GenerateParams> params);
 
+  // From now on its news come by Scheduler::pump(), under this tag, whenever there are tokens of so many steps (no more than read_ahead).
+  // Throws overloaded where more wait than may.
+  void start(std::uint64_t tag, std::int32_t steps);
+  void hold(bool held);  // its news wait: their reader lags
   // Until there are tokens of so many steps (no more than read_ahead) that nobody has taken, or nothing more will come: true. False: max_ms
   // have passed.
   bool wait(std::int32_t steps, double max_ms);
@@ -63,6 +73,9 @@ class Request : public std::enable_shared_from_this<Request> {
 
   // All of these under the scheduler's lock.
   bool ended() const;
+  void want(std::int32_t steps);
+  std::vector<News> collect();  // and marks them as read
+  bool told_all() const;        // nothing more will come
   bool ready() const { return closed_ || ended() || unread_steps_ >= wanted_steps_ || shows(); }
   bool shows() const;
   Sequence* heir(const Sequence& sequence);  // of the same prompt's computation, when that one ends before it; null: nobody follows
@@ -78,6 +91,7 @@ class Request : public std::enable_shared_from_this<Request> {
   Scheduler& scheduler_;
   std::int32_t n() const { return params_.front().n; }
   std::int32_t read_ahead() const { return params_.front().read_ahead; }
+  std::int32_t priority() const { return params_.front().priority; }
   void check(const Runtime& runtime, const GenerateParams& params) const;
   void add_filters(Sequence& sequence, const std::shared_ptr<const BadWords>& bad_words) const;
 
@@ -92,9 +106,9 @@ class Request : public std::enable_shared_from_this<Request> {
   bool lagging_ = false;       // some of its sequences sit out
   bool closed_ = false, left_behind_ = false, told_ = false;  // left_behind_: a fork() came while another thread was in wait()
   bool forked_ = false;        // its pages are not there any more
-  bool reading_ = false;       // it was told that there are news, and has not come back for more
-  bool reads_quickly_ = true;  // last time that took a moment only
-  std::chrono::steady_clock::time_point told_at_;
+  bool pumped_ = false, queued_ = false, held_ = false;  // its news come by pump(); are to be had there; have to wait
+  std::uint64_t tag_ = 0;      // as pump() calls it
+  Reader reader_;              // who waits for news of it alone
   std::unique_ptr<std::condition_variable> news_ = std::make_unique<std::condition_variable>();
 
   // Of the current step.

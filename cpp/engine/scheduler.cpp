@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -17,9 +18,7 @@ using Clock = std::chrono::steady_clock;
 using State = Sequence::State;
 
 constexpr std::int64_t kPromptRows = 32;  // of a step that prompts get at least, however many sequences decode
-// What a step may take where somebody waits for the next token of another request, and the least rows of a prompt in it.
-constexpr double kStepSeconds = 0.1;
-constexpr std::int64_t kSharedRows = 16;
+constexpr std::int64_t kSharedRows = 16;  // of prompts at least, in a step of Limits::step_seconds
 constexpr std::int64_t kGuessedRows = 64;  // of sequences that decode and their guesses: more of them are prompts to a device
 constexpr auto kReading = std::chrono::microseconds(500);  // of those who have been told news, before the next step
 
@@ -53,7 +52,16 @@ std::shared_ptr<Request> Scheduler::request(const std::vector<std::vector<std::i
 }
 
 // ---------------------------------------------------------------- requests come and go
+void Scheduler::check_room() const {
+  const auto there = static_cast<std::int64_t>(requests_.size()), most = std::int64_t{limits_.running} + limits_.waiting;
+  if (there >= most)
+    fail(ErrorKind::overloaded, "the model has ", there, " requests at work or waiting, and its limits are ", limits_.running, " and ",
+         limits_.waiting, ": try again later, or raise them with set_limits()");
+}
+
 void Scheduler::join(Request& request) {
+  if (request.left_behind_)
+    fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
   if (request.joined_ || request.ended()) return;
   parents_.clear();
   if (request.forked_) revive(request);
@@ -65,7 +73,9 @@ void Scheduler::join(Request& request) {
            "): raise the limit of processes (ulimit -u)");
     }
   }
-  requests_.push_back(request.shared_from_this());
+  const auto behind = std::find_if(requests_.begin(), requests_.end(),
+                                   [&](const auto& each) { return each->priority() < request.priority(); });
+  requests_.insert(behind, request.shared_from_this());
   request.joined_ = true;
   look_again();
 }
@@ -75,10 +85,82 @@ void Scheduler::look_again() {
   wake_->notify_one();
 }
 
-void Scheduler::has_read(Request& request) {
-  if (!std::exchange(request.reading_, false)) return;
-  request.reads_quickly_ = Clock::now() - request.told_at_ < kReading;
+void Scheduler::has_read(Reader& reader) {
+  if (!std::exchange(reader.reading, false)) return;
+  reader.quick = Clock::now() - reader.told_at < kReading;
   if (crowded_) wake_->notify_one();
+}
+
+void Scheduler::tell(Request& request) {
+  if (!request.ready()) return;
+  if (request.waiting_ > 0) {
+    request.news_->notify_all();
+    request.reader_ = {.reading = !request.ended(), .quick = request.reader_.quick, .told_at = Clock::now()};
+  }
+  if (!request.pumped_ || request.held_ || request.closed_ || std::exchange(request.queued_, true)) return;
+  queue_.push_back(request.shared_from_this());
+  if (pumping_ == 0) return;
+  pump_->notify_one();
+  pump_reader_ = {.reading = true, .quick = pump_reader_.quick, .told_at = Clock::now()};
+}
+
+std::vector<RequestNews> Scheduler::pump(double max_ms) {
+  require(max_ms >= 0, "max_ms must be at least 0, not ", max_ms);
+  const std::chrono::duration<double, std::milli> most(std::min(max_ms, 1e9));
+  std::vector<std::shared_ptr<Request>> told;
+  std::vector<RequestNews> all;
+  Lock lock(mutex_);
+  has_read(pump_reader_);
+  ++pumping_;
+  pump_->wait_for(lock, most, [&] { return !queue_.empty() || pump_woken_; });
+  --pumping_;
+  pump_woken_ = false;
+  told.swap(queue_);
+  for (const auto& request : told) {
+    request->queued_ = false;
+    if (request->closed_ || request->held_) continue;
+    all.push_back({request->tag_, request->collect(), request->ended()});
+    request->pumped_ = !request->ended();
+  }
+  lock.unlock();  // before the last holder of a request lets it go
+  return all;
+}
+
+void Scheduler::wake_pump() {
+  const std::lock_guard lock(mutex_);
+  pump_woken_ = true;
+  pump_->notify_all();
+}
+
+void Scheduler::set_limits(const Limits& limits) {
+  require(limits.running >= 1, "running must be at least 1, not ", limits.running);
+  require(limits.waiting >= 0, "waiting must be at least 0, not ", limits.waiting);
+  require(limits.step_seconds > 0 && limits.step_seconds <= 1e6, "step_seconds must be more than 0 and at most 1e6, not ",
+          limits.step_seconds);
+  const std::lock_guard lock(mutex_);
+  limits_ = limits;
+  look_again();
+}
+
+Limits Scheduler::limits() const {
+  const std::lock_guard lock(mutex_);
+  return limits_;
+}
+
+SchedulerStats Scheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats stats = counts_;
+  for (const auto& request : requests_) {
+    const auto any = [&](auto&& holds) { return std::any_of(request->sequences_.begin(), request->sequences_.end(), holds); };
+    if (any([](const Sequence& s) { return s.state == State::runs && !s.parked; })) {
+      ++stats.running;
+    } else if (any([](const Sequence& s) { return s.state == State::waits && !s.lags(); })) {
+      ++stats.waiting;
+    } else if (any([](const Sequence& s) { return s.state != State::ended; })) {
+      ++stats.lagging;
+    }
+  }
+  return stats;
 }
 
 void Scheduler::drop(Sequence& sequence) {
@@ -102,7 +184,7 @@ void Scheduler::drop(Request& request) {
       requests_.erase(me);  // its caller holds it
     }
   }
-  request.news_->notify_all();
+  tell(request);
 }
 
 void Scheduler::end(Sequence& sequence, Finish finish) {
@@ -124,6 +206,11 @@ void Scheduler::start_again(Sequence& sequence) {
   sequence.state = State::waits;
 }
 
+Sequence* Scheduler::last_running(std::int32_t below) {
+  const auto last = std::find_if(live_.rbegin(), live_.rend(), [](const Sequence* s) { return s->state == State::runs; });
+  return last != live_.rend() && (*last)->params->priority < below ? *last : nullptr;
+}
+
 void Scheduler::fail_request(Request& request, std::exception_ptr error) {
   if (!request.error_) request.error_ = std::move(error);
   for (Sequence& s : request.sequences_) {
@@ -139,18 +226,20 @@ void Scheduler::fail_request(Request& request, std::exception_ptr error) {
 // Who has not ended and does not sit out, first come, first. Pages of those who sit out are anybody's (PagePool::park).
 void Scheduler::gather() {
   live_.clear();
-  std::erase_if(requests_, [](const std::shared_ptr<Request>& request) {
+  std::erase_if(requests_, [this](const std::shared_ptr<Request>& request) {
     if (!request->ended()) return false;
     request->joined_ = false;
-    request->news_->notify_all();
+    tell(*request);
     return true;
   });
+  std::int32_t places = limits_.running;
   for (const auto& request : requests_) {
     request->lagging_ = false;
+    bool takes_part = false;
     for (Sequence& s : request->sequences_) {
       if (s.state == State::ended) continue;
-      if (s.lags() || s.shown()) {
-        request->lagging_ = request->lagging_ || s.lags();
+      request->lagging_ = request->lagging_ || s.lags();
+      if (s.lags() || s.shown() || places == 0) {
         if (!s.parked && s.state == State::runs) {
           runtime_.pages->park(s.table);
           s.parked = true;
@@ -165,7 +254,9 @@ void Scheduler::gather() {
         }
       }
       live_.push_back(&s);
+      takes_part = true;
     }
+    places -= takes_part;
   }
 }
 
@@ -182,8 +273,10 @@ void Scheduler::follow_rope() {
 void Scheduler::make_room() {
   for (Sequence* s : live_) {
     try {
-      while (s->state == State::runs && !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size())))
-        start_again(**std::find_if(live_.rbegin(), live_.rend(), [](const Sequence* each) { return each->state == State::runs; }));
+      while (s->state == State::runs && !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()))) {
+        start_again(*last_running(std::numeric_limits<std::int32_t>::max()));
+        ++counts_.preempted;
+      }
     } catch (...) {
       fail_request(*s->request, std::current_exception());
     }
@@ -241,8 +334,14 @@ void Scheduler::admit(std::int64_t rows_left) {
     if (s.state != State::waits || prefix_on_its_way(s)) continue;
     try {
       // Those that run must be able to grow by a page each, or the newcomer would soon have to go again.
-      const auto reused = pool.acquire(s.table, s.ids, true, running, runtime_.rope_stage(s.length));
-      if (!reused) return;
+      std::optional<std::int32_t> reused;
+      while (!(reused = pool.acquire(s.table, s.ids, true, running, runtime_.rope_stage(s.length)))) {
+        Sequence* const lower = last_running(s.params->priority);
+        if (!lower) return;
+        start_again(*lower);
+        ++counts_.preempted;
+        --running;
+      }
       s.computed = *reused;
       s.state = State::runs;
       ++running;
@@ -307,7 +406,7 @@ bool Scheduler::plan() {
   const auto running = std::count_if(live_.begin(), live_.end(), [](const Sequence* s) { return s->state == State::runs; });
   const bool shared = others_decode();
   const std::int64_t most = runtime_.pace.most(),
-                     wanted = shared ? runtime_.pace.rows_within(kStepSeconds, kSharedRows) : runtime_.pace.rows();
+                     wanted = shared ? runtime_.pace.rows_within(limits_.step_seconds, kSharedRows) : runtime_.pace.rows();
   const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(wanted, most - running));
   std::int64_t unfinished = 0;
   for (const Sequence* s : live_) unfinished += s->reads_prompt() ? s->pending() : 0;
@@ -390,6 +489,7 @@ void Scheduler::take_token(Sequence& s, const Choice& choice) {
   }
   s.ids.push_back(choice.id);
   s.mu = choice.mu;
+  ++counts_.decoded_tokens;
   if (params.sampling.penalises()) s.see(choice.id, true);
   bool complete = false;
   for (const auto& filter : s.filters) {
@@ -471,6 +571,7 @@ void Scheduler::commit(double seconds) {
       r.timings_.prefill_seconds += seconds * prompts;
       r.timings_.decode_seconds += seconds * (1 - prompts);
     }
+    counts_.prompt_tokens += r.prompt_rows_;
     r.unread_steps_ += r.sampled_;
     r.prompt_rows_ = r.decode_rows_ = 0;
     r.sampled_ = false;
@@ -486,12 +587,7 @@ void Scheduler::end_step() {
       if (std::exchange(s.dropped, false) && s.state != State::ended) end(s, Finish::none);
     }
   step_->parts().clear();
-  for (const auto& request : requests_) {
-    if (request->waiting_ == 0 || !request->ready()) continue;
-    request->news_->notify_all();
-    request->reading_ = !request->ended();
-    request->told_at_ = Clock::now();
-  }
+  for (const auto& request : requests_) tell(*request);
 }
 
 // Where the device's threads have all cpus, a caller who wakes takes one away in the middle of a step, and all wait for the piece of
@@ -499,11 +595,13 @@ void Scheduler::end_step() {
 void Scheduler::let_read(Lock& lock) {
   if (!crowded_) return;
   const bool all = wake_->wait_for(lock, kReading, [&] {
-    return quit_ || std::none_of(requests_.begin(), requests_.end(), [](const auto& r) { return r->reading_ && r->reads_quickly_; });
+    const auto reads = [](const Reader& reader) { return reader.reading && reader.quick; };
+    return quit_ || !(reads(pump_reader_) || std::any_of(requests_.begin(), requests_.end(), [&](const auto& r) { return reads(r->reader_); }));
   });
   if (all) return;
   for (const auto& request : requests_)
-    if (request->reading_) request->reads_quickly_ = false;  // perhaps it never comes back
+    if (request->reader_.reading) request->reader_.quick = false;  // perhaps it never comes back
+  if (pump_reader_.reading) pump_reader_.quick = false;
 }
 
 void Scheduler::run_step(Lock& lock) {
@@ -521,7 +619,11 @@ void Scheduler::run_step(Lock& lock) {
     failure = std::current_exception();
   }
   lock.lock();
-  if (ran) commit(std::chrono::duration<double>(Clock::now() - start).count());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  counts_.busy_seconds += seconds;
+  counts_.rows = step_->rows();
+  ++counts_.steps;
+  if (ran) commit(seconds);
   if (failure) {
     const auto& parts = step_->parts();
     for (const auto& request : requests_)
@@ -562,7 +664,7 @@ void Scheduler::free_drafted(Lock& lock) {
 void Scheduler::leave(std::exception_ptr error) {
   for (const auto& request : requests_) {
     fail_request(*request, error);
-    request->news_->notify_all();
+    tell(*request);
   }
 }
 
@@ -598,6 +700,11 @@ void Scheduler::work() {
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)wake_.release();
+  (void)pump_.release();
+  pump_ = std::make_unique<std::condition_variable>();
+  pumping_ = 0;
+  pump_woken_ = false;
+  pump_reader_ = {};
   (void)step_.release();  // the parent's thread was at work in it
   wake_ = std::make_unique<std::condition_variable>();
   step_ = std::make_unique<Step>();
@@ -607,14 +714,17 @@ void Scheduler::forget_parent() {
     Request& r = *request;
     (void)r.news_.release();
     r.news_ = std::make_unique<std::condition_variable>();
-    r.left_behind_ = r.waiting_ > 0;
+    r.left_behind_ = r.waiting_ > 0 || r.pumped_;
     r.waiting_ = 0;
+    r.reader_ = {};
     r.joined_ = false;
     r.forked_ = true;
     for (Sequence& s : r.sequences_) s.in_step = false;
   }
   parents_.insert(parents_.end(), requests_.begin(), requests_.end());
+  parents_.insert(parents_.end(), queue_.begin(), queue_.end());
   requests_.clear();
+  queue_.clear();
 }
 
 // What was parked has its pages here too; others compute theirs again, but for those that are known to the pool.

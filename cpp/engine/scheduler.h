@@ -25,6 +25,27 @@
 
 namespace pumice::engine {
 
+struct Limits {
+  std::int32_t running = 256;   // requests that steps take rows of; others wait
+  std::int32_t waiting = 1024;  // so many more, and start() refuses the next one
+  double step_seconds = 0.1;    // of a step that reads a prompt while another request decodes
+};
+
+struct SchedulerStats {
+  std::int64_t running = 0, waiting = 0, lagging = 0;  // requests: with pages; without; of which all that is not ended sits out
+  std::int64_t rows = 0;                               // of the last step
+  std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;  // since the start: computed, and chosen
+  std::int64_t preempted = 0;                          // sequences that gave their pages to others, and are computed again
+  double busy_seconds = 0;                             // in steps
+};
+
+// What pump() has to say of a request.
+struct RequestNews {
+  std::uint64_t tag;
+  std::vector<News> news;
+  bool ended;  // nothing more will come; where an error ended it, take() throws it
+};
+
 class Scheduler {
  public:
   explicit Scheduler(Runtime& runtime);  // which outlives it, and whose requests' callers do not
@@ -38,18 +59,29 @@ class Scheduler {
     return request(prompts, std::span(&params, 1));
   }
 
+  // The news of all requests that have been started: one call a step for many readers. Waits for some, for wake_pump(), or so long.
+  std::vector<RequestNews> pump(double max_ms);
+  void wake_pump();
+
+  void set_limits(const Limits& limits);
+  Limits limits() const;
+  SchedulerStats stats() const;
+
  private:
   friend class Request;
   using Lock = std::unique_lock<std::mutex>;
 
   // All under mutex_.
+  void check_room() const;       // for one more; throws overloaded
   void join(Request& request);   // the batch, unless it is there or has ended
+  void tell(Request& request);   // whoever reads it, if there is something to be told
   void look_again();             // there may be work
-  void has_read(Request& request);
+  void has_read(Reader& reader);
   void drop(Sequence& sequence); // now, or with the step that it is in
   void drop(Request& request);
   void end(Sequence& sequence, Finish finish);
   void start_again(Sequence& sequence);  // gives its pages back; it waits
+  Sequence* last_running(std::int32_t below);  // of less priority than that; null: none
   void fail_request(Request& request, std::exception_ptr error);
   void leave(std::exception_ptr error);  // all of them
   void revive(Request& request);
@@ -79,15 +111,22 @@ class Scheduler {
   void forget_parent();
 
   Runtime& runtime_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   std::unique_ptr<std::thread> thread_;
   bool quit_ = false, changed_ = false;  // changed_: since the last plan
   bool hungry_ = false;                  // sequences wait for pages, and none runs
   const bool crowded_;                   // the device's threads leave no cpu to those who read
-  std::vector<std::shared_ptr<Request>> requests_;  // first come, first
+  Limits limits_;
+  SchedulerStats counts_;                           // of which stats() counts the requests
+  std::vector<std::shared_ptr<Request>> requests_;  // the highest priority first; of equal ones, first come, first
+  std::vector<std::shared_ptr<Request>> queue_;     // of those that are pumped: with news
+  std::unique_ptr<std::condition_variable> pump_ = std::make_unique<std::condition_variable>();
+  std::int32_t pumping_ = 0;                        // threads that wait in pump()
+  bool pump_woken_ = false;
+  Reader pump_reader_;
   std::vector<std::shared_ptr<Request>> parents_;   // of the process that forked: not destroyed inside of a fork's hook
-  std::vector<Sequence*> live_;                     // of the plan: those that have not ended and do not sit out, first come, first
+  std::vector<Sequence*> live_;                     // of the plan: those that have not ended and do not sit out, in the order of requests_
   std::unordered_set<std::uint64_t> on_their_way_;  // beginnings of texts that are being computed
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::optional<Cancel> cancel_;  // of the running step

@@ -31,6 +31,7 @@ struct GenerateParams {
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // as they are at the beginning of an answer: sequences get clones
   bool shows_logits = false;          // the caller changes them before a token is chosen (Request::shown)
   std::int32_t read_ahead = 0;        // tokens that nobody has read, with which a sequence sits out; 0: no limit
+  std::int32_t priority = 0;          // among requests: higher ones go first
   Speculation speculation;
 };
 

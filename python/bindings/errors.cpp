@@ -23,6 +23,7 @@ const char* kind_name(ErrorKind kind) {
     case ErrorKind::device_lost: return "device_lost";
     case ErrorKind::forked_device: return "forked_device";
     case ErrorKind::out_of_device_memory: return "out_of_device_memory";
+    case ErrorKind::overloaded: return "overloaded";
     case ErrorKind::numeric: return "numeric";
     case ErrorKind::grammar: return "grammar";
     case ErrorKind::cancelled: return "cancelled";

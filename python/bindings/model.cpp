@@ -170,6 +170,7 @@ class Handle {
     auto last = std::move(model_);
     model_.reset();
     const WithoutGil released;
+    if (last && last->generates()) last->scheduler().wake_pump();  // whose thread keeps it otherwise
     last.reset();
   }
   // interruptible(), for work that begins anew with each call.
@@ -291,7 +292,8 @@ py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options
 
 // ---------------------------------------------------------------- encoders
 void encode(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types, py::array& out,
-            bool normalize, std::int64_t token_budget, std::optional<py::function> progress, std::int32_t prompt) {
+            bool normalize, std::int64_t token_budget, std::optional<py::function> progress, std::int32_t prompt,
+            const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   engine::Texts texts = texts_of(ids, offsets, types);
   texts.prompt = prompt;
@@ -301,6 +303,11 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
           texts.offsets.size() - 1, " texts");
   const auto d = checked_narrow<std::int32_t>(out.shape(1)).value_or(0);
   const std::span<float> target{const_cast<float*>(rows.data()), rows.size()};
+  if (cancel) {
+    const WithoutGil released;
+    if (token_budget != 0) return engine::encode(m->pooled(), texts, target, d, normalize, token_budget, {}, *cancel);
+    return m->pooled_queue().encode(texts, target, d, normalize, *cancel);
+  }
   Counter counter(std::move(progress));
   const auto arguments = [](std::uint64_t done) { return py::make_tuple(done); };
   engine::Runtime& runtime = m->pooled();
@@ -316,24 +323,35 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
 }
 
 py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets,
-                                 const std::optional<py::array>& types) {
+                                 const std::optional<py::array>& types, const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const engine::Texts texts = texts_of(ids, offsets, types);
   engine::Runtime& runtime = m->tokens();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});
   const auto target = writable(out);
-  handle.compute(texts.ids.size(), [&](const Cancel& cancel) { engine::encode_tokens(runtime, texts, target, {}, cancel); });
+  if (cancel) {
+    const WithoutGil released;
+    engine::encode_tokens(runtime, texts, target, {}, *cancel);
+  } else {
+    handle.compute(texts.ids.size(), [&](const Cancel& stop) { engine::encode_tokens(runtime, texts, target, {}, stop); });
+  }
   return out;
 }
 
-py::array_t<float> classify(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types) {
+py::array_t<float> classify(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types,
+                            const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const engine::Texts texts = texts_of(ids, offsets, types);
   engine::Runtime& runtime = m->classes();
   const std::int32_t labels = runtime.pipeline.hidden_size();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.offsets.size()) - 1, static_cast<py::ssize_t>(labels)});
   const auto target = writable(out);
-  handle.compute(texts.ids.size(), [&](const Cancel& cancel) { engine::encode(runtime, texts, target, labels, false, 0, {}, cancel); });
+  if (cancel) {
+    const WithoutGil released;
+    m->classes_queue().encode(texts, target, labels, false, *cancel);
+  } else {
+    handle.compute(texts.ids.size(), [&](const Cancel& stop) { engine::encode(runtime, texts, target, labels, false, 0, {}, stop); });
+  }
   return out;
 }
 
@@ -419,7 +437,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   static const auto& known = *new std::vector<std::string>{
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
-      "read_ahead",       "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
+      "read_ahead",       "priority",  "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
       "stop_ids",         "bad_words",         "logits_processor",  "dry_multiplier",
       "dry_base",         "dry_allowed_length", "dry_range", "dry_breakers", "top_n_sigma", "xtc_probability", "xtc_threshold",
       "mirostat_tau",     "mirostat_eta",    "grammar"};
@@ -437,6 +455,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   p.n = param(params, "n", p.n);
   p.eos_ids = param(params, "eos_ids", p.eos_ids);
   p.read_ahead = param(params, "read_ahead", p.read_ahead);
+  p.priority = param(params, "priority", p.priority);
   engine::Speculation& guesses = p.speculation;
   guesses.matching = param(params, "lookup", guesses.matching);
   guesses.most = param(params, "guesses", guesses.most);
@@ -467,6 +486,24 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   if (params.contains("seed")) s.seed = param<std::uint64_t>(params, "seed", 0);
   for (const auto& [id, bias] : param(params, "logit_bias", std::map<std::int32_t, float>{})) s.logit_bias.emplace_back(id, bias);
   return p;
+}
+
+// What one sequence has to say, as a dict.
+py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
+  py::list out;
+  for (const engine::News& n : news) {
+    py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
+    if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
+    if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
+    if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
+    if (logprobs) {
+      item["logprobs"] = to_array(n.logprobs);
+      item["top_ids"] = to_array(n.top_ids, n.top_count);
+      item["top_logprobs"] = to_array(n.top_logprobs, n.top_count);
+    }
+    out.append(std::move(item));
+  }
+  return out;
 }
 
 class RequestHandle {
@@ -507,20 +544,7 @@ class RequestHandle {
       const WithoutGil released;
       return request_->take();
     }();
-    py::list out;
-    for (const engine::News& n : news) {
-      py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
-      if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
-      if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
-      if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-      if (logprobs_) {
-        item["logprobs"] = to_array(n.logprobs);
-        item["top_ids"] = to_array(n.top_ids, n.top_count);
-        item["top_logprobs"] = to_array(n.top_logprobs, n.top_count);
-      }
-      out.append(std::move(item));
-    }
-    return out;
+    return news_list(news, logprobs_);
   }
 
   py::dict timings() const {
@@ -561,6 +585,68 @@ class RequestHandle {
   bool logprobs_ = false;
 };
 
+// The news of a model's started requests. Holds the model: it is let go when nothing is started any more.
+class Pump {
+ public:
+  explicit Pump(const Handle& handle) : model_(handle.get()) { model_->scheduler(); }
+  ~Pump() {
+    const WithoutGil released;
+    model_.reset();
+  }
+  Pump(const Pump&) = delete;
+  Pump& operator=(const Pump&) = delete;
+
+  py::list wait(double max_ms) {
+    std::vector<engine::RequestNews> all;
+    {
+      const WithoutGil released;
+      all = model_->scheduler().pump(max_ms);
+    }
+    py::list out;
+    for (const engine::RequestNews& each : all) {
+      const bool logprobs = std::ranges::any_of(each.news, [](const engine::News& n) { return !n.logprobs.empty(); });
+      out.append(py::make_tuple(each.tag, news_list(each.news, logprobs), each.ended));
+    }
+    return out;
+  }
+  void wake() {
+    const WithoutGil released;
+    model_->scheduler().wake_pump();
+  }
+
+ private:
+  std::shared_ptr<engine::Model> model_;
+};
+
+py::dict stats(const Handle& handle) {
+  const auto m = handle.get();
+  engine::SchedulerStats s;
+  engine::PagePool::Stats pages;
+  {
+    const WithoutGil released;
+    s = m->scheduler().stats();
+    pages = m->decoder().pages->stats();
+  }
+  return py::dict("running"_a = s.running, "waiting"_a = s.waiting, "lagging"_a = s.lagging, "step_rows"_a = s.rows, "steps"_a = s.steps,
+                  "prompt_tokens"_a = s.prompt_tokens, "decoded_tokens"_a = s.decoded_tokens, "preempted"_a = s.preempted,
+                  "busy_seconds"_a = s.busy_seconds, "pages_in_use"_a = pages.pages_in_use, "pages_cached"_a = pages.pages_cached,
+                  "pages_budget"_a = pages.pages_budget);
+}
+
+py::dict set_limits(const Handle& handle, std::optional<std::int32_t> running, std::optional<std::int32_t> waiting,
+                    std::optional<double> step_seconds) {
+  const auto m = handle.get();
+  engine::Limits limits;
+  {
+    const WithoutGil released;
+    engine::Scheduler& scheduler = m->scheduler();
+    limits = scheduler.limits();
+    limits = {running.value_or(limits.running), waiting.value_or(limits.waiting), step_seconds.value_or(limits.step_seconds)};
+    scheduler.set_limits(limits);
+  }
+  return py::dict("running"_a = limits.running, "waiting"_a = limits.waiting, "step_seconds"_a = limits.step_seconds);
+}
+
 }  // namespace
 
 void bind_models(py::module_& module) {
@@ -569,16 +655,23 @@ void bind_models(py::module_& module) {
            "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
            "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
            "task"_a = py::none(), "lora"_a = std::vector<py::dict>{});
+  py::class_<Cancel, std::shared_ptr<Cancel>>(module, "Cancel").def(py::init<>()).def("request", &Cancel::request);
   py::class_<Handle> handle(module, "Model");  // classes before the functions that return them, whose docstrings name them
   py::class_<RequestHandle> request(module, "Request");
+  py::class_<Pump>(module, "Pump")
+      .def(py::init<const Handle&>(), "model"_a)
+      .def("wait", &Pump::wait, "max_ms"_a)
+      .def("wake", &Pump::wake);
   handle.def_property_readonly("info", &model_info)
       .def("placement", [](const Handle& handle) { return placement_dict(handle.get()->placement()); })
       .def("memory", &memory)
       .def("cache_stats", &cache_stats)
+      .def("stats", &stats)
+      .def("set_limits", &set_limits, "running"_a = py::none(), "waiting"_a = py::none(), "step_seconds"_a = py::none())
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
-           "progress"_a = py::none(), "prompt"_a = 0)
-      .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true))
-      .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true))
+           "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
+      .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
+      .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
       .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
       .def("attentions", &attentions, "ids"_a, "layer"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
@@ -606,6 +699,14 @@ void bind_models(py::module_& module) {
         return g.get().done();
       }, py::return_value_policy::move)
       .def("advance", &RequestHandle::advance, "steps"_a, "max_ms"_a)
+      .def("start", [](const RequestHandle& g, std::uint64_t tag, std::int32_t steps) {
+        const WithoutGil released;
+        g.get().start(tag, steps);
+      }, "tag"_a, "steps"_a)
+      .def("hold", [](const RequestHandle& g, bool held) {
+        const WithoutGil released;
+        g.get().hold(held);
+      }, "held"_a)
       .def("finish", [](const RequestHandle& g, std::int32_t sequence) {
         const WithoutGil released;
         g.get().finish(sequence);

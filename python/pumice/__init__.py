@@ -27,6 +27,7 @@ from .errors import (
     ModelFormatError,
     NumericError,
     OutOfDeviceMemoryError,
+    OverloadedError,
     PumiceError,
     TokenizerError,
     TruncationWarning,
@@ -35,6 +36,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from .async_calls import AsyncStream
     from .chat import ChatResult
     from .diagnostics import Report, doctor
     from .encoding import Prediction, RankHit
@@ -52,6 +54,7 @@ __version__: str = _core.__version__
 _HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
     "load": "model",
     "Model": "model",
+    "AsyncStream": "async_calls",
     "Generation": "generation",
     "ChatResult": "chat",
     "ToolCall": "response_parser",
@@ -76,6 +79,7 @@ _HOME = {  # where each lazy name lives (no module is named like a function: imp
 }
 
 __all__ = [
+    "AsyncStream",
     "ChatResult",
     "ChatTemplateError",
     "Chunk",
@@ -96,6 +100,7 @@ __all__ = [
     "ModelFormatError",
     "NumericError",
     "OutOfDeviceMemoryError",
+    "OverloadedError",
     "Plan",
     "Prediction",
     "PumiceError",

@@ -138,6 +138,13 @@ class Model:
     def cache_stats(self) -> dict[str, int]:
         """Since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
 
+    def stats(self) -> dict[str, Any]:
+        """running, waiting, lagging (requests), step_rows (of the last step), steps, prompt_tokens, decoded_tokens, preempted,
+        busy_seconds (since load), pages_in_use, pages_cached, pages_budget."""
+
+    def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
+        """Those that are given; all of them, as they are then."""
+
     def encode(
         self,
         ids: _Int32,
@@ -148,17 +155,21 @@ class Model:
         token_budget: int,
         progress: Callable[[int], None] | None = None,
         prompt: int = 0,
+        cancel: Cancel | None = None,
     ) -> None:
         """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= vector_size: cut to d, then normalised). Its
         first `prompt` tokens stay out of the pool.
 
         Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
-        progress(texts_done) is called on the calling thread."""
+        progress(texts_done) is called on the calling thread.
 
-    def encode_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
+        With `cancel`, here and below: for any thread but the main one, from another one of which it may be stopped (KeyboardInterrupt).
+        Few texts (token_budget 0) are then run together with those of others who wait."""
+
+    def encode_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
         """The last hidden state of every token (total x hidden_size)."""
 
-    def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None) -> _Float32:
+    def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
         """Logits of a sequence classifier or cross-encoder (n x labels)."""
 
     def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
@@ -186,11 +197,28 @@ class Model:
         dry_multiplier, dry_base, dry_allowed_length, dry_range, top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta
         (float or int); dry_breakers (list of int); logit_bias (dict id -> float); seed (int); logprobs (int: how many alternatives; -1 or
         absent: none, not even the chosen one's); read_ahead (int: unread tokens with which a sequence sits out; 0: no limit);
+        priority (int: higher ones go first, the same in all);
         logits_processor (a function of ids and a row of logits, called by advance(), which changes the row and returns None).
-        Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance()."""
+        Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance() or start()."""
 
     def close(self) -> None:
         """Gives all memory back; later calls raise. Waits for nothing: running calls keep what they use until they end."""
+
+class Cancel:
+    """What stops a call from another thread."""
+
+    def __init__(self) -> None: ...
+    def request(self) -> None: ...
+
+class Pump:
+    """Hands out the news of a model's started requests. It keeps the model's memory as long as it lives."""
+
+    def __init__(self, model: Model) -> None: ...
+    def wait(self, max_ms: float) -> list[tuple[int, list[dict[str, Any]], bool]]:
+        """Until there are news, wake() was called, or so long: (tag, what Request.advance() would give, whether nothing more will come)
+        of each request that has some. Request.advance(1, 0) raises what ended one of which nothing more will come."""
+
+    def wake(self) -> None: ...
 
 class Request:
     sequences: int
@@ -205,6 +233,12 @@ class Request:
         One dict per sequence with news: sequence, ids (int32: the new tokens), finish_reason (None, "eos", "length" or
         "grammar"), and when asked
         for logprobs (float32 n), top_ids (int32 n x k), top_logprobs (float32 n x k). An eos token is not among the ids."""
+
+    def start(self, tag: int, steps: int) -> None:
+        """From now on its news come by Pump.wait(), whenever there are tokens of so many steps. OverloadedError where too many wait."""
+
+    def hold(self, held: bool) -> None:
+        """Whether its news have to wait."""
 
     def finish(self, sequence: int) -> None:
         """Ends a sequence early (a stop string was found)."""

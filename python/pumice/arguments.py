@@ -100,6 +100,13 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
     return decorate
 
 
+def is_masked(value: Any) -> bool:
+    """Whether this is a numpy.ma.MaskedArray. numpy imports its part when it is first named, and a fork() in the middle of that leaves the
+    child with an import that never ends; so it is not named."""
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return masked is not None and isinstance(value, masked)
+
+
 def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     allowed = list(allowed)
     if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import choice, did_you_mean, flag, integer, length, listed, plain, shown, warn
+from .arguments import choice, did_you_mean, flag, integer, is_masked, length, listed, plain, shown, warn
 from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError, UnsupportedTaskError
 from .interruptible import Task
 from .sentence_config import SentenceConfig
@@ -284,7 +284,7 @@ class Encoder:
         wanted = f"({'n' if shape[0] is None else shape[0]}, {shape[1]})"
         if not isinstance(out, np.ndarray):
             raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
-        if isinstance(out, np.ma.MaskedArray):
+        if is_masked(out):
             raise TypeError("out is a masked array; out=out.data takes its numbers alone")
         if out.dtype != np.float32:
             raise TypeError(f"out has dtype {out.dtype}; it must be float32")
@@ -621,7 +621,7 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
 
 def _numbers(given: Any, name: str) -> Float32:
     """Rows of finite float32 numbers."""
-    if isinstance(given, np.ma.MaskedArray):
+    if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
         array = np.asarray(given)

@@ -84,6 +84,10 @@ class NumericError(PumiceError):
     """A NaN or an infinity where a number belongs."""
 
 
+class OverloadedError(PumiceError):
+    """More calls of the async API wait than the model's limits allow: try again later. Calls that block wait, and never get it."""
+
+
 class UnsupportedTaskError(PumiceError, TypeError):
     """The model cannot do this: generate() on an encoder, predict() on a model without a classifier head."""
 
@@ -121,6 +125,7 @@ BY_KIND: dict[str, type[BaseException]] = {
     "device_lost": DeviceLostError,
     "forked_device": ForkedDeviceError,
     "out_of_device_memory": OutOfDeviceMemoryError,
+    "overloaded": OverloadedError,
     "numeric": NumericError,
     "grammar": GrammarError,
     "cancelled": KeyboardInterrupt,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from .arguments import flag, integer, listed, real, shown
+from .arguments import flag, integer, is_masked, listed, real, shown
 from .display import html_lines, token_span
 from .encoding import check_text
 from .errors import ModelFormatError
@@ -68,6 +68,7 @@ class Sampling(TypedDict, total=False):
     n: int
     logprobs: int | bool | None
     grammar: Grammar | str | Sequence[Grammar | str | None] | None
+    priority: int
     speculate: str | Mapping[str, int] | None
     draft: Model | None
 
@@ -79,6 +80,7 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "min_new_tokens": 0,
     "ignore_eos": False,
     "n": 1,
+    "priority": 0,
 }
 
 
@@ -89,7 +91,7 @@ class SamplingParams:
     temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
     penalties (-100 to 100) 0 are off, as are dry_multiplier, top_n_sigma, xtc_probability and mirostat_tau 0. logit_bias: token id ->
     number added to its logit (-1e20 to 1e20; -inf forbids it). bad_words: rows of token ids that never come whole. logprobs: how many
-    alternatives per token, None for no log-probabilities.
+    alternatives per token, None for no log-probabilities. priority: higher calls go first.
     """
 
     max_new_tokens: int = 512
@@ -121,6 +123,7 @@ class SamplingParams:
     stop_ids: tuple[int, ...] = ()
     n: int = 1
     logprobs: int | None = None
+    priority: int = 0
 
 
 # Range of each plain number: (check, arguments). One table for the call and for the model's files.
@@ -147,6 +150,7 @@ _RANGES: dict[str, Callable[[str, Any], Any]] = {
     "mirostat_eta": lambda name, v: real(name, v, 0.0, 1.0),
     "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
     "n": lambda name, v: integer(name, v, 1, 2**16),
+    "priority": lambda name, v: integer(name, v, -1000, 1000),
 }
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
 _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
@@ -341,7 +345,7 @@ BYTES = (bytes, bytearray, memoryview)
 
 def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
     """Ids as int32, each checked against the vocabulary."""
-    if isinstance(given, np.ma.MaskedArray):
+    if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
     try:
         array = np.asarray(None if isinstance(given, BYTES) else given)
@@ -607,6 +611,7 @@ class Run:
             filtered = {} if grammar is None else {"grammar": grammar}
             return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {}), **filtered}
 
+        self.engine = engine
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
         one = isinstance(params, SamplingParams)
@@ -626,8 +631,20 @@ class Run:
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
         """Waits for the tokens of so many steps, or so long; the sequences that have news."""
+        return self.hear(self._request.advance(steps, max_ms))
+
+    def start(self, tag: int, steps: int) -> None:
+        """From now on the news come by the engine's Pump, under this tag."""
+        self._request.start(tag, self._steps(steps))
+
+    def hold(self, held: bool) -> None:
+        """Whether they have to wait."""
+        self._request.hold(held)
+
+    def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Takes what the engine said; the sequences that it was about."""
         changed = []
-        for news in self._request.advance(steps, max_ms):
+        for news in all_news:
             index = int(news["sequence"])
             sequence = self.sequences[index]
             if sequence.finish_reason is not None:
@@ -641,12 +658,14 @@ class Run:
                 sequence.cancel()
         return changed
 
+    def _steps(self, most: int) -> int:
+        """Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking a thread costs
+        more than looking at a token."""
+        return 1 if any(p.stop or p.stop_ids for p in self.params) else most
+
     def to_end(self) -> None:
-        # Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking this thread
-        # costs more than looking at a token.
-        steps = 1 if any(p.stop or p.stop_ids for p in self.params) else 8
         while not self.done:
-            self.advance(steps, 100.0)
+            self.advance(self._steps(8), 100.0)
 
     def close(self) -> None:
         for sequence in self.sequences:
@@ -772,6 +791,11 @@ class Stream(Iterator[Chunk]):
             self._end()
         finally:
             self._lock.release()
+
+    def _detach(self) -> tuple[Run, Finish]:
+        """What somebody else reads in its place."""
+        self._closed = True
+        return self._run, self._finish
 
     def _end(self) -> None:
         if self._closed:

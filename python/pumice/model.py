@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, encoding, prefixes, vectors
-from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, shown, shown_path, unknown_keyword, warn
+from .arguments import checked_keywords, choice, choice_or_integer, flag, integer, listed, real, shown, shown_path, unknown_keyword, warn
 from .chat import Chats, check_question, check_response_template
 from .display import count, formats, html_lines, size
 from .errors import (
@@ -57,6 +57,7 @@ from .lora import check_lora, lora_specs
 from .placement import Plan
 from .sampling import each_prompt
 from .sentence_config import POOLINGS, Layout, SentenceConfig, for_task, read_layout
+from .shared_engine import SharedEngine
 from .side_files import read_object
 from .speculation import speculation
 
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     import tokenizers
     from typing_extensions import Unpack
 
+    from .async_calls import AsyncStream
     from .tokenizers import Tokenizer
 
 logger = logging.getLogger("pumice")
@@ -442,7 +444,8 @@ class Model:
 
     def _make_encoder(self, engine: _core.Model) -> encoding.Encoder:
         render = self._pair_ids if self._config.score_ids else None
-        return encoding.Encoder(engine, self._tokenizer, self._config, self._activation, _has_types(self._file), render)
+        shared: Any = SharedEngine(engine)
+        return encoding.Encoder(shared, self._tokenizer, self._config, self._activation, _has_types(self._file), render)
 
     def _pair_ids(self, query: str, document: str) -> Int32:
         """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
@@ -817,6 +820,39 @@ class Model:
 
         return self._start([asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
 
+    # ------------------------------------------------------------ the same for event loops
+    async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
+        """generate(), awaited in an asyncio event loop. Cancelling the task ends the request; other calls go on.
+
+        Raises what generate() raises, and OverloadedError where more calls wait than set_limits() allows."""
+        from . import async_calls
+
+        return await async_calls.generate(self, prompt, sampling)
+
+    def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
+        """stream() for `async for`: `async for chunk in m.astream(p): ...`. Wrong arguments are told with the first chunk."""
+        from . import async_calls
+
+        return async_calls.stream(self, prompt, sampling)
+
+    async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Any:
+        """chat(), awaited in an asyncio event loop; with stream=True an AsyncStream."""
+        from . import async_calls
+
+        return await async_calls.chat(self, messages, options)
+
+    async def aencode(self, inputs: str | Iterable[str], **options: Any) -> Any:
+        """encode(), awaited in an asyncio event loop. Few texts are run together with those of other calls that wait."""
+        from . import async_calls
+
+        return await async_calls.encode(lambda: self.encode(inputs, **options))
+
+    async def arank(self, query: str, documents: Iterable[str], top_k: int | None = None, **options: Any) -> list[encoding.RankHit]:
+        """rank(), awaited in an asyncio event loop, as aencode()."""
+        from . import async_calls
+
+        return await async_calls.encode(lambda: self.rank(query, documents, top_k, **options))
+
     # ------------------------------------------------------------ arrays
     @checked_keywords()
     @_survives_its_device
@@ -933,6 +969,25 @@ class Model:
     def cache_stats(self) -> dict[str, int]:
         """Prefix reuse since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
         return self._core.cache_stats()
+
+    def stats(self) -> dict[str, Any]:
+        """What the batch of all callers does. Requests: running (they have pages), waiting, lagging (their readers do). Of the last step:
+        step_rows. Since load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave their pages to others),
+        busy_seconds. Pages of 32 positions: pages_in_use, pages_cached, pages_budget."""
+        self._need("generate", "stats()")
+        return self._core.stats()
+
+    @checked_keywords()
+    def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
+        """Changes what is given, and says all: at most `running` requests take part in steps, `waiting` more may wait before agenerate(),
+        achat() and astream() raise OverloadedError (generate() and its like always wait); a step that reads a prompt while another request
+        gets tokens takes about step_seconds."""
+        self._need("generate", "set_limits()")
+        return self._core.set_limits(
+            None if running is None else integer("running", running, 1, 2**31 - 1),
+            None if waiting is None else integer("waiting", waiting, 0, 2**31 - 1),
+            None if step_seconds is None else real("step_seconds", step_seconds, 0.0, 1e6, open_low=True),
+        )
 
     def _headline(self) -> str:
         i = self.info

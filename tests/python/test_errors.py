@@ -26,6 +26,7 @@ from fake_core import ERRORS, fake  # noqa: F401
         ("ForkedDeviceError", ["DeviceError"]),
         ("OutOfDeviceMemoryError", ["DeviceError", "MemoryError"]),
         ("NumericError", []),
+        ("OverloadedError", []),
         ("UnsupportedTaskError", ["TypeError"]),
     ],
 )

@@ -4,7 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <map>
 #include <random>
+#include <set>
 #include <string>
 
 #include "engine/toy.h"
@@ -573,6 +576,170 @@ TEST(Scheduler, WideBatchesKeepTheirLogitsInBlocks) {
   for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(results[i].ids, continuation(prompts[i], 6));
   EXPECT_LE(m.seen->most_head_rows, 128);
   EXPECT_GT(m.seen->parallel, 0);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+// ---------------------------------------------------------------- many readers in one thread
+// What pump() tells until all have ended.
+std::map<std::uint64_t, std::vector<Result>> pump_all(Scheduler& scheduler, const std::map<std::uint64_t, std::shared_ptr<Request>>& requests,
+                                                      std::set<std::uint64_t>* failed = nullptr) {
+  std::map<std::uint64_t, std::vector<Result>> results;
+  for (const auto& [tag, request] : requests) results[tag].resize(static_cast<std::size_t>(request->sequences()));
+  std::set<std::uint64_t> left;
+  for (const auto& [tag, request] : requests) left.insert(tag);
+  while (!left.empty()) {
+    const auto all = scheduler.pump(10000);
+    EXPECT_FALSE(all.empty());
+    if (all.empty()) break;
+    for (const RequestNews& news : all) {
+      take(results.at(news.tag), news.news);
+      if (!news.ended || left.erase(news.tag) == 0) continue;
+      try {
+        EXPECT_TRUE(requests.at(news.tag)->take().empty());
+      } catch (const Error&) {
+        if (failed) failed->insert(news.tag);
+      }
+      EXPECT_TRUE(requests.at(news.tag)->done());
+    }
+  }
+  return results;
+}
+
+TEST(Scheduler, OnePumpReadsForAll) {
+  toy::Model m(2000);
+  m.seen->poisonous = true;
+  std::map<std::uint64_t, std::shared_ptr<Request>> requests;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    Ids prompt = text(i, 20 + i % 40);
+    if (i == 17) prompt.push_back(toy::kPoison);
+    auto params = greedy(10 + static_cast<std::int64_t>(i) % 30);
+    params.n = 1 + static_cast<std::int32_t>(i % 2);
+    params.read_ahead = i % 3 ? 4 : 0;
+    requests[100 + i] = m.scheduler->request({prompt}, params);
+    requests[100 + i]->start(100 + i, 1 + static_cast<std::int32_t>(i % 5));
+  }
+  requests[7] = m.scheduler->request({}, greedy(5));
+  requests[7]->start(7, 1);
+  std::set<std::uint64_t> failed;
+  const auto results = pump_all(*m.scheduler, requests, &failed);
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    if (i == 17) continue;
+    for (const Result& r : results.at(100 + i)) EXPECT_EQ(r.ids, continuation(text(i, 20 + i % 40), 10 + i % 30)) << i;
+  }
+  EXPECT_EQ(failed, std::set<std::uint64_t>{117});
+  EXPECT_TRUE(m.scheduler->pump(0).empty());
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, WhatIsHeldOrClosedIsNotPumped) {
+  toy::Model m;
+  auto params = greedy(100);
+  params.read_ahead = 8;
+  const auto held = m.scheduler->request({text(1, 20)}, params), closed = m.scheduler->request({text(2, 20)}, params);
+  held->hold(true);
+  held->start(1, 1);
+  closed->start(2, 1);
+  EXPECT_EQ(m.scheduler->pump(10000).at(0).tag, 2u);
+  closed->close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(m.scheduler->pump(5).empty());
+  std::thread waker([&] { m.scheduler->wake_pump(); });
+  EXPECT_TRUE(m.scheduler->pump(10000).empty());
+  waker.join();
+  EXPECT_EQ(m.scheduler->stats().lagging, 1);
+  held->hold(false);
+  EXPECT_EQ(pump_all(*m.scheduler, {{1, held}}).at(1).at(0).ids, continuation(text(1, 20), 100));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
+  toy::Model m;
+  std::atomic<bool> go{false};
+  m.seen->in_run = [&] {
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  m.scheduler->set_limits({.running = 2, .waiting = 3});
+  std::map<std::uint64_t, std::shared_ptr<Request>> requests;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    requests[i] = m.scheduler->request({text(i, 20)}, greedy(20));
+    requests[i]->start(i, 1);
+  }
+  const auto sixth = m.scheduler->request({text(6, 20)}, greedy(20));
+  std::string message;
+  EXPECT_EQ(toy::error_of([&] { sixth->start(6, 1); }, &message), ErrorKind::overloaded);
+  EXPECT_NE(message.find("5 requests"), std::string::npos) << message;
+  sixth->wait(1, 1);  // one who waits is let in
+  go = true;
+  const auto results = pump_all(*m.scheduler, requests);
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(results.at(i).at(0).ids, continuation(text(i, 20), 20));
+  EXPECT_EQ(run(*sixth)[0].ids, continuation(text(6, 20), 20));
+  EXPECT_LE(m.seen->most_head_rows, 2) << "more requests in a step than may run";
+  EXPECT_EQ(toy::error_of([&] { m.scheduler->set_limits({.running = 0}); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(toy::error_of([&] { m.scheduler->set_limits({.step_seconds = std::nan("")}); }), ErrorKind::invalid_argument);
+  const SchedulerStats stats = m.scheduler->stats();
+  EXPECT_EQ(stats.running + stats.waiting + stats.lagging, 0);
+  EXPECT_EQ(stats.decoded_tokens, 6 * 20);
+  EXPECT_NEAR(static_cast<double>(stats.prompt_tokens), 6 * 20, 3);  // texts may begin alike
+  EXPECT_EQ(stats.steps, m.seen->runs);
+  EXPECT_GT(stats.busy_seconds, 0);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+// The highest priority first, also where those that run have all pages; and equal ones in the order in which they came.
+TEST(Scheduler, PrioritiesGoFirst) {
+  toy::Model m(8);  // for one sequence at its end
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
+  std::vector<int> order;
+  std::map<std::uint64_t, std::shared_ptr<Request>> requests;
+  const auto ask = [&](std::uint64_t tag, std::int32_t priority) {
+    auto params = greedy(60);
+    params.priority = priority;
+    requests[tag] = m.scheduler->request({text(tag, 150)}, params);
+    requests[tag]->start(tag, 1);
+  };
+  ask(1, 0);
+  while (m.scheduler->stats().decoded_tokens < 5) std::this_thread::yield();
+  ask(2, 0);
+  ask(3, 5);
+  ask(4, 5);
+  ask(5, -1);
+  std::map<std::uint64_t, Ids> got;
+  while (order.size() < 5)
+    for (const RequestNews& news : m.scheduler->pump(10000)) {
+      for (const News& n : news.news) got[news.tag].insert(got[news.tag].end(), n.ids.begin(), n.ids.end());
+      if (news.ended && std::ranges::find(order, static_cast<int>(news.tag)) == order.end()) order.push_back(static_cast<int>(news.tag));
+    }
+  EXPECT_EQ(order, (std::vector<int>{3, 4, 1, 2, 5}));
+  for (std::uint64_t i = 1; i <= 5; ++i) EXPECT_EQ(got[i], continuation(text(i, 150), 60)) << i;
+  EXPECT_GT(m.scheduler->stats().preempted, 0);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
+  toy::Model m;
+  auto params = greedy(1000);
+  params.read_ahead = 4;
+  const auto one = m.scheduler->request({text(1, 20)}, params);
+  one->start(1, 1);
+  m.scheduler->pump(10000);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(20);
+    bool good = toy::error_of([&] { one->wait(1, 1000); }) == ErrorKind::forked_device;
+    const auto mine = m.scheduler->request({text(2, 20)}, greedy(5));
+    mine->start(9, 1);
+    Ids ids;
+    while (ids.size() < 5)
+      for (const RequestNews& news : m.scheduler->pump(1000)) {
+        good = good && news.tag == 9;
+        for (const News& n : news.news) ids.insert(ids.end(), n.ids.begin(), n.ids.end());
+      }
+    ::_exit(good && ids == continuation(text(2, 20), 5) ? 0 : 3);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  one->close();
   EXPECT_EQ(m.leaked(), 0);
 }
 

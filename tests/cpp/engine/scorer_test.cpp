@@ -72,8 +72,7 @@ TEST(Scorer, TakesPagesOfStreamsThatDoNotRun) {
   std::vector<float> last(toy::kVocab);
   logits(*m.runtime, other, false, last, m.cancel);
   EXPECT_EQ(last, toy::logits_after(other));
-  const auto rest = toy::advance(*g, 100);
-  got.insert(got.end(), rest.at(0).ids.begin(), rest.at(0).ids.end());
+  for (const News& rest : toy::advance(*g, 100)) got.insert(got.end(), rest.ids.begin(), rest.ids.end());  // none, where all had come
   EXPECT_EQ(got, toy::continuation(prompt, 20));
 }
 

@@ -1,0 +1,486 @@
+"""agenerate(), achat(), astream(), aencode() and arank(): calls that an asyncio event loop waits for.
+
+Templates, tokenizing and encoders run in threads of this module (Workers). Tokens come by one thread a model (Pump), which reads their text
+and tells each event loop once a step. So a loop does no more than take what is ready. A cancelled task closes its request, or stops its
+encode(); what others have in the same batch goes on.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import atexit
+import itertools
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import _core
+from .arguments import flag
+from .errors import DeviceLostError, OverloadedError
+from .generation import READ_AHEAD, Chunk, Stream, prompt_list
+from .shared_engine import stopped_by
+
+if TYPE_CHECKING:
+    from .model import Model
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 10.0  # after which a thread of Workers ends
+PUMP_MS = 1000.0  # the same of a Pump without calls; it keeps the model's memory meanwhile, but for close()
+EXIT_SECONDS = 1.0  # how long Python's end waits for what tokenizes
+STEPS = 8  # of which a call that is no stream hears at once
+
+
+# ---------------------------------------------------------------- threads for what would hold a loop up
+class Workers:
+    """Daemon threads: as many as there is work for at once, up to `threads`; `waiting` more pieces of work may wait for one."""
+
+    def __init__(self, threads: int, waiting: int) -> None:
+        self._most, self._most_waiting = threads, waiting
+        self.forget()
+
+    def forget(self) -> None:
+        """In the child of a fork: the threads are the parent's."""
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._free = 0  # free: threads without work, less the work without a thread
+        self._busy = 0
+
+    def run(self, job: Callable[[], None]) -> None:
+        """job() in one of the threads; it raises nothing."""
+        with self._lock:
+            if -self._free >= self._most_waiting:
+                raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
+            self._free -= 1
+            if start := self._free < 0 and self._threads < self._most:
+                self._threads += 1
+                self._free += 1
+        self._jobs.put(job)
+        if start:
+            try:
+                _thread.start_new_thread(self._work, ())  # threading.Thread would wait until it runs
+            except RuntimeError:  # no thread to be had (a limit of processes)
+                with self._lock:
+                    self._threads -= 1
+                    self._free -= 1
+                    alone = self._threads == 0
+                if alone:
+                    self._do(self._jobs.get())
+
+    def _do(self, job: Callable[[], None]) -> None:
+        self._busy += 1
+        try:
+            job()
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._free += 1
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._free <= 0:  # work is on its way
+                        continue
+                    self._threads -= 1
+                    self._free -= 1
+                return
+            self._do(job)
+            del job
+
+    def wait(self, end: float) -> None:
+        while self._busy > 0 and time.monotonic() < end:
+            time.sleep(0.005)
+
+
+_prepare = Workers(8, 4096)  # templates and tokens: short
+_encode = Workers(64, 1024)  # a call each, of which most wait for the others' batch
+
+
+async def in_thread(
+    workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
+) -> T:
+    """What work() gives. When the task is cancelled: stop(), and later discard() of what it gave all the same."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def job() -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = work()
+        except BaseException as raised:
+            error = raised
+
+        def tell() -> None:
+            if future.done():
+                if discard is not None and error is None:
+                    discard(value)
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        try:
+            loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # the loop is closed
+            if discard is not None and error is None:
+                discard(value)
+
+    workers.run(job)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop()
+        raise
+
+
+# ---------------------------------------------------------------- tokens
+class Call:
+    """A Run whose news come to an event loop: chunks of a stream, or the result at the end."""
+
+    def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop, streams: bool) -> None:
+        self.run, self._finish = stream._detach()
+        self.loop, self._streams = loop, streams
+        self.chunks: deque[Chunk] = deque()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.over = False  # nothing more will come
+        self._held = False
+        self._lock = threading.RLock()  # a stream that is dropped closes its call, perhaps in the pump's own thread
+        self._waiter: asyncio.Future[None] | None = None  # the loop's
+
+    def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
+        """In the pump's thread. Whether there is something to be told."""
+        with self._lock:
+            if self.over:
+                return False
+            try:
+                changed = self.run.hear(news)
+                if ended and not self.run.done:
+                    changed += self.run.advance(1, 0.0)  # raises what ended it
+                self.over = self.run.done
+                if self._streams:
+                    sequences = self.run.sequences
+                    self.chunks.extend(chunk for i in dict.fromkeys(changed) or range(len(sequences)) for chunk in sequences[i].chunks(i))
+                    if len(self.chunks) >= READ_AHEAD // 2 * len(sequences) and not self.over:
+                        self._held = True
+                        self.run.hold(True)
+            except BaseException as error:
+                self.error, self.over = error, True
+            if self.over:
+                self._end()
+            return self.over or bool(self.chunks)
+
+    def _end(self) -> None:
+        self.over = True
+        for sequence in self.run.sequences:
+            sequence.cancel()
+        try:
+            self.result = self._finish(self.run.results())
+        except Exception as error:
+            self.error = self.error or error
+        self.run.close()
+
+    def close(self) -> None:
+        """From any thread: its memory is free after the running step."""
+        with self._lock:
+            self.chunks.clear()
+            if not self.over:
+                self._end()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Until there are chunks, or it is over. A task that is cancelled here closes it."""
+        while not self.chunks and not self.over:
+            self._waiter = self.loop.create_future()
+            try:
+                if not self.chunks and not self.over:  # told just now
+                    await self._waiter
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self._waiter = None
+
+    def take(self) -> Chunk | None:
+        if not self.chunks:
+            return None
+        chunk = self.chunks.popleft()
+        if self._held and len(self.chunks) < READ_AHEAD // 4:
+            self._held = False
+            self.run.hold(False)
+        return chunk
+
+
+def _wake(calls: list[Call]) -> None:
+    for call in calls:
+        call.wake()
+
+
+class Pump:
+    """Brings the news of an engine's calls to their event loops. Its thread runs as long as there are some, and a second more."""
+
+    _all: weakref.WeakKeyDictionary[_core.Model, Pump] = weakref.WeakKeyDictionary()
+    _guard = threading.Lock()
+    _tags = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._calls: dict[int, Call] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._source: _core.Pump | None = None
+        self._stopped = False
+
+    @classmethod
+    def of(cls, engine: _core.Model) -> Pump:
+        with cls._guard:
+            pump = cls._all.get(engine)
+            if pump is None:
+                pump = cls._all[engine] = Pump()
+            return pump
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """In the child of a fork."""
+        cls._guard = threading.Lock()
+        for pump in list(cls._all.values()):
+            pump.forget()
+
+    @classmethod
+    def stop_all(cls) -> None:
+        """At Python's end: no thread of ours is in Python's code any more."""
+        pumps = list(cls._all.values())
+        for pump in pumps:
+            pump._stopped = True
+            if (source := pump._source) is not None:
+                source.wake()
+        end = time.monotonic() + EXIT_SECONDS
+        for pump in pumps:
+            if (thread := pump._thread) is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+
+    def add(self, call: Call, steps: int) -> None:
+        tag = next(self._tags)
+        with self._lock:
+            self._calls[tag] = call
+            if self._thread is None:
+                self._source = _core.Pump(call.run.engine)
+                self._thread = threading.Thread(target=self._work, args=(self._source,), name="pumice-pump", daemon=True)
+                self._thread.start()
+        try:
+            call.run.start(tag, steps)
+        except BaseException:
+            with self._lock:
+                del self._calls[tag]
+            raise
+
+    def _work(self, source: _core.Pump) -> None:
+        while not self._stopped:
+            told: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+            some = source.wait(PUMP_MS)
+            for tag, news, ended in some:
+                call = self._calls.get(tag)
+                if call is not None and call.hear(news, ended):
+                    told.setdefault(call.loop, []).append(call)
+            for loop, calls in told.items():
+                try:
+                    loop.call_soon_threadsafe(_wake, calls)
+                except RuntimeError:  # the loop is closed
+                    for call in calls:
+                        call.close()
+            told.clear()
+            with self._lock:
+                for tag in [tag for tag, call in self._calls.items() if call.over]:
+                    del self._calls[tag]
+                if not some and not self._calls:
+                    self._thread = self._source = None
+                    return
+
+
+def _forget() -> None:
+    _prepare.forget()
+    _encode.forget()
+    Pump.forget_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@atexit.register
+def _at_exit() -> None:
+    Pump.stop_all()
+    _prepare.wait(time.monotonic() + EXIT_SECONDS)
+
+
+async def _begin(make: Callable[[], Any], streams: bool) -> Any:
+    """A Call for the Stream that make() gives, or whatever else it gives."""
+    loop = asyncio.get_running_loop()
+
+    def work() -> Any:
+        made = make()
+        if not isinstance(made, Stream):
+            return made
+        call = Call(made, loop, streams)
+        try:
+            if any(params.logits_processor is not None for params in call.run.params):
+                raise TypeError(
+                    "logits_processor= runs in the thread that waits for its tokens, and an event loop must not wait: call generate() in "
+                    "asyncio.to_thread()"
+                )
+            Pump.of(call.run.engine).add(call, 1 if streams else STEPS)
+        except BaseException:
+            call.close()
+            raise
+        return call
+
+    return await in_thread(_prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
+
+
+async def _to_end(make: Callable[[], Any]) -> Any:
+    call = await _begin(make, streams=False)
+    if not isinstance(call, Call):
+        return call
+    try:
+        await call.wait()
+    finally:
+        call.close()
+    if call.error is not None:
+        raise call.error
+    return call.result
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """A Stream for `async for`. aclose(), leaving the `async with` block, dropping it, or cancelling the task that waits for a chunk
+    cancels the rest; `result` then holds what there is. One task at a time reads it."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._call: Call | None = None
+        self._reading = self._closed = False
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._reading:
+            raise ValueError("another task is reading this stream; chunks come to one task at a time")
+        self._reading = True
+        try:
+            if self._call is None and not self._closed:
+                call = await _begin(self._make, streams=True)
+                if self._closed:  # meanwhile, by another task
+                    call.close()
+                self._call = call
+            if self._call is None:
+                raise StopAsyncIteration
+            await self._call.wait()
+            chunk = self._call.take()
+        except asyncio.CancelledError:
+            self._closed = True
+            raise
+        finally:
+            self._reading = False
+        if chunk is not None:
+            return chunk
+        error, self._call.error = self._call.error, None
+        if error is not None:
+            raise error
+        raise StopAsyncIteration
+
+    @property
+    def result(self) -> Any:
+        """What agenerate() (or achat()) would have returned, once the stream has ended or was closed; None before."""
+        return None if self._call is None else self._call.result
+
+    async def aclose(self) -> None:
+        """Cancels what is not done yet. Nothing happens the second time."""
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._call is not None:
+            self._call.close()
+            self._call.wake()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an AsyncStream cannot be copied or pickled: its chunks come once. Its .result can, and astream() starts another one"
+        )
+
+    def __del__(self) -> None:
+        try:
+            if self._call is not None:
+                self._call.close()
+        except Exception:  # also while the interpreter ends
+            pass
+
+
+# ---------------------------------------------------------------- calls
+async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
+    """With device="auto", a call whose GPU is lost is done again on the CPU."""
+    engine = model._core
+    try:
+        return await attempt()
+    except DeviceLostError as lost:
+        if model._options["device"] != "auto":
+            raise
+        error = lost
+    await in_thread(_prepare, lambda: model._move_to_cpu(engine, error))
+    return await attempt()
+
+
+async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> Any:
+    model._need("generate", "agenerate()")
+
+    def make() -> Any:
+        return (model.stream if prompt_list(prompt)[0] else model.generate)(prompt, **sampling)
+
+    return await _surviving(model, lambda: _to_end(make))
+
+
+def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
+    model._need("generate", "astream()")
+    return AsyncStream(lambda: model.stream(prompt, **sampling))
+
+
+async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
+    model._need("generate", "achat()")
+    streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
+    if streamed and not dry:
+        return AsyncStream(lambda: model.chat(messages, **options))
+    given = dict(options) if dry else {**options, "stream": True}  # a stream computes nothing before it is read
+    return await _surviving(model, lambda: _to_end(lambda: model.chat(messages, **given)))
+
+
+async def encode(work: Callable[[], T]) -> T:
+    """encode() and its like, with few texts among those of others."""
+    cancel = _core.Cancel()
+
+    def stoppable() -> T:
+        with stopped_by(cancel):
+            return work()
+
+    return await in_thread(_encode, stoppable, stop=cancel.request)

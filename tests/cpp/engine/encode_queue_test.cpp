@@ -1,0 +1,196 @@
+#include "engine/encode_queue.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include "engine/toy.h"
+
+namespace pumice::engine {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+struct Encoder {
+  toy::Model m{0, 4096, toy::Toy::Kind::pooled};
+  EncodeQueue queue{*m.runtime};
+
+  std::vector<float> encode(const std::vector<Ids>& texts, const Cancel& cancel = {}, std::int32_t d = 2, bool normalize = false) {
+    Ids ids;
+    std::vector<std::int64_t> offsets{0};
+    for (const Ids& text : texts) {
+      ids.insert(ids.end(), text.begin(), text.end());
+      offsets.push_back(static_cast<std::int64_t>(ids.size()));
+    }
+    std::vector<float> out(texts.size() * static_cast<std::size_t>(d), -5);
+    queue.encode({.ids = ids, .offsets = offsets, .types = {}}, out, d, normalize, cancel);
+    return out;
+  }
+  std::vector<float> alone(const std::vector<Ids>& texts, std::int32_t d = 2, bool normalize = false) {
+    Encoder other;
+    return other.encode(texts, {}, d, normalize);
+  }
+};
+
+std::vector<Ids> some(std::uint64_t seed) {
+  std::vector<Ids> texts;
+  for (std::uint64_t i = 0; i < seed % 4; ++i) texts.push_back(toy::text(seed * 10 + i, 1 + (seed * 7 + i * 13) % 60));
+  return texts;
+}
+
+// Held in the middle of a run until all others wait.
+struct Gate {
+  explicit Gate(Encoder& e) {
+    e.m.seen->in_run = [this] {
+      inside = true;
+      while (!open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+  }
+  std::atomic<bool> inside{false}, open{false};
+};
+
+TEST(EncodeQueue, CallsThatWaitRunTogetherAndGetWhatTheyGetAlone) {
+  Encoder e;
+  Gate gate(e);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  const auto call = [&](std::uint64_t i) {
+    const auto texts = some(i);
+    const auto d = static_cast<std::int32_t>(1 + i % 2);
+    wrong += e.encode(texts, {}, d, i % 3 == 0) != e.alone(texts, d, i % 3 == 0);
+  };
+  threads.emplace_back([&] { call(3); });
+  while (!gate.inside) std::this_thread::yield();
+  for (std::uint64_t i = 4; i < 30; ++i) threads.emplace_back([&, i] { call(i); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.open = true;
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(e.queue.runs(), 4) << "27 calls";
+}
+
+TEST(EncodeQueue, AnErrorIsItsCallersAlone) {
+  Encoder e;
+  Gate gate(e);
+  std::thread first([&] { e.encode({toy::text(1, 9)}); });
+  while (!gate.inside) std::this_thread::yield();
+  std::vector<std::thread> threads;
+  std::atomic<int> numeric{0}, refused{0}, right{0};
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    threads.emplace_back([&, i] {
+      std::vector<Ids> texts{toy::text(i, 9), toy::text(i + 50, 5)};
+      if (i % 3 == 0) {
+        texts[1].push_back(toy::kPoison);
+        std::string message;
+        numeric += toy::error_of([&] { e.encode(texts); }, &message) == ErrorKind::numeric && message.find("text 1") != std::string::npos;
+      } else if (i % 3 == 1) {
+        texts[1].push_back(-1);
+        refused += toy::error_of([&] { e.encode(texts); }) == ErrorKind::invalid_argument;
+      } else {
+        right += e.encode(texts) == e.alone(texts);
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.open = true;
+  first.join();
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(numeric, 4);
+  EXPECT_EQ(refused, 4);
+  EXPECT_EQ(right, 4);
+}
+
+TEST(EncodeQueue, ACancelledCallHarmsNobody) {
+  Encoder e;
+  Gate gate(e);
+  std::thread first([&] { e.encode({toy::text(1, 9)}); });
+  while (!gate.inside) std::this_thread::yield();
+  std::vector<Cancel> cancels(12);
+  std::vector<std::thread> threads;
+  std::atomic<int> cancelled{0}, right{0};
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    threads.emplace_back([&, i] {
+      const std::vector<Ids> texts{toy::text(i, 9)};
+      if (i % 2) {
+        cancelled += toy::error_of([&] { e.encode(texts, cancels[i]); }) == ErrorKind::cancelled;
+      } else {
+        right += e.encode(texts, cancels[i]) == e.alone(texts);
+      }
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  for (std::size_t i = 1; i < 12; i += 2) cancels[i].request();
+  while (cancelled < 6) std::this_thread::yield();  // they wait for nobody
+  gate.open = true;
+  first.join();
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(right, 6);
+  EXPECT_EQ(e.encode({toy::text(5, 5)}), e.alone({toy::text(5, 5)}));
+}
+
+TEST(EncodeQueue, AnErrorOfTheDeviceEndsThoseOfItsRunAlone) {
+  Encoder e;
+  std::atomic<bool> fails{true};
+  e.m.seen->in_run = [&] {
+    if (fails) fail(ErrorKind::device, "a hiccup");
+  };
+  EXPECT_EQ(toy::error_of([&] { e.encode({toy::text(1, 9)}); }), ErrorKind::device);
+  fails = false;
+  EXPECT_EQ(e.encode({toy::text(1, 9)}), e.alone({toy::text(1, 9)}));
+}
+
+TEST(EncodeQueue, ManyTextsRunByThemselves) {
+  Encoder e;
+  std::vector<Ids> texts;
+  for (std::uint64_t i = 0; i < 200; ++i) texts.push_back(toy::text(i, 20));
+  EXPECT_EQ(e.encode(texts), e.alone(texts));
+  EXPECT_EQ(e.queue.runs(), 0);
+}
+
+TEST(EncodeQueue, ManyThreads) {
+  Encoder e;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (std::uint64_t t = 0; t < 16; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint64_t i = 0; i < 30; ++i) {
+        Cancel cancel;
+        if (i % 7 == 6) cancel.request();
+        try {
+          wrong += e.encode(some(t + i), cancel) != e.alone(some(t + i));
+        } catch (const Error& error) {
+          wrong += error.kind() != ErrorKind::cancelled;
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(EncodeQueue, AChildOfAForkGoesOnAlone) {
+  Encoder e;
+  Gate gate(e);
+  std::thread first([&] { e.encode({toy::text(1, 9)}); });
+  while (!gate.inside) std::this_thread::yield();
+  std::thread second([&] { e.encode({toy::text(2, 9)}); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::alarm(20);
+    gate.open = true;
+    ::_exit(e.encode({toy::text(3, 9)}) == e.alone({toy::text(3, 9)}) ? 0 : 3);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  gate.open = true;
+  first.join();
+  second.join();
+}
+
+}  // namespace
+}  // namespace pumice::engine
