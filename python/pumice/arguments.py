@@ -73,7 +73,7 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
     valid = [v for v in valid if v != "self"]
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
-    return TypeError(f"{function}() has no argument {shown(name)}{hint} (valid: {', '.join(valid)})")
+    return TypeError(f"{function}() has no argument {shown(name)}{hint or ' (valid: ' + ', '.join(valid) + ')'}")
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
