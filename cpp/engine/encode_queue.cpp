@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kSmall = 8;         // micro-batches of a call that is run with others
 constexpr double kTogetherSeconds = 0.1;   // of what is run together, so that nobody waits for long
-constexpr auto kPoll = std::chrono::milliseconds(20);
+constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void EncodeQueue::encode(const Texts& texts, std::span<float> out, std::int32_t 
     if (running_.empty()) {
       lead(lock);
     } else {
-      changed_->wait_for(lock, kPoll);
+      changed_->wait_for(lock, kLookAgain);
     }
   }
   if (mine.call.error) std::rethrow_exception(mine.call.error);
