@@ -314,11 +314,12 @@ void float32_table(const Settings& settings) {
   const std::vector<Shape> shapes = settings.quick
                                         ? std::vector<Shape>{{1152, 384}, {2048, 2048}}
                                         : std::vector<Shape>{{1152, 384}, {384, 384}, {1536, 384}, {384, 1536}, {2048, 2048}, {576, 1536}};
+  const auto rounded = packing_of(MatrixShape{.name = "", .rows = 8, .cols = 32, .may_round = true});
   std::printf(
       "\nfloat32 products, one thread, GFLOP/s, best (the best median of four turns). The engine takes %s here (PUMICE_SGEMM), and %s for "
       "weights that may be "
       "rounded.\nOpenBLAS: in the engine's tiles (equal rows equal in any batch), and in one call on the whole product (not so).\n",
-      stays_row_major(Format::F32) ? "OpenBLAS" : "its own kernel", packs_fixed(Format::F32, true) ? "fixed point" : "the same");
+      stays_row_major(Format::F32) ? "OpenBLAS" : "its own kernel", rounded == cpu::Packing::fixed ? "fixed point" : "the same");
   if (blas() == nullptr) {
     std::printf("not run: there is no OpenBLAS, %s\n", blas_why_not().c_str());
     return;

@@ -21,6 +21,7 @@ struct MatrixShape {
   std::int64_t rows = 0, cols = 0;
   bool present = true;  // false: not among the used matrices of these weights
   bool may_round = false;
+  Narrow narrow = {};  // its floats are not asked for
 };
 struct VectorShape {
   std::string_view name;

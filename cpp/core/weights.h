@@ -13,6 +13,15 @@ namespace pumice {
 enum class MatrixId : std::int32_t { none = -1 };
 enum class VectorId : std::int32_t { none = -1 };
 
+// Of a matrix that is packed to Q8_0 while it is read (load(quantize="q8_0")): what a backend with products of its own may do instead.
+struct Narrow {
+  std::function<void(std::int64_t first, std::int64_t count, float* out)> floats;  // its rows as they were; as Matrix::read
+  bool in_bytes = false;  // weights and what they multiply bear codes of 8 bits; otherwise 13 and 14, as of float matrices
+  // Of the norm whose output it multiplies, if any: x = normed * weight + bias. The weight may be folded into the matrix.
+  VectorId norm_weight = VectorId::none, norm_bias = VectorId::none;
+  explicit operator bool() const { return static_cast<bool>(floats); }
+};
+
 // A weight matrix as the file has it: `rows` output features of `cols` input features each, row-major, in `format`.
 struct Matrix {
   std::string name;
@@ -24,6 +33,7 @@ struct Matrix {
   // where it is float or Q8_0, to 13 bits and more of each block, and no further (the vectors keep a cosine of 0.999998). A backend need
   // not.
   bool may_round = false;
+  Narrow narrow = {};  // with may_round only
 };
 
 // May products with such a matrix round their activations to 8 bits?

@@ -261,6 +261,23 @@ class BatchRun final : public Job {
     rows.starts = reinterpret_cast<std::int32_t*>(rows.scales + blocks);
     return rows;
   }
+  // Codes of 8 bits, as the instruction set takes them.
+  FixedRows words(std::int32_t q) const {
+    const QuantizedPlace& place = place_of(q);
+    FixedRows rows{.codes = reinterpret_cast<std::int16_t*>(area(place.area)), .rows = rows_at(place), .cols = place.cols};
+    rows.scales = reinterpret_cast<float*>(rows.codes + rows.rows * rows.cols);
+    rows.starts = reinterpret_cast<std::int32_t*>(rows.scales + rows.rows * (rows.cols / kByteBlock));
+    return rows;
+  }
+  ByteRows bytes(std::int32_t q) const {
+    const QuantizedPlace& place = place_of(q);
+    ByteRows rows{.codes = area(place.area), .rows = rows_at(place), .cols = place.cols};
+    rows.scales = reinterpret_cast<float*>(rows.codes + rows.rows * rows.cols);
+    rows.zeros = reinterpret_cast<std::int32_t*>(rows.scales + rows.rows * (rows.cols / kByteBlock));
+    return rows;
+  }
+  bool in_bytes() const { return kernels_.matrix.bytes.of_bytes != nullptr; }
+
   QuantRows quantized(std::int32_t q) const {
     const QuantizedPlace& place = place_of(q);
     QuantRows rows;
@@ -279,6 +296,12 @@ class BatchRun final : public Job {
     switch (place_of(q).codes) {
       case Codes::int8: return kernels_.rows.quantize(in, in_stride, count, quantized_row(q, first), quantized(q));
       case Codes::fixed: return kernels_.rows.quantize_fixed(in, in_stride, count, quantized_row(q, first), fixed(q));
+      case Codes::bytes: {
+        const Folded* folded = weights_.matrix(place_of(q).folded).folded;
+        const Turn turn = folded ? Turn{folded->scale.data(), folded->shift.data()} : Turn{};
+        if (in_bytes()) return kernels_.rows.quantize_bytes(in, in_stride, count, quantized_row(q, first), turn, bytes(q));
+        return kernels_.rows.quantize_words(in, in_stride, count, quantized_row(q, first), turn, words(q));
+      }
       case Codes::two_int8: {
         const QuantRows out = quantized(q);
         for (std::int64_t r = 0; r < count; ++r) quantize_twice(in + r * in_stride, quantized_row(q, first + r), out);
@@ -383,7 +406,7 @@ class BatchRun final : public Job {
           kernels_.rows.layer_norm(in + c, weight, bias, add ? add + c : nullptr, op.eps, group, out + c);
         }
       }
-      if (s.quantized >= 0) quantize(out, stride(op.out), s.quantized, r, 1);
+      for (const std::int32_t q : s.quantized) quantize(out, stride(op.out), q, r, 1);
     }
   }
 
@@ -428,13 +451,20 @@ class BatchRun final : public Job {
                                               quantized_row(q, rows.first), rows.count, out, out_stride);
         case Codes::two_int8: return product_of_two_terms(matrix, q, first, count, rows, out, out_stride);
         case Codes::fixed: {
-          const ProductFixed product = matrix.fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
+          const ProductFixed product = matrix.packing == Packing::fixed ? kernels_.matrix.fixed.product : matrix.kernels->product_fixed;
           return product(matrix.group(first / kGroupRows), count, matrix.cols, fixed(q), quantized_row(q, rows.first), rows.count, out,
                          out_stride);
         }
+        case Codes::bytes: {
+          const ByteKernels& product = kernels_.matrix.bytes;
+          const std::uint8_t* groups = matrix.group(first / kGroupRows);
+          const std::int64_t row = quantized_row(q, rows.first);
+          if (in_bytes()) return product.of_bytes(groups, count, matrix.cols, bytes(q), row, rows.count, out, out_stride);
+          return product.of_words(groups, count, matrix.cols, words(q), row, rows.count, out, out_stride);
+        }
       }
     }
-    if (matrix.row_major) {
+    if (matrix.packing == Packing::row_major) {
       blas()->sgemm_nt(rows.count, count, matrix.cols, row(in, rows.first), stride(in),
                        reinterpret_cast<const float*>(matrix.data) + first * matrix.cols, matrix.cols, out, out_stride);
     } else {
@@ -492,6 +522,7 @@ class BatchRun final : public Job {
     finish_in_place(s, *part, first, count, rows, out);
   }
   const float* bias_of(const ProductPart& part, std::int64_t first) const {
+    if (part.folded_bias >= 0) return exe_.folded_bias(part.folded_bias) + first;
     return part.bias == VectorId::none ? nullptr : weights_.vector(part.bias) + first;
   }
   Finish finish_of(const LinearStep& s, const ProductPart& part, std::int64_t first, const float* residual) const {
@@ -876,11 +907,25 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
     : program_(std::move(program)), weights_(std::move(weights)), shapes_(shapes_of(*weights_)), plan_(lower(program_, shapes_, compute)),
       team_(std::move(team)) {
   std::size_t widest = 0;
-  for (const Step& step : plan_.steps) {
+  for (Step& step : plan_.steps) {
+    if (auto* linear = std::get_if<LinearStep>(&step))
+      for (ProductPart& part : linear->parts) fold_bias(part, linear->op.scale);
+    if (auto* gated = std::get_if<GatedStep>(&step)) fold_bias(gated->gate, 1), fold_bias(gated->up, 1);
     if (const auto* norm = std::get_if<NormStep>(&step)) widest = std::max(widest, static_cast<std::size_t>(norm->op.in.width));
   }
   ones_.assign(widest, 1.0f);
   zeros_.assign(widest, 0.0f);
+}
+
+// scale W x + b = scale (W weight) normed + (scale W bias + b).
+void ProgramExecutable::fold_bias(ProductPart& part, float scale) {
+  const PackedMatrix& matrix = weights_->matrix(part.weight);
+  if (!matrix.folded) return;
+  std::vector<float> bias(matrix.product_of_bias, matrix.product_of_bias + matrix.rows);
+  const float* own = weights_->vector(part.bias);
+  for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = scale * bias[i] + (own ? own[i] : 0);
+  part.folded_bias = static_cast<std::int32_t>(folded_biases_.size());
+  folded_biases_.push_back(std::move(bias));
 }
 
 void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {

@@ -83,14 +83,18 @@ class ProgramExecutable final : public Executable {
   const PackedWeights& weights() const { return *weights_; }
   const float* ones() const { return ones_.data(); }
   const float* zeros() const { return zeros_.data(); }
+  const float* folded_bias(std::int32_t i) const { return folded_biases_[static_cast<std::size_t>(i)].data(); }
 
  private:
+  void fold_bias(ProductPart& part, float scale);
+
   Program program_;
   std::shared_ptr<const PackedWeights> weights_;
   WeightShapes shapes_;  // of weights_
   CpuPlan plan_;
   std::shared_ptr<TeamHolder> team_;
   std::vector<float> ones_, zeros_;  // for norms without weight or bias
+  std::vector<std::vector<float>> folded_biases_;
 };
 
 }  // namespace pumice::cpu

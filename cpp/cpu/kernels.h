@@ -65,6 +65,30 @@ struct FixedKernels {
   ProductFixed product;
 };
 
+// Codes of 8 bits on both sides, for encoders with quantize="q8_0" (Narrow): per row and kByteBlock columns w ~ scale * code with |code| <=
+// 127, and x ~ scale * code with codes of a window of 256 around zero: what activations lean to one side by is not lost. An instruction
+// set takes the activations' codes as bytes that count from the window's lower end (ByteRows), or, where it has no product of unsigned and
+// signed bytes that adds in 32 bits, as words (FixedRows with scales and starts by kByteBlock columns). The integers are the same.
+inline constexpr int kByteBlock = 64;
+inline constexpr std::int32_t kByteSteps = 254;  // from the least to the largest value, or zero: both ends may round away from each other
+
+struct ByteRows {  // codes[block][row][kByteBlock], scales[block][row], zeros[block][row]: the code that stands for 0
+  std::uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  std::int32_t* zeros = nullptr;
+  std::int64_t rows = 0, cols = 0;  // rows: stride of a block
+};
+
+using ProductBytes = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
+                              std::int64_t count, float* out, std::int64_t out_stride);  // as ProductInt8; cols: whole blocks of 64
+
+struct ByteKernels {
+  std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
+  void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as FixedKernels'
+  ProductFixed of_words;   // of the two one is null
+  ProductBytes of_bytes;
+};
+
 struct FormatKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
   // `rows` <= 16 packed rows of the file, row_stride bytes apart, to one group; missing rows become zero weights.
@@ -92,6 +116,7 @@ const Fetches& fetches();  // of this processor: kernels.cpp has the table and i
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
   FixedKernels fixed;
+  ByteKernels bytes;
   const FormatKernels& operator[](Format format) const { return formats[static_cast<std::size_t>(format)]; }
 };
 
@@ -136,10 +161,20 @@ struct Finish {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // of xielu
 };
 
+// What a norm's weight, folded into a matrix, leaves to be done to its activations.
+struct Turn {
+  const float *scale = nullptr, *shift = nullptr;
+};
+
 struct RowKernels {
   // Rows [0, count) of x go to rows [first, first + count) of out.
   void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
   void (*quantize_fixed)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const FixedRows& out);
+  // Of x * turn.scale + turn.shift by column, where given: as words (scales and starts by kByteBlock columns) and as bytes.
+  void (*quantize_words)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
+                         const FixedRows& out);
+  void (*quantize_bytes)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
+                         const ByteRows& out);
   // One row of n values; `add` may be null; out may alias x or add.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);

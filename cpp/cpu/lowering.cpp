@@ -32,8 +32,8 @@ class CpuLowering {
     for (const MatrixId id : {op.tokens, op.positions, op.types}) {
       if (id == MatrixId::none) continue;
       const MatrixShape& table = weights_.matrices[static_cast<std::size_t>(id)];
-      require(!packs_fixed(table.format, table.may_round), "program '", program_.name, "': embeds rows of '", table.name,
-              "', which may be rounded");
+      require(packing_of(table) == Packing::format || packing_of(table) == Packing::row_major, "program '", program_.name,
+              "': embeds rows of '", table.name, "', which may be rounded");
     }
     plan_.widest_embedding = std::max<std::int64_t>(plan_.widest_embedding, op.out.width);
     plan_.steps.push_back(EmbedStep{op});
@@ -145,14 +145,19 @@ class CpuLowering {
 
   ProductPart part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
     const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
-    const bool fixed = packs_fixed(shape.format, shape.may_round);
-    require(!fixed || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
+    const Packing packing = packing_of(shape);
+    const bool fixed = packing == Packing::fixed, bytes = packing == Packing::bytes;
+    require(!(fixed || bytes) || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
             "', which was packed rounded");
     ProductPart part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
     if (compute_ == Compute::float32) return part;
-    if (takes_int8(shape.format, shape.may_round)) {
+    if (bytes) {
+      part.quantized = quantized(in, Codes::bytes, weight);
+    } else if (fixed) {
+      part.quantized = quantized(in, Codes::fixed);
+    } else if (takes_int8(shape.format, shape.may_round)) {
       part.quantized = quantized(in, precise ? Codes::two_int8 : Codes::int8);
-    } else if (fixed || info(shape.format).quantized) {
+    } else if (info(shape.format).quantized) {
       part.quantized = quantized(in, Codes::fixed);
     } else {
       part.may_round = !precise && !names_what_may_round_;
@@ -161,23 +166,31 @@ class CpuLowering {
   }
 
   // ---------------------------------------------------------------- what is made once
-  std::int32_t quantized(const View& in, Codes codes) {
+  bool fold_alike(MatrixId a, MatrixId b) const {
+    if (a == MatrixId::none || b == MatrixId::none) return a == b;
+    const auto narrow = [&](MatrixId id) -> const Narrow& { return weights_.matrices[static_cast<std::size_t>(id)].narrow; };
+    const Narrow &of_a = narrow(a), &of_b = narrow(b);
+    return of_a.norm_weight == of_b.norm_weight && of_a.norm_bias == of_b.norm_bias;
+  }
+
+  std::int32_t quantized(const View& in, Codes codes, MatrixId folded = MatrixId::none) {
     const auto now = static_cast<std::int64_t>(op_);
     for (const Quantized& known : quantized_now_) {
-      if (known.view == in && plan_.quantized[static_cast<std::size_t>(known.id)].codes == codes) {
+      const QuantizedPlace& place = plan_.quantized[static_cast<std::size_t>(known.id)];
+      if (known.view == in && place.codes == codes && fold_alike(place.folded, folded)) {
         quantized_lives_[static_cast<std::size_t>(known.id)].at(now);
         return known.id;
       }
     }
     const auto id = static_cast<std::int32_t>(plan_.quantized.size());
-    plan_.quantized.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes});
+    plan_.quantized.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes, folded});
     quantized_lives_.emplace_back();
     quantized_lives_.back().at(now);
     quantized_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
       NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
-      if (made.view == in && norm.quantized < 0) {  // its own loop over rows does it while the row is in the first cache
-        norm.quantized = id;
+      if (made.view == in) {  // its own loop over rows does it while the row is in the first cache
+        norm.quantized.push_back(id);
         quantized_lives_.back().at(static_cast<std::int64_t>(made.op));
         return id;
       }
@@ -272,6 +285,10 @@ std::int64_t activation_stride(std::int64_t width) {
 
 std::int64_t QuantizedPlace::row_bytes() const {
   constexpr std::int64_t kScale = sizeof(float), kSum = sizeof(std::int32_t), kCode = sizeof(std::int16_t);
+  if (codes == Codes::bytes) {
+    const std::int64_t code = kernels().matrix.bytes.of_bytes ? 1 : kCode;
+    return cols * code + cols / kByteBlock * (kScale + kSum);
+  }
   if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
   return terms() * (cols + cols / kQuantBlock * (kScale + 2 * kSum));
 }

@@ -14,7 +14,7 @@ namespace pumice::cpu {
 // ---------------------------------------------------------------- steps
 struct InputStep { std::int32_t slot; };
 struct EmbedStep { Embed op; };
-struct NormStep { Norm op; std::int32_t quantized = -1; };  // quantized: also leaves `out` as codes there
+struct NormStep { Norm op; std::vector<std::int32_t> quantized = {}; };  // quantized: also leaves `out` as codes there
 struct QuantizeStep { View in; std::int32_t quantized; };
 struct ProductPart {
   MatrixId weight;
@@ -22,6 +22,7 @@ struct ProductPart {
   std::int64_t rows, cols;
   std::int32_t col;        // of `out`
   std::int32_t quantized;  // what it multiplies; -1: the floats themselves
+  std::int32_t folded_bias = -1;  // in place of `bias`: the executable's, with what a folded norm's bias adds
   bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
 };
 struct LinearStep { Linear op; std::vector<ProductPart> parts; };
@@ -60,12 +61,13 @@ std::int64_t activation_stride(std::int64_t width);
 
 // How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its
 // own.
-enum class Codes : std::uint8_t { int8, two_int8, fixed };
+enum class Codes : std::uint8_t { int8, two_int8, fixed, bytes };
 struct QuantizedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
   Codes codes = Codes::int8;
+  MatrixId folded = MatrixId::none;  // bytes: one that multiplies them, and whose folding they therefore follow
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
   std::int64_t row_bytes() const;
 };

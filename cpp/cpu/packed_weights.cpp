@@ -1,6 +1,7 @@
 #include "cpu/packed_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -25,8 +26,38 @@ std::int64_t checked_group_bytes(const Matrix& matrix) {
     fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
   }
-  if (packs_fixed(matrix.format, matrix.may_round)) return kernels().matrix.fixed.group_bytes(matrix.cols);
-  return kernels().matrix[matrix.format].group_bytes(matrix.cols);
+  const MatrixKernels& known = kernels().matrix;
+  switch (packing_of(matrix)) {
+    case Packing::fixed: return known.fixed.group_bytes(matrix.cols);
+    case Packing::bytes: return known.bytes.group_bytes(matrix.cols);
+    default: return known[matrix.format].group_bytes(matrix.cols);
+  }
+}
+
+template <class M>
+Packing packing(const M& matrix) {
+  if (matrix.may_round && matrix.narrow && !matrix.narrow.in_bytes) return Packing::fixed;
+  // Whole blocks of activations in words are what both kinds of codes divide into.
+  if (matrix.may_round && matrix.narrow && matrix.cols % kFixedBlock == 0) return Packing::bytes;
+  if (stays_row_major(matrix.format)) return Packing::row_major;
+  return matrix.may_round && !info(matrix.format).quantized ? Packing::fixed : Packing::format;
+}
+
+// `rows` rows with a norm's weight, and what they make of its bias.
+void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (std::size_t c = 0; c < folded.weight.size(); ++c, ++weights) {
+      sum += double{*weights} * folded.bias[c];
+      *weights *= folded.weight[c];
+    }
+    product_of_bias[r] = static_cast<float>(sum);
+  }
+}
+
+std::uint64_t bytes_of_products(const Matrix& matrix) {  // of a folded bias
+  if (packing_of(matrix) != Packing::bytes || matrix.narrow.norm_weight == VectorId::none) return 0;
+  return static_cast<std::uint64_t>(round_up(matrix.rows, kGroupRows)) * sizeof(float);
 }
 
 }  // namespace
@@ -45,7 +76,8 @@ bool sgemm_by_openblas() {
 
 bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
 
-bool packs_fixed(Format format, bool may_round) { return may_round && !info(format).quantized && !stays_row_major(format); }
+Packing packing_of(const Matrix& matrix) { return packing(matrix); }
+Packing packing_of(const MatrixShape& matrix) { return packing(matrix); }
 
 std::uint64_t packed_bytes(const Matrix& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);
@@ -53,15 +85,71 @@ std::uint64_t packed_bytes(const Matrix& matrix) {
     const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
     return checked_align(rows, 64).value();  // below 2^63
   }
-  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor"));
+  const std::int64_t groups = mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor");
+  return static_cast<std::uint64_t>(groups) + bytes_of_products(matrix);
 }
 
 void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
-  if (row_major) {
+  if (packing == Packing::row_major) {
     std::memcpy(out, data + row * row_bytes(format, cols), static_cast<std::size_t>(row_bytes(format, cols)));
   } else {
     kernels->unpack_row(group(row / kGroupRows), static_cast<int>(row % kGroupRows), cols, out);
   }
+}
+
+// The square root of each column's length, of all matrices that multiply what one norm makes and have its weight folded in: a column is
+// divided by it, and what it multiplies grows by it, so that large columns lose less on both sides (as SmoothQuant, Xiao et al. 2023, moves
+// the difficulty, but by weights alone). Those that stand far apart are limited.
+std::vector<float> evened_columns(const Weights& weights, const Folded& folded) {
+  constexpr std::int64_t kRows = 64;
+  const std::size_t cols = folded.weight.size();
+  std::vector<double> squares(cols, 0.0);
+  std::vector<float> rows;
+  for (const Matrix& matrix : weights.matrices) {
+    const Narrow& narrow = matrix.narrow;
+    if (packing_of(matrix) != Packing::bytes || narrow.norm_weight != folded.norm_weight || narrow.norm_bias != folded.norm_bias) continue;
+    for (std::int64_t first = 0; first < matrix.rows; first += kRows) {
+      const std::int64_t count = std::min(kRows, matrix.rows - first);
+      rows.resize(static_cast<std::size_t>(count) * cols);
+      narrow.floats(first, count, rows.data());
+      for (std::size_t i = 0; i < rows.size(); ++i) squares[i % cols] += double{rows[i]} * rows[i];
+    }
+  }
+  std::vector<float> even(cols);
+  double mean = 0;
+  for (std::size_t c = 0; c < cols; ++c) mean += squares[c] = std::sqrt(std::sqrt(squares[c]) * std::abs(double{folded.weight[c]}));
+  mean /= static_cast<double>(cols);
+  for (std::size_t c = 0; c < cols; ++c) {
+    constexpr double kMost = 20;
+    even[c] = static_cast<float>(mean > 0 && mean < 1e30 ? std::clamp(squares[c] / mean, 1 / kMost, kMost) : 1.0);
+  }
+  return even;
+}
+
+// What cannot be divided by stays unfolded: x = 1 * x + 0.
+const Folded* PackedWeights::folded(const Weights& weights, const Matrix& matrix) {
+  const Narrow& narrow = matrix.narrow;
+  if (narrow.norm_weight == VectorId::none) return nullptr;
+  for (const auto& known : folded_)
+    if (known->norm_weight == narrow.norm_weight && known->norm_bias == narrow.norm_bias) return known.get();
+  const auto cols = static_cast<std::size_t>(matrix.cols);
+  const auto values = [&](VectorId id) {
+    if (id == VectorId::none) return std::vector<float>(cols, 0.0f);
+    const Vector& vector = weights.vectors[static_cast<std::size_t>(id)];
+    require(vector.values.size() == cols, "weights: '", matrix.name, "' has ", cols, " columns, and the norm '", vector.name,
+            "' before it ", vector.values.size());
+    return vector.values;
+  };
+  Folded made{narrow.norm_weight, narrow.norm_bias, values(narrow.norm_weight), values(narrow.norm_bias), {}, {}};
+  for (std::size_t c = 0; c < cols; ++c)
+    if (!(std::abs(made.weight[c]) > std::max(1e-20f, 1e-6f * std::abs(made.bias[c])))) made.weight[c] = 1, made.bias[c] = 0;
+  const std::vector<float> even = evened_columns(weights, made);
+  for (std::size_t c = 0; c < cols; ++c) {
+    made.scale.push_back(even[c] / made.weight[c]);
+    made.shift.push_back(-made.bias[c] * made.scale[c]);
+    made.weight[c] /= even[c];
+  }
+  return folded_.emplace_back(std::make_unique<Folded>(std::move(made))).get();
 }
 
 PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& used, Team& team, const Progress& progress,
@@ -92,9 +180,10 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     needed = *sum;
     packed.group_bytes = checked_group_bytes(source);
     packed.kernels = &kernels().matrix[source.format];
-    packed.row_major = stays_row_major(source.format);
-    packed.fixed = packs_fixed(source.format, source.may_round);
+    packed.packing = packing_of(source);
     packed.may_round = source.may_round;
+    packed.narrow = source.narrow;
+    if (packed.packing == Packing::bytes) packed.folded = folded(weights, source);
     const std::int64_t groups = ceil_div(source.rows, kGroupRows);
     const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / (kGroupRows * row_bytes(source.format, source.cols)));
     for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
@@ -106,6 +195,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     if (!used.empty() && !used[m]) continue;
     matrices_[m].data = at;
     at += packed_bytes(weights.matrices[m]);
+    if (matrices_[m].folded) matrices_[m].product_of_bias = reinterpret_cast<float*>(at - bytes_of_products(weights.matrices[m]));
   }
   bytes_ += needed;
 
@@ -124,25 +214,39 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     const std::int64_t rows = std::min(panel.groups * kGroupRows, source.rows - first);
     auto& [rows_read, floats] = sources[static_cast<std::size_t>(thread)];
     std::uint8_t* from;
-    if (packed.row_major) {
+    if (packed.packing == Packing::row_major) {
       from = packed.data + first * stride;
     } else {
       rows_read.resize(std::max(rows_read.size(), static_cast<std::size_t>(rows * stride)));
       from = rows_read.data();
     }
-    source.read(first, rows, from);
-    check_finite(source, first, rows, from);
-    for (std::int64_t g = 0; !packed.row_major && g < panel.groups; ++g) {
+    const bool narrowed = source.narrow && packed.packing != Packing::format;
+    if (!narrowed) {
+      source.read(first, rows, from);
+      check_finite(source, first, rows, from);
+    }
+    for (std::int64_t g = 0; packed.packing != Packing::row_major && g < panel.groups; ++g) {
       const std::uint8_t* first_row = from + g * kGroupRows * stride;
-      const std::int64_t of_group = std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows);
+      const std::int64_t row = first + g * kGroupRows, of_group = std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows);
       std::uint8_t* group = packed.data + (panel.first_group + g) * packed.group_bytes;
-      if (packed.fixed) {
-        floats.resize(static_cast<std::size_t>(of_group * source.cols));
-        unpack(source.format, first_row, of_group * source.cols, floats.data());
-        kernels().matrix.fixed.pack_group(floats.data(), of_group, source.cols, group);
-      } else {
+      if (packed.packing == Packing::format) {
         packed.kernels->pack_group(first_row, stride, of_group, source.cols, group);
+        continue;
       }
+      floats.resize(static_cast<std::size_t>(of_group * source.cols));
+      if (narrowed) {
+        source.narrow.floats(row, of_group, floats.data());
+        const Matrix shape{.name = source.name, .rows = source.rows, .cols = source.cols};
+        check_finite(shape, row, of_group, reinterpret_cast<const std::uint8_t*>(floats.data()));
+      } else {
+        unpack(source.format, first_row, of_group * source.cols, floats.data());
+      }
+      if (packed.packing == Packing::fixed) {
+        kernels().matrix.fixed.pack_group(floats.data(), of_group, source.cols, group);
+        continue;
+      }
+      if (packed.folded) fold(*packed.folded, of_group, floats.data(), packed.product_of_bias + row);
+      kernels().matrix.bytes.pack_group(floats.data(), of_group, source.cols, group);
     }
     const std::lock_guard lock(progress_lock);
     done += static_cast<std::uint64_t>(rows * stride);
@@ -164,7 +268,7 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
   for (const PackedMatrix& m : weights.matrices())
-    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.may_round});
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.may_round, m.narrow});
   for (const Vector& v : weights.vectors())
     shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;

@@ -13,15 +13,29 @@
 
 namespace pumice::cpu {
 
+// What a matrix becomes: groups in its own format; float32 rows as in the file, for sgemm; what was floats in fixed point, or in codes
+// of 8 bits (kernels.h), of both of which no row comes back.
+enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
+
+// A norm's weight and bias folded into the matrices that multiply what it makes: of x = weight * y + bias, W x = (W weight) y + W bias,
+// with y = x * scale + shift. The columns of y are evened besides (packed_weights.cpp), and `weight` with them.
+struct Folded {
+  VectorId norm_weight, norm_bias;
+  std::vector<float> weight, bias;
+  std::vector<float> scale, shift;
+};
+
 struct PackedMatrix {
   std::string name;
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0;
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
-  bool row_major = false;  // float32 rows as in the file, for sgemm
-  bool fixed = false;      // floats, rounded to fixed point: no row comes back
+  Packing packing = Packing::format;
   bool may_round = false;  // as the matrix said
+  Narrow narrow = {};      // likewise, without floats
+  const Folded* folded = nullptr;
+  float* product_of_bias = nullptr;  // of what is folded: what each row's product lacks
   std::uint8_t* data = nullptr;  // in the weights' arena; null: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
@@ -31,8 +45,8 @@ struct PackedMatrix {
 // PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
 bool sgemm_by_openblas();
 bool stays_row_major(Format format);
-// Float weights that may be rounded become fixed point.
-bool packs_fixed(Format format, bool may_round);
+Packing packing_of(const Matrix& matrix);
+Packing packing_of(const MatrixShape& matrix);
 
 // Bytes of a matrix as packed here, a multiple of 64; fails (unsupported_model) on a shape that no file should have brought this far.
 std::uint64_t packed_bytes(const Matrix& matrix);
@@ -49,10 +63,13 @@ class PackedWeights final : public DeviceWeights {
   const float* vector(VectorId id) const { return id == VectorId::none ? nullptr : vectors_[static_cast<std::size_t>(id)].values.data(); }
 
  private:
+  const Folded* folded(const Weights& weights, const Matrix& matrix);
+
   // All matrices one after another in the model's order: those of a layer are neighbours, and even small ones lie in huge pages (a buffer
   // each below 2 MiB gets pages of 4 KiB, from which a core reads a third less on Zen 4).
   Buffer arena_;
   std::vector<PackedMatrix> matrices_;
+  std::vector<std::unique_ptr<const Folded>> folded_;
   std::vector<Vector> vectors_;
   std::uint64_t bytes_ = 0;
 };

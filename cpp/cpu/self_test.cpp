@@ -72,6 +72,7 @@ class SelfTest {
   std::vector<Check> run() {
     for (const FormatInfo& format : kFormats) products(format);
     fixed_point();
+    eight_bits();
     norms();
     activations();
     attention();
@@ -143,6 +144,30 @@ class SelfTest {
       const FixedRows rows{codes.data(), scales.data(), starts.data(), kTokens, kCols};
       k.rows.quantize_fixed(x.data(), kCols, kTokens, 0, rows);
       f.product(groups.data(), kRows, kCols, rows, 0, kTokens, out, kRows);
+    });
+  }
+
+  void eight_bits() {
+    Aligned<float> w = floats(kRows * kCols, random_), x = floats(kTokens * kCols, random_);
+    check("linear in codes of 8 bits", kRows * kTokens, [&](const Kernels& k, float* out) {
+      const ByteKernels& b = k.matrix.bytes;
+      const std::int64_t count = (kRows + kGroupRows - 1) / kGroupRows, bytes = b.group_bytes(kCols);
+      Aligned<std::uint8_t> groups(static_cast<std::size_t>(count * bytes)), codes(kTokens * kCols);
+      for (std::int64_t g = 0; g < count; ++g)
+        b.pack_group(w.data() + g * kGroupRows * kCols, std::min<std::int64_t>(kGroupRows, kRows - g * kGroupRows), kCols,
+                     groups.data() + g * bytes);
+      Aligned<std::int16_t> words(kTokens * kCols);
+      Aligned<float> scales(kTokens * kCols / kByteBlock);
+      Aligned<std::int32_t> starts(kTokens * kCols / kByteBlock);
+      if (b.of_bytes) {
+        const ByteRows rows{codes.data(), scales.data(), starts.data(), kTokens, kCols};
+        k.rows.quantize_bytes(x.data(), kCols, kTokens, 0, {}, rows);
+        b.of_bytes(groups.data(), kRows, kCols, rows, 0, kTokens, out, kRows);
+      } else {
+        const FixedRows rows{words.data(), scales.data(), starts.data(), kTokens, kCols};
+        k.rows.quantize_words(x.data(), kCols, kTokens, 0, {}, rows);
+        b.of_words(groups.data(), kRows, kCols, rows, 0, kTokens, out, kRows);
+      }
     });
   }
 

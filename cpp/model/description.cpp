@@ -76,6 +76,7 @@ class Resolver {
     read_rope_factors();
     add_alibi();
     add_position_bias();
+    if (quantize_) name_norms();
     finish();
     add_places();
     lora_.require_all_used(*file_);
@@ -499,8 +500,14 @@ class Resolver {
     if (role == Role::token_embedding) d_.vocab_size = static_cast<std::int32_t>(shape[0]);
     if (role == Role::classifier) d_.labels = static_cast<std::int32_t>(shape[0]);
     if (!embedding && role != Role::head_dense && role != Role::classifier) {
+      const bool may_round = compute_ == Compute::automatic && !config().has_head;
+      const auto at = static_cast<std::size_t>(id);  // a low-rank part's factors may follow it
+      if (may_round && quantize_ == Format::Q8_0 && !info(d_.weights.matrices[at].format).quantized)
+        d_.weights.matrices[at].narrow = {.floats = floats_of(d_.weights.matrices[at]), .in_bytes = bears_bytes(role, layer)};
       quantize(id);
-      d_.weights.matrices[static_cast<std::size_t>(id)].may_round = compute_ == Compute::automatic && !config().has_head;
+      Matrix& kept = d_.weights.matrices[at];
+      kept.may_round = may_round;
+      if (!info(kept.format).quantized) kept.narrow = {};  // rows that do not divide into blocks
     }
   }
 
@@ -553,6 +560,53 @@ class Resolver {
       }
     };
     matrix.format = to;
+  }
+
+  static std::function<void(std::int64_t, std::int64_t, float*)> floats_of(const Matrix& matrix) {
+    return [read = matrix.read, from = matrix.format, cols = matrix.cols](std::int64_t first, std::int64_t count, float* out) {
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
+      for (std::int64_t row = 0; row < count; ++row) {
+        read(first + row, 1, packed.data());
+        unpack(from, packed.data(), cols, out + row * cols);
+      }
+    };
+  }
+
+  // Which products of an encoder bear activations of 8 bits (docs/numerics.md): not those of values, whose error no softmax damps, nor what
+  // gated networks and decoders multiply, whose largest activations stand far above the rest of their block.
+  bool bears_bytes(Role role, std::size_t layer) const {
+    const Layer& l = config().layers[layer];
+    if (l.attention.causal) return false;
+    switch (role) {
+      case Role::q: case Role::attn_out: case Role::gate: case Role::up: return true;
+      case Role::k: return !l.attention.value_is_key;
+      case Role::down: return !l.feed_forward.gated;
+      default: return false;
+    }
+  }
+
+  // Which norm makes what a layer's matrices multiply. Of matrices that layers share, the last layer's: folding is exact whatever they get.
+  void name_norms() {
+    static const Parameter kNone;
+    const bool mapped_after = config().embedding_size > 0 && !config().norm_after_map;
+    const Parameter* last = mapped_after ? &kNone : &d_.global(Role::embedding_norm);
+    for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) {
+      const Layer& l = config().layers[layer];
+      const auto follow = [&](const Norms& norms, Role before, Role sum, std::initializer_list<Role> roles) {
+        const Parameter& made_by = norms.before ? d_.at(layer, before) : *last;
+        for (const Role role : roles) {
+          const MatrixId id = d_.at(layer, role).matrix;
+          if (id == MatrixId::none) continue;
+          Narrow& narrow = d_.weights.matrices[static_cast<std::size_t>(id)].narrow;
+          narrow.norm_weight = made_by.vector;
+          narrow.norm_bias = made_by.bias;
+        }
+        last = norms.sum ? &d_.at(layer, norms.twice ? Role::attn_second_norm : sum) : &kNone;
+      };
+      if (l.parallel) continue;
+      follow(l.attention.norms, Role::attn_norm, Role::attn_residual_norm, {Role::q, Role::k});
+      follow(l.feed_forward.norms, Role::ffn_norm, Role::ffn_residual_norm, {Role::gate, Role::up});
+    }
   }
 
   // What an adapter adds to the rows. The sums are float32.

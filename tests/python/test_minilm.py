@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import corpus
 import numpy as np
 import pytest
 import samples
+from test_ops import runnable
 
 import pumice
 
@@ -138,6 +142,26 @@ def test_quantized_encoder(quantize: str, worst: float, count: int, sentences: l
     cosine = (ours * vectors[:count]).sum(1)
     print(f"{quantize}: worst cosine with float32 {cosine.min():.5f}")
     assert cosine.min() >= worst
+
+
+@pytest.mark.filterwarnings("ignore::pumice.TruncationWarning")
+def test_quantized_bits_depend_on_nothing_else(sentences: list[str], tmp_path: Path) -> None:
+    """q8_0 has kernels, and forms of its codes, of each instruction set."""
+    with pumice.load(samples.minilm(), device="cpu", quantize="q8_0") as model:
+        whole = model.encode(sentences[:40], show_progress_bar=False)
+        for i in (0, 7, 39):
+            assert np.array_equal(model.encode(sentences[i]), whole[i])
+        assert np.array_equal(model.encode(sentences[5:19], token_budget=64, show_progress_bar=False), whole[5:19])
+    program = (
+        "import sys, numpy, pumice, corpus, samples\n"
+        "with pumice.load(samples.minilm(), device='cpu', quantize='q8_0', threads=1) as model:\n"
+        "    numpy.save(sys.argv[1], model.encode(corpus.sentences()[:40], show_progress_bar=False))"
+    )
+    for isa in runnable():
+        file = tmp_path / f"{isa}.npy"
+        environment = os.environ | {"PUMICE_ISA": isa, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run([sys.executable, "-W", "ignore", "-c", program, str(file)], env=environment, timeout=300, check=True)
+        assert np.array_equal(np.load(file), whole), isa
 
 
 def test_pickle_reopens_the_model(minilm: pumice.Model) -> None:

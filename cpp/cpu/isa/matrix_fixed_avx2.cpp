@@ -10,7 +10,8 @@ namespace pumice::cpu::matrix {
 namespace {
 
 // A block times four tokens.
-void block_product(const FixedBlock& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
+template <class Block>
+void block_product(const Block& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
   for (int n = 0; n < kTileTokens; ++n) {
     for (int half = 0; half < 2; ++half) {
       const __m256i start = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.start + 8 * half));
@@ -32,11 +33,11 @@ void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t column
                   Ahead& ahead) {
   const Block* panel = panels[0];
   for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
-    const std::int64_t row = k / kFixedBlock * x.rows;
+    const std::int64_t row = k / kFixedBlock * x.rows, scale = k / Block::kScaleColumns * x.rows;
     ahead.some();
     TileSums a;
-    block_product(*panel, x.codes + row * kFixedBlock + k % kFixedBlock, x.starts + row, a);
-    const float* scales = x.scales + row;
+    block_product(*panel, x.codes + row * kFixedBlock + k % kFixedBlock, x.starts + scale, a);
+    const float* scales = x.scales + scale;
     for (int half = 0; half < 2; ++half) {
       const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);
       for (int n = 0; n < kTileTokens; ++n) {
@@ -48,12 +49,12 @@ void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t column
   }
 }
 
-void widen_q8_0(const std::uint8_t* stream, WordBlock<32>& block) {
-  constexpr Layout l = Traits<Format::Q8_0>::layout;
+// Four columns of eight rows at a time: bytes go to the high halves of words, and down with their sign.
+template <class Block>
+void widen_quads(const void* quads, Block& block) {
   for (int half = 0; half < 2; ++half) {
-    _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
-    for (int g = 0; g < 8; ++g) {  // four columns of eight rows: bytes go to the high halves of words, and down with their sign
-      const __m256i quad = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(stream + l.low_at() + 64 * g + 32 * half));
+    for (int g = 0; g < Block::kColumns / 4; ++g) {
+      const __m256i quad = _mm256_loadu_si256(static_cast<const __m256i*>(quads) + 2 * g + half);
       const auto pair = [quad](int first) {
         const auto words = [first](int row) { return ((4 * row + first + 1) << 24) | 0x80 << 16 | ((4 * row + first) << 8) | 0x80; };
         const __m128i high = _mm_setr_epi32(words(0), words(1), words(2), words(3));
@@ -63,6 +64,12 @@ void widen_q8_0(const std::uint8_t* stream, WordBlock<32>& block) {
       _mm256_store_si256(reinterpret_cast<__m256i*>(block.codes[2 * g + 1][8 * half]), pair(2));
     }
   }
+}
+void widen_q8_0(const std::uint8_t* stream, WordBlock<32>& block) {
+  constexpr Layout l = Traits<Format::Q8_0>::layout;
+  for (int half = 0; half < 2; ++half)
+    _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
+  widen_quads(stream + l.low_at(), block);
 }
 
 void store_sums(const float* sums, std::int64_t lanes, float* out) {
@@ -80,6 +87,37 @@ void store_sums(const float* sums, std::int64_t lanes, float* out) {
 #include "cpu/matrix/fixed_product.inc"
 
 namespace pumice::cpu::matrix {
+namespace {
+
+// Codes of 8 bits, widened.
+struct NarrowBlock : WordBlock<kByteBlock> {
+  static constexpr int kScaleColumns = kByteBlock;
+  std::int32_t start[kGroupRows];
+};
+struct Narrow {
+  static constexpr int kColumns = kByteBlock;
+  using Block = NarrowBlock;
+  static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
+  static std::int64_t bytes(std::int64_t columns) { return byte_group_bytes(columns); }
+  alignas(64) Block blocks[kPanelBlocks * kFixedBlock / kColumns];
+
+  const Block* panel(const std::uint8_t* group, std::int64_t first, std::int64_t count) {
+    const auto* from = reinterpret_cast<const ByteBlock*>(group) + first / kColumns;
+    for (std::int64_t b = 0; b < count / kColumns; ++b) {
+      __builtin_memcpy(blocks[b].scale, from[b].scale, sizeof(blocks[b].scale));
+      __builtin_memcpy(blocks[b].start, from[b].start, sizeof(blocks[b].start));
+      widen_quads(from[b].codes, blocks[b]);
+    }
+    return blocks;
+  }
+};
+
+}  // namespace
+
+void product_words_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                        std::int64_t count, float* out, std::int64_t out_stride) {
+  product_fixed<Narrow>(groups, rows, cols, x, first, count, out, out_stride);
+}
 
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride) {

@@ -190,6 +190,85 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
   }
 }
 
+// Scales of least squared error, as pack() searches those of Q8_0 (core/formats_pack.cpp); sums over a block in four lanes.
+void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  using Lanes = float __attribute__((vector_size(16)));
+  constexpr int kVectors = kByteBlock / 4, kSteps = 9;
+  constexpr float kMost = 127.0f, kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
+  const auto code = [](Lanes x) {
+    const Lanes nearest = (x + kMagic) - kMagic, low = nearest > -kMost ? nearest : Lanes{} - kMost;
+    return low < kMost ? low : Lanes{} + kMost;
+  };
+  const auto total = [](Lanes v) { return (v[0] + v[1]) + (v[2] + v[3]); };
+  auto* blocks = reinterpret_cast<ByteBlock*>(group);
+  for (std::int64_t b = 0; b < cols / kByteBlock; ++b) {
+    ByteBlock& block = blocks[b];
+    for (int row = 0; row < kGroupRows; ++row) {
+      Lanes x[kVectors] = {}, most{};
+      if (row < rows) __builtin_memcpy(x, source + row * cols + b * kByteBlock, sizeof(x));
+      for (const Lanes v : x) {
+        const Lanes size = v < 0.0f ? -v : v;
+        most = size > most ? size : most;
+      }
+      float largest = 0, scale = 0, inverse = 0, best = 0;
+      for (int i = 0; i < 4; ++i) largest = most[i] > largest ? most[i] : largest;
+      for (int step = 0; step < kSteps && largest >= 1e-30f; ++step) {  // the largest weight at 127, then at 124 to 127.5, each fitted
+        const float reach = (step == 0 ? kMost : 123.5f + 0.5f * static_cast<float>(step)) / largest;
+        Lanes xq{}, qq{}, error_lanes{};
+        for (const Lanes v : x) {
+          const Lanes q = code(v * reach);
+          xq += v * q;
+          qq += q * q;
+        }
+        const float d = step == 0 ? largest / kMost : total(xq) / total(qq), over = 1.0f / d;
+        for (const Lanes v : x) {
+          const Lanes rest = v - d * code(v * over);
+          error_lanes += rest * rest;
+        }
+        const float error = total(error_lanes);
+        if (step > 0 && !(error < best)) continue;
+        scale = d;
+        inverse = over;
+        best = error;
+      }
+      block.scale[row] = scale;
+      std::int32_t sum = 0, start = 0;
+      for (int k = 0; k < kVectors; ++k) {
+        const Lanes q = code(x[k] * inverse);
+        int codes[4];
+        for (int i = 0; i < 4; ++i) {
+          codes[i] = static_cast<int>(q[i]);
+          block.codes[k][row][i] = static_cast<std::int8_t>(codes[i]);
+          sum += codes[i];
+        }
+        start -= codes[0] * codes[2] + codes[1] * codes[3];
+      }
+      block.minus_sum[row][0] = static_cast<std::int16_t>(-sum);
+      block.minus_sum[row][1] = 0;
+      block.start[row] = start;
+    }
+  }
+}
+
+void product_words_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                          std::int64_t count, float* out, std::int64_t out_stride) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto* blocks = reinterpret_cast<const ByteBlock*>(groups + row / 16 * byte_group_bytes(cols));
+    const int lane = static_cast<int>(row % 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float acc = 0.0f;
+      for (std::int64_t b = 0; b < cols / kByteBlock; ++b) {
+        const std::int64_t at = b * kByteBlock / kFixedBlock * x.rows + first + t;
+        const std::int16_t* codes = x.codes + at * kFixedBlock + b * kByteBlock % kFixedBlock;
+        std::int32_t isum = 0;
+        for (int k = 0; k < kByteBlock; ++k) isum += blocks[b].codes[k / 4][lane][k % 4] * codes[k];
+        acc = std::fma(blocks[b].scale[lane], static_cast<float>(isum) * x.scales[b * x.rows + first + t], acc);
+      }
+      out[t * out_stride + row] = acc;
+    }
+  }
+}
+
 }  // namespace pumice::cpu::matrix
 
 namespace pumice::cpu {
@@ -198,5 +277,6 @@ constinit const MatrixKernels kMatrixScalar = {{
   matrix::entry<matrix::Scalar, matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar}};
+}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar},
+   {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_scalar, nullptr}};
 }  // namespace pumice::cpu

@@ -7,5 +7,6 @@ constinit const MatrixKernels kMatrixAvx2 = {{
   matrix::entry<matrix::Avx2, matrix::Avx2, Format::name>(matrix::product_fixed_q8_0_avx2),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_avx2}};
+}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_avx2},
+   {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_avx2, nullptr}};
 }  // namespace pumice::cpu

@@ -8,7 +8,8 @@ constexpr MatrixKernels table(ProductFixed q8_0, ProductF32 bf16) {
   return {{
 #include "core/formats.def"
           },
-          {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::avx512::product_fixed}};
+          {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::avx512::product_fixed},
+          {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::avx512::product_bytes}};
 }
 #undef PUMICE_FORMAT
 

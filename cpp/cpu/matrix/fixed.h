@@ -1,6 +1,6 @@
 // Weights in fixed point (kernels.h). A group of float ones is a sequence of blocks of 64 columns of 16 rows; Q8_0 stays as it is. The sum
 // of one output, the same in every path: per block of the weights acc = fma(scale, float(isum) * xs, acc), isum the exact integer sum of
-// code * x code, xs the activations' scale.
+// code * x code, xs the activations' scale. Codes of 8 bits on both sides (ByteBlock) add up in the same way.
 //
 // For blocks of 64 AVX2 takes that sum by Winograd's inner product ("A new algorithm for inner product", IEEE Transactions on Computers
 // C-17, 1968): over fours of columns, w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2, and so for 1 and 3. The last two terms are sums
@@ -17,7 +17,7 @@ namespace {
 
 template <int kCols>
 struct WordBlock {
-  static constexpr int kColumns = kCols;
+  static constexpr int kColumns = kCols, kScaleColumns = kFixedBlock;  // of a scale of the weights, and of the activations
   float scale[kGroupRows];
   std::int16_t codes[kColumns / 2][kGroupRows][2];  // [pair of columns][row][column]: one vpmaddwd takes a pair of 8 rows
 };
@@ -25,6 +25,17 @@ struct FixedBlock : WordBlock<kFixedBlock> {
   std::int32_t start[kGroupRows];  // as FixedRows::starts
 };
 static_assert(sizeof(FixedBlock) % 64 == 0);
+
+// Of codes of 8 bits, for all instruction sets: fours of columns as a product of bytes takes them, and what each way of adding begins with.
+struct ByteBlock {
+  static constexpr int kColumns = kByteBlock;
+  float scale[kGroupRows];
+  std::int16_t minus_sum[kGroupRows][2];  // of the codes, and a zero: times the activations' zero point, by one product of words
+  std::int32_t start[kGroupRows];         // as FixedRows::starts
+  std::int8_t codes[kColumns / 4][kGroupRows][4];
+};
+static_assert(sizeof(ByteBlock) % 64 == 0);
+inline std::int64_t byte_group_bytes(std::int64_t cols) { return cols / kByteBlock * static_cast<std::int64_t>(sizeof(ByteBlock)); }
 
 // A register tile's activations of one panel: the first of its rows in FixedRows, or in a copy of few rows.
 struct FixedTile {
@@ -69,6 +80,11 @@ inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_
 
 }  // namespace
 
+void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
+void product_words_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                          std::int64_t count, float* out, std::int64_t out_stride);
+void product_words_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                        std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                           std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,

@@ -17,6 +17,8 @@ void product_bf16(const std::uint8_t* groups, std::int64_t rows, std::int64_t co
                   std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                    std::int64_t count, float* out, std::int64_t out_stride);
+void product_bytes(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
+                   std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_q8_0(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
 

@@ -60,6 +60,11 @@ PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 
+PUMICE_INLINE void store_bytes(std::uint8_t* p, Bits a, Bits b) {  // of 32 integers within [0, 255]
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + kLanes), _mm512_cvtepi32_epi8(b.v));
+}
+
 PUMICE_INLINE Lanes operator+(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
 PUMICE_INLINE Lanes operator-(Lanes a, Lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PUMICE_INLINE Lanes operator*(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }

@@ -57,6 +57,10 @@ PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, const Bits& a, const Bit
   return crossed;
 }
 
+PUMICE_INLINE void store_bytes(std::uint8_t* p, const Bits& a, const Bits& b) {  // of 32 integers within [0, 255]
+  for (int i = 0; i < 2 * kLanes; ++i) p[i] = static_cast<std::uint8_t>(i < kLanes ? a.v[i] : b.v[i - kLanes]);
+}
+
 PUMICE_INLINE Lanes operator+(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] + b.v[i]; }); }
 PUMICE_INLINE Lanes operator-(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] - b.v[i]; }); }
 PUMICE_INLINE Lanes operator*(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] * b.v[i]; }); }

@@ -10,5 +10,6 @@ constinit const MatrixKernels kMatrixEmulated = {{
                                                                           matrix::emulated::product_bf16),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::emulated::product_fixed}};
+}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::emulated::product_fixed},
+   {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::emulated::product_bytes}};
 }  // namespace pumice::cpu
