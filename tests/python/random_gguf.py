@@ -563,6 +563,7 @@ WITHOUT = {
     "llama_dynamic": "the converter drops dynamic scaling",
     "llama_dynamic_crossing": "the converter drops dynamic scaling",
     "llama_dynamic_long": "the converter drops dynamic scaling",
+    "nomic_bert_long": "the converter ends the context where the base would begin to grow",
     "llama_proportional": "llama.cpp has no proportional rope for llama",
     "mistral": "the converter drops sliding_window",
     "ministral": "the converter drops sliding_window",

@@ -58,13 +58,17 @@ void configure(const Reader& read, Config& c) {
   c.token_types = tells_types(read, kPrefixes, "embeddings.token_type_embeddings.weight");
   refuse_what_is_not_run(read);
   read_sizes(read, c, {.n_ctx = 2048, .eps = 1e-12});
-  // Trained for 2,048 positions; the rope's base grows with the length of longer texts.
-  if (const std::int64_t trained = read.integer("", "max_trained_positions").value_or(c.n_ctx);
-      read.number("", "rotary_scaling_factor") && trained < c.n_ctx) {
-    c.n_ctx = read.in_range(trained, 1, kMaxContext, read.key("", "max_trained_positions"));
-    c.notes.push_back(str("the context ends at ", c.n_ctx, " positions: the rope of longer texts is not run"));
-  }
   read_ropes(read, c, {.theta = 1000, .partial = 1});
+  // Trained for 2,048 positions; the base grows with the length of longer texts (dynamic NTK), where the hub's files say so.
+  if (read.number("", "rotary_scaling_factor")) {
+    const std::int64_t trained = read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext,
+                                               read.key("", "max_trained_positions"));
+    for (RopeTable& rope : c.ropes) {
+      rope.original = trained;
+      rope.base = static_cast<float>(read.positive("", "rope_theta", 1000));
+      rope.growth = static_cast<float>(read.positive("", "rotary_scaling_factor", 1));
+    }
+  }
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "qkv_proj_bias", false);
