@@ -108,6 +108,8 @@ std::vector<float> evened_columns(const Weights& weights, const Folded& folded) 
   for (const Matrix& matrix : weights.matrices) {
     const Narrow& narrow = matrix.narrow;
     if (packing_of(matrix) != Packing::bytes || narrow.norm_weight != folded.norm_weight || narrow.norm_bias != folded.norm_bias) continue;
+    require(static_cast<std::size_t>(matrix.cols) == cols, "weights: '", matrix.name, "' has ", matrix.cols,
+            " columns, and the norm before it ", cols);
     for (std::int64_t first = 0; first < matrix.rows; first += kRows) {
       const std::int64_t count = std::min(kRows, matrix.rows - first);
       rows.resize(static_cast<std::size_t>(count) * cols);
@@ -130,9 +132,13 @@ std::vector<float> evened_columns(const Weights& weights, const Folded& folded) 
 const Folded* PackedWeights::folded(const Weights& weights, const Matrix& matrix) {
   const Narrow& narrow = matrix.narrow;
   if (narrow.norm_weight == VectorId::none) return nullptr;
-  for (const auto& known : folded_)
-    if (known->norm_weight == narrow.norm_weight && known->norm_bias == narrow.norm_bias) return known.get();
   const auto cols = static_cast<std::size_t>(matrix.cols);
+  for (const auto& known : folded_) {
+    if (known->norm_weight != narrow.norm_weight || known->norm_bias != narrow.norm_bias) continue;
+    require(known->weight.size() == cols, "weights: '", matrix.name, "' has ", cols, " columns, and the norm before it ",
+            known->weight.size());
+    return known.get();
+  }
   const auto values = [&](VectorId id) {
     if (id == VectorId::none) return std::vector<float>(cols, 0.0f);
     const Vector& vector = weights.vectors[static_cast<std::size_t>(id)];
