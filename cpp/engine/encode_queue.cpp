@@ -91,7 +91,8 @@ void EncodeQueue::lead(Lock& lock) {
     failure = std::current_exception();
   }
   lock.lock();
-  if (!failure && all > 0) seconds_per_token_ = std::chrono::duration<double>(Cancel::Clock::now() - start).count() / static_cast<double>(all);
+  if (!failure && all > 0)
+    seconds_per_token_ = std::chrono::duration<double>(Cancel::Clock::now() - start).count() / static_cast<double>(all);
   for (Call* each : running_) {
     if (failure && !each->call.error) each->call.error = failure;
     each->state = Call::State::done;

@@ -24,8 +24,8 @@ namespace {
 constexpr std::size_t kStack = std::size_t{256} << 20;  // address space; pages are taken as they are used
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr std::size_t kMostWords = 4000;  // of a message
-// Real schemas compile in 57 ms at most (1,500 of MaskBench). The library cannot be stopped, so what takes longer ends unseen; where that many
-// do so at once, nothing is compiled.
+// Real schemas compile in 57 ms at most (1,500 of MaskBench). The library cannot be stopped, so what takes longer ends unseen; where that
+// many do so at once, nothing is compiled.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr int kMostUnseen = 2;
 constexpr int kTriedTokens = 2;
@@ -116,7 +116,8 @@ std::string message_of(const llguidance::Library& library, llguidance::Matcher* 
 
 class GrammarFilter final : public TokenFilter {
  public:
-  GrammarFilter(std::shared_ptr<const GrammarTokens> tokens, llguidance::Matcher* matcher) : tokens_(std::move(tokens)), matcher_(matcher) {}
+  GrammarFilter(std::shared_ptr<const GrammarTokens> tokens, llguidance::Matcher* matcher)
+      : tokens_(std::move(tokens)), matcher_(matcher) {}
   ~GrammarFilter() override { tokens_->library().free_matcher(matcher_); }
 
   void mask(std::span<std::uint32_t> words) override {

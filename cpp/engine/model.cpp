@@ -30,7 +30,8 @@ PoolKind usual_pooling(const model::Description& d) {
 }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
-  model::Description d = model::describe(file, {.quantize = options.quantize, .compute = options.compute, .task = options.task, .lora = options.lora});
+  model::Description d = model::describe(
+      file, {.quantize = options.quantize, .compute = options.compute, .task = options.task, .lora = options.lora});
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);

@@ -48,7 +48,8 @@ struct Placement {
   std::int64_t n_ctx = 0;
   bool encodes_first = false;      // an encoder, or a decoder whose files say how its rows are pooled: its batches are planned for encode()
   std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
-  std::vector<std::string> incomplete;  // what the file "lacks ..." of the model, or "has ..." that is not run: results are not the original's
+  // What the file "lacks ..." of the model, or "has ..." that is not run, so that results are not the original's.
+  std::vector<std::string> incomplete;
   std::string fallback;            // a GPU is there, and with device="auto" nothing lies on it: why
   std::optional<Error> problem;    // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
 };

@@ -33,8 +33,8 @@ struct Timings {  // of the steps that computed rows of the request: seconds tha
 // anything; what its sequences do is the scheduler's, under its lock.
 class Request : public std::enable_shared_from_this<Request> {
  public:
-  // params: of all prompts, or one for each; `n`, read_ahead and priority are the same in all of them. Throws invalid_argument, context_length or
-  // out_of_memory when the prompts or params cannot be.
+  // params: of all prompts, or one for each; `n`, read_ahead and priority are the same in all of them. Throws invalid_argument,
+  // context_length or out_of_memory when the prompts or params cannot be.
   Request(Scheduler& scheduler, const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
           std::span<const GenerateParams> params);
 

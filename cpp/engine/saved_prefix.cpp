@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::uint64_t kPieceBytes = 8 << 20;  // read or written between looks at cancel
 
-std::size_t pages_at_once(std::uint64_t page_bytes) { return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / page_bytes)); }
+std::size_t pages_at_once(std::uint64_t page_bytes) {
+  return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / page_bytes));
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
   LoadedPrefix result{.ids = head.ids, .recomputed = {}};
   check_text(runtime, result.ids);
   if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes()) {
-    result.recomputed = str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());
+    result.recomputed =
+        str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());
     prefill(runtime, result.ids, false, {}, cancel);
     return result;
   }

@@ -368,7 +368,8 @@ void Scheduler::make_guess_room(std::int64_t most_rows) {
     if (!s.guesses || !s.decodes() || s.generated() < 1) continue;
     const Speculation& how = s.params->speculation;
     const auto size = static_cast<std::int64_t>(s.ids.size());
-    std::int64_t room = std::min({left, static_cast<std::int64_t>(how.most), s.params->max_new_tokens - s.generated() - 1, s.context - size - 1});
+    std::int64_t room = std::min({left, static_cast<std::int64_t>(how.most), s.params->max_new_tokens - s.generated() - 1,
+                                  s.context - size - 1});
     if (room > 0 && !how.always)
       room = s.guesses->wanted(cost_, decodes, how.drafter ? how.drafter->seconds_per_guess() : 0, static_cast<std::int32_t>(room));
     while (room > 0 && runtime_.rope_outgrown(s.length, size + room)) --room;
@@ -596,7 +597,8 @@ void Scheduler::let_read(Lock& lock) {
   if (!crowded_) return;
   const bool all = wake_->wait_for(lock, kReading, [&] {
     const auto reads = [](const Reader& reader) { return reader.reading && reader.quick; };
-    return quit_ || !(reads(pump_reader_) || std::any_of(requests_.begin(), requests_.end(), [&](const auto& r) { return reads(r->reader_); }));
+    const bool some = std::any_of(requests_.begin(), requests_.end(), [&](const auto& r) { return reads(r->reader_); });
+    return quit_ || !(some || reads(pump_reader_));
   });
   if (all) return;
   for (const auto& request : requests_)

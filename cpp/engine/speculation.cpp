@@ -116,7 +116,8 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
     reached.push_back(task);
   }
   if (selected.empty()) selected.push_back(static_cast<std::int32_t>(ids.size()) - 1);
-  const auto width = static_cast<std::size_t>(runtime_.pipeline.hidden_size()), vocab = static_cast<std::size_t>(runtime_.pipeline.vocab_size());
+  const auto width = static_cast<std::size_t>(runtime_.pipeline.hidden_size());
+  const auto vocab = static_cast<std::size_t>(runtime_.pipeline.vocab_size());
   hidden_.resize(selected.size() * width);
   const auto spaces = runtime_.spaces.take(Crew::team, cancel);
   const Batch batch{.rows = static_cast<std::int32_t>(ids.size()), .ids = ids, .segments = segments, .selected = selected};

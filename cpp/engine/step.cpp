@@ -66,7 +66,8 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
       const std::size_t count = std::min(all.size() - first, how.drafter ? part.guesses.size() : static_cast<std::size_t>(s.guess_room));
       part.guesses.assign(all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(first + count));
     }
-    const auto known = std::find_if(part.guesses.begin(), part.guesses.end(), [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; });
+    const auto strange = [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; };
+    const auto known = std::find_if(part.guesses.begin(), part.guesses.end(), strange);
     part.guesses.erase(known, part.guesses.end());  // a smaller model may have more ids
     if (part.guesses.empty()) continue;
     part.changed = s.changed;
@@ -164,8 +165,8 @@ void Step::lay_out() {
     const auto first = static_cast<std::int32_t>(ids_.size()), guesses = static_cast<std::int32_t>(part.guesses.size());
     part.first_choice = choices;
     part.chosen = 0;
-    segments_.push_back({.first = first, .rows = part.rows + guesses, .past = static_cast<std::int32_t>(s.computed), .pages = s.table.pages(),
-                         .length = s.length});
+    segments_.push_back({.first = first, .rows = part.rows + guesses, .past = static_cast<std::int32_t>(s.computed),
+                         .pages = s.table.pages(), .length = s.length});
     ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
     ids_.insert(ids_.end(), part.guesses.begin(), part.guesses.end());
     if (!part.samples) continue;

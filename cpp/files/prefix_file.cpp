@@ -31,7 +31,8 @@ constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostPageBytes = std::u
 std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
   const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages, 8);
   if (!ids || !sums) return {};
-  const auto some = checked_add<std::uint64_t>(*ids, *sums), all = some ? checked_add<std::uint64_t>(*some, kFixed + made_by) : std::nullopt;
+  const auto some = checked_add<std::uint64_t>(*ids, *sums);
+  const auto all = some ? checked_add<std::uint64_t>(*some, kFixed + made_by) : std::nullopt;
   return all ? checked_align(*all, 64) : std::nullopt;
 }
 
@@ -62,7 +63,8 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   std::string head(kFixed, '\0');
   file.file_.read(0, kFixed, head.data());
   const auto number = [&]<class T>(std::size_t at, T) { return from_little_endian<T>(std::string_view(head).substr(at, sizeof(T))); };
-  if (!head.starts_with(kMagic)) wrong("", 0, "is no saved prefix: it begins with ", quote(head.substr(0, 8)), ", not with ", quote(kMagic));
+  if (!head.starts_with(kMagic))
+    wrong("", 0, "is no saved prefix: it begins with ", quote(head.substr(0, 8)), ", not with ", quote(kMagic));
   const auto version = number(8, std::uint32_t{});
   if (version != kVersion)
     wrong("version", 8, "is ", version, "; this version reads ", kVersion, ". Save the prefix again");

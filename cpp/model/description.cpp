@@ -50,7 +50,8 @@ struct Slice {
 class Resolver {
  public:
   Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options)
-      : file_(std::move(file)), quantize_(options.quantize), compute_(options.compute), adapters_(file_, options.task), lora_(options.lora) {
+      : file_(std::move(file)), quantize_(options.quantize), compute_(options.compute), adapters_(file_, options.task),
+        lora_(options.lora) {
     d_.config = read_config(*file_);
     d_.notes = d_.config.notes;
     d_.incomplete = d_.config.incomplete;

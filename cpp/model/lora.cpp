@@ -59,8 +59,8 @@ std::optional<LowRank> Lora::of(std::span<const std::string> names, std::int64_t
     all = all ? together(*all, found) : std::move(found);
   }
   if (all && all->rank > kMaxRank)
-    fail(ErrorKind::invalid_argument, "lora: the adapters of ", names.front(), " have ranks of ", all->rank, " together; at most ", kMaxRank,
-         " are run. Merge them into the model");
+    fail(ErrorKind::invalid_argument, "lora: the adapters of ", names.front(), " have ranks of ", all->rank, " together; at most ",
+         kMaxRank, " are run. Merge them into the model");
   return all;
 }
 
@@ -69,8 +69,8 @@ LowRank Lora::read(const Entry& entry, std::int64_t rows, std::int64_t cols) con
   const files::TensorInfo* b = entry.spec->file->find(m.b);
   const std::int64_t rank = b && b->shape.size() == 2 ? b->shape[1] : 0;
   if (b && (rank < 1 || rank > kMaxRank)) {
-    throw Error(ErrorKind::model_format, str(entry.spec->file->path(), ": tensor ", files::printable(m.b), " must have two dimensions, the second of them the ",
-                                             "rank, 1 to ", kMaxRank))
+    throw Error(ErrorKind::model_format, str(entry.spec->file->path(), ": tensor ", files::printable(m.b),
+                                             " must have two dimensions, the second of them the rank, 1 to ", kMaxRank))
         .in_file(entry.spec->file->path())
         .at_field(m.b);
   }
@@ -89,14 +89,17 @@ LowRank Lora::read(const Entry& entry, std::int64_t rows, std::int64_t cols) con
 std::vector<float> Lora::factor(const Entry& entry, const std::string& name, std::int64_t first, std::int64_t second) const {
   const files::ModelFile& file = *entry.spec->file;
   const auto wrong = [&](const std::string& what) {
-    return Error(ErrorKind::model_format, str(file.path(), ": tensor ", files::printable(name), " ", what)).in_file(file.path()).at_field(name);
+    return Error(ErrorKind::model_format, str(file.path(), ": tensor ", files::printable(name), " ", what))
+        .in_file(file.path())
+        .at_field(name);
   };
   const files::TensorInfo* tensor = file.find(name);
   if (!tensor) throw wrong("is missing: an adapter has two factors");
   if (tensor->shape != std::vector<std::int64_t>{first, second}) {
     std::string shape;
     for (const std::int64_t size : tensor->shape) shape += str(shape.empty() ? "" : ", ", size);
-    throw wrong(str("has shape [", shape, "]; ", entry.module->name, " of this model needs [", first, ", ", second, "]. Is it an adapter of another model?"));
+    throw wrong(str("has shape [", shape, "]; ", entry.module->name, " of this model needs [", first, ", ", second,
+                    "]. Is it an adapter of another model?"));
   }
   return file.read_floats(*tensor);
 }
@@ -106,8 +109,8 @@ void Lora::require_all_used(const files::ModelFile& model) const {
     if (entry.used) continue;
     const std::string& path = entry.spec->file->path();
     const std::string_view near = nearest(entry.module->name, asked_);
-    throw Error(ErrorKind::model_format, str(path, ": adapts ", files::printable(entry.module->name), ", and ", model.path(), " has no such matrix",
-                                             near.empty() ? std::string() : str("; the nearest is ", near)))
+    throw Error(ErrorKind::model_format, str(path, ": adapts ", files::printable(entry.module->name), ", and ", model.path(),
+                                             " has no such matrix", near.empty() ? std::string() : str("; the nearest is ", near)))
         .in_file(path)
         .at_field(entry.module->a);
   }

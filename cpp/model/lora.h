@@ -1,5 +1,5 @@
-// Low-rank adapters beside a model, given when it is loaded: PEFT folders and GGUF adapters. What they are called and by how much they count
-// was read by the caller (python/pumice/lora.py); here they find their matrices, and their shapes are checked.
+// Low-rank adapters beside a model, given when it is loaded: PEFT folders and GGUF adapters. What they are called and by how much
+// they count was read by the caller (python/pumice/lora.py); here they find their matrices, and their shapes are checked.
 #pragma once
 
 #include <cstdint>

@@ -173,7 +173,8 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   return s;
 }
 
-// How many columns of a head turn. `otherwise` 0: all; a Llama's config.json can have partial_rotary_factor, and transformers does not look.
+// How many columns of a head turn. `otherwise` 0: all; a Llama's config.json can have partial_rotary_factor, and transformers does
+// not look.
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
   const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;

@@ -196,7 +196,7 @@ void GpuCaches::read_pages(std::span<const std::int32_t> pages, std::uint8_t* ou
 }
 
 void GpuCaches::write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) {
-  through_staging(pages, in, stride, Place::upload, [&](const Buffer& staging, std::span<const std::int32_t> some, const std::uint8_t* from) {
+  const auto upload = [&](const Buffer& staging, std::span<const std::int32_t> some, const std::uint8_t* from) {
     const std::shared_ptr<const Slabs> now = slabs();
     std::vector<Command> commands;
     for (std::size_t i = 0; i < some.size(); ++i) {
@@ -212,7 +212,8 @@ void GpuCaches::write_pages(std::span<const std::int32_t> pages, const std::uint
       commands.emplace_back(std::move(copy));
     }
     Recording(device_, std::move(commands)).run(Cancel{});
-  });
+  };
+  through_staging(pages, in, stride, Place::upload, upload);
 }
 
 }  // namespace pumice::vulkan

@@ -34,7 +34,8 @@ const char* kind_name(ErrorKind kind) {
 // Until pumice.errors registers its classes (and in tests of the bare module): Python's own.
 PyObject* builtin(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::invalid_argument: case ErrorKind::context_length: case ErrorKind::model_format: case ErrorKind::grammar: return PyExc_ValueError;
+    case ErrorKind::invalid_argument: case ErrorKind::context_length: case ErrorKind::model_format: case ErrorKind::grammar:
+      return PyExc_ValueError;
     case ErrorKind::wrong_type: case ErrorKind::unsupported_task: return PyExc_TypeError;
     case ErrorKind::io: return PyExc_OSError;
     case ErrorKind::out_of_memory: case ErrorKind::out_of_device_memory: return PyExc_MemoryError;

@@ -31,8 +31,8 @@ struct FilterHandle {
   std::size_t words;
 };
 
-TokensHandle make_tokens(const LibraryHandle& library, const py::array_t<std::uint32_t, py::array::c_style>& lengths, const py::bytes& bytes,
-                         const std::vector<std::uint32_t>& eos) {
+TokensHandle make_tokens(const LibraryHandle& library, const py::array_t<std::uint32_t, py::array::c_style>& lengths,
+                         const py::bytes& bytes, const std::vector<std::uint32_t>& eos) {
   const std::string_view all(bytes);
   std::vector<std::uint32_t> sizes(lengths.data(), lengths.data() + lengths.size());
   std::vector<std::uint8_t> copied(all.begin(), all.end());

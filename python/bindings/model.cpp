@@ -152,8 +152,8 @@ py::dict placement_dict(const engine::Placement& p) {
   py::object problem = py::none();
   if (p.problem) problem = py::str(p.problem->what());
   return py::dict("rows"_a = rows, "devices"_a = devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
-                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes, "incomplete"_a = p.incomplete,
-                  "fallback"_a = p.fallback, "problem"_a = problem);
+                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes,
+                  "incomplete"_a = p.incomplete, "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
 // A model that close() can empty. Running calls hold the inner pointer for themselves.

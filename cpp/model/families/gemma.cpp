@@ -81,7 +81,8 @@ void read_dense_layers(const Reader& read, Config& c) {
     else missing += str(missing.empty() ? "" : ", ", name, ".weight");
   }
   if (missing.empty()) return;
-  c.incomplete.push_back(str("lacks Dense layers of EmbeddingGemma (", missing, "): vectors are not the original model's. Load its folder, or a file ",
+  c.incomplete.push_back(str("lacks Dense layers of EmbeddingGemma (", missing,
+                             "): vectors are not the original model's. Load its folder, or a file ",
                         "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 

@@ -124,7 +124,8 @@ void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 8194, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.theta = 20000});
   if (c.gguf)
-    c.incomplete.push_back("lacks adapters of jina v3's tasks (files of their own in GGUF): vectors are the bare model's. Load its folder with task=");
+    c.incomplete.push_back(
+        "lacks adapters of jina v3's tasks (files of their own in GGUF): vectors are the bare model's. Load its folder with task=");
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;

@@ -50,7 +50,8 @@ Model model() {
   const View in{0, 0, kWidth}, x{1, 0, kWidth}, out{2, 0, 3 * kOutputs};
   const std::vector<SlotShape> slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth}, {Rows::tokens, 3 * kOutputs}};
   const Linear linear{.in = x, .out = out, .parts = {{q, VectorId{2}}, {k}, {v, VectorId{2}}}};
-  m.whole = {.name = "whole", .ops = {Norm{.in = in, .out = x, .weight = VectorId{0}, .bias = VectorId{1}, .kind = NormKind::layer}, linear},
+  const Norm norm{.in = in, .out = x, .weight = VectorId{0}, .bias = VectorId{1}, .kind = NormKind::layer};
+  m.whole = {.name = "whole", .ops = {norm, linear},
              .slots = slots, .input = 0, .output = 2};
   m.apart = {.name = "apart", .ops = {linear}, .slots = slots, .input = 1, .output = 2};
   return m;

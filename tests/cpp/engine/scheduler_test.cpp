@@ -581,7 +581,8 @@ TEST(Scheduler, WideBatchesKeepTheirLogitsInBlocks) {
 
 // ---------------------------------------------------------------- many readers in one thread
 // What pump() tells until all have ended.
-std::map<std::uint64_t, std::vector<Result>> pump_all(Scheduler& scheduler, const std::map<std::uint64_t, std::shared_ptr<Request>>& requests,
+std::map<std::uint64_t, std::vector<Result>> pump_all(Scheduler& scheduler,
+                                                      const std::map<std::uint64_t, std::shared_ptr<Request>>& requests,
                                                       std::set<std::uint64_t>* failed = nullptr) {
   std::map<std::uint64_t, std::vector<Result>> results;
   for (const auto& [tag, request] : requests) results[tag].resize(static_cast<std::size_t>(request->sequences()));

@@ -438,8 +438,9 @@ TEST(Config, NumbersThatMakeNoSense) {
   for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
                             "partial_rotary_factor"}) {
     tiny::Model m = tiny::make("llama");  // as a family that has the key
-    if (std::string(field).find("softcapping") != std::string::npos || std::string(field).starts_with("query")) m.config["model_type"] = "gemma2";
-    if (std::string(field) == "partial_rotary_factor") m.config["model_type"] = "phi3";
+    const std::string name = field;
+    if (name.find("softcapping") != std::string::npos || name.starts_with("query")) m.config["model_type"] = "gemma2";
+    if (name == "partial_rotary_factor") m.config["model_type"] = "phi3";
     for (const Json& value : {Json(-1), Json(1e308), Json(-0.5)}) expect_refused((m.config[field] = value, m), field);
     for (const Json& value : wrong_types()) expect_refused((m.config[field] = value, m), field);
   }
