@@ -12,25 +12,37 @@
 #include <unistd.h>
 
 #include <string>
-
-#if __has_include(<cxxabi.h>)
-#include <cxxabi.h>
-#endif
+#include <type_traits>
 
 namespace pumice::bindings {
 
-// What call() gives. The thread sleeps for ever where Python ends it inside of `call`, which must hold nothing that has a destructor.
-template <class Call>
-auto ends_with_python(const Call& call) {
-#if defined(__GLIBCXX__)
-  try {
-    return call();
-  } catch (abi::__forced_unwind&) {
-    for (;;) ::pause();
+// The thread that runs into this destructor while its stack is unwound sleeps for ever. A destructor, not a catch: below a handler of
+// C++ exceptions (the text of an error on its way to Python) whatever catches a foreign one is std::terminate(), cleanups are not.
+class EndsHere {
+ public:
+  EndsHere() = default;
+  EndsHere(const EndsHere&) = delete;
+  EndsHere& operator=(const EndsHere&) = delete;
+  ~EndsHere() {
+    while (!returned) ::pause();
   }
-#else
-  return call();
-#endif
+
+  volatile bool returned = false;
+};
+
+// What call() gives; it throws nothing. The thread sleeps for ever where Python ends it inside of `call`, which must hold nothing that
+// has a destructor. Not inlined: under a noexcept caller (a destructor) a compiler may leave cleanups out.
+template <class Call>
+[[gnu::noinline]] auto ends_with_python(const Call& call) {
+  EndsHere end;
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    end.returned = true;
+  } else {
+    const auto given = call();
+    end.returned = true;
+    return given;
+  }
 }
 
 class WithoutGil {
