@@ -56,7 +56,7 @@ shared uint blocks[2 * PAGES];  // words of K and V where the kv head's part of 
 // The tile.
 uint list;                    // word of meta of the segment's pages
 uint first_position, rows;    // of the tile
-uint last_key;                // of the segment
+uint last_key;                // of the segment that is seen
 uint kv_head, first_head, heads;
 
 // Keys [x, y) that the row at a position sees.
@@ -142,7 +142,7 @@ void main() {
   rows = meta[tile + 2];
   list = meta[segment + 3];
   first_position = past + first;
-  last_key = past + meta[segment + 1] - 1;
+  last_key = past + meta[segment + 1] - meta[segment + 5] - 1;
   heads = min(p.tile_heads, p.heads_per_kv - first_head);
   const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;

@@ -102,10 +102,10 @@ static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && size
 #endif
 
 // ---------------------------------------------------------------- what a batch says, in `meta`
-// Segment tables: kSegmentWords words a segment: {first row in the batch, rows, past, pages, prompt}; `pages` is the word of meta where the
+// Segment tables: kSegmentWords words a segment: {first row in the batch, rows, past, pages, prompt, unseen}; `pages` is the word of meta where the
 // segment's list of page ids begins (as Segment::pages: id i holds positions [32 i, 32 i + 32)).
 // Encoders have no cache: store.comp copies their keys and values to pages of a scratch store in f32, past = 0.
-PUMICE_CONSTANT(kSegmentWords, 5);
+PUMICE_CONSTANT(kSegmentWords, 6);
 PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
 // FORMAT of keys and values: KvFormat (number() in vulkan/numbers.h).
 PUMICE_CONSTANT(kKvF16, 0);

@@ -38,8 +38,8 @@ top: with 'steps', input values x become nearest(x * steps) / steps, ties to eve
 bits modulo (reported + 1) is how many of the `reported` draws that follow, modulo width, are its reported ids; doubles count once.
 With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none, one id, what random words say. Stream 4, for the last two:
 bits modulo width is the id; the low half of the bits is a word of 32 ids.
-segments: [past, rows], [past, rows, length] or [past, rows, length, prompt]. Pages are numbered from the last page of the last segment
-backwards.
+segments: [past, rows], with length, prompt and unseen behind it where they are not 0. Pages are numbered from the last page of the last
+segment backwards.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
@@ -324,6 +324,18 @@ def pools_behind_prompts() -> list[Case]:
     ]
 
 
+def attends_unseen() -> list[Case]:
+    """Rows of an encoder that nobody attends to: the mask tokens behind a query (ColBERT)."""
+    texts = [[[0, 32, 0, 0, 27]], [[0, 5, 0, 0, 4], [0, 1], [0, 64, 0, 0, 32], [0, 257, 0, 0, 1]], [[0, 300, 0, 0, 45], [0, 33]]]
+    cases: list[Case] = []
+    for n, head_dim in enumerate((32, 64, 80, 128)):
+        for s, segments in enumerate(texts):
+            case = {"op": "attend", "cached": False, "head_dim": head_dim, "kv_heads": 1 + n % 2, "heads": (2, 4, 3, 8)[n]}
+            case |= {"window": (0, 64, 45)[(n + s) % 3], "softcap": 0.0, "scale": head_dim**-0.5, "segments": segments}
+            cases.append(case | {"nmse": ATTEND["f32"]})
+    return cases
+
+
 def log_probs() -> list[Case]:
     return [
         {"op": "log_prob", "width": width, "tokens": tokens, "spread": spread, "pad": 0, "nmse": EXACT, "floor": 0.1}
@@ -572,6 +584,7 @@ def main() -> None:
         + pools_behind_prompts()
         + placed()
         + masked_tops()
+        + attends_unseen()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -15,6 +15,7 @@ struct Segment {
   std::span<const std::int32_t> pages;
   std::int32_t length = 0;  // tokens of its text: position i turns as in one of max(length, i + 1) (RopeTable::original)
   std::int32_t prompt = 0;  // of its first rows: Pool leaves so many out, fewer than `rows`
+  std::int32_t unseen = 0;  // of its last rows: they attend to the others and nobody attends to them (Attend without a cache)
 };
 
 struct Batch {

@@ -163,6 +163,8 @@ class ProgramCheck {
       }
       facts_.keeps_no_past = true;
     }
+    const std::int64_t unseen = op.causal || op.places != VectorId::none ? 0 : op.window > 0 ? op.window : INT64_MAX;
+    facts_.unseen_limit = std::min(facts_.unseen_limit, unseen);
     write(op.out, "out", Rows::tokens);
     facts_.takes_segments = true;
     looks_beyond_one_row();
@@ -412,12 +414,17 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
               " follows row ", next);
       require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ",
               segment.prompt);
+      require(segment.unseen >= 0 && segment.unseen < segment.rows, in, "a segment of ", segment.rows, " rows has ", segment.unseen,
+              " that nobody attends to");
       next += segment.rows;
     }
     require(next == batch.rows, in, "segments cover ", next, " of ", batch.rows, " rows");
   }
   for (const Segment& segment : batch.segments) {
     if (facts.keeps_no_past) require(segment.past == 0, in, "an encoder's segment has a past of ", segment.past);
+    if (segment.unseen > facts.unseen_limit)
+      fail(ErrorKind::unsupported_model, in, segment.unseen, " tokens of a text that nobody attends to; in this model it may be ",
+           facts.unseen_limit, " (causal attention and attention by place have none, a window as many as it is wide)");
     if (positions(segment) > facts.positions_limit) {
       fail(ErrorKind::context_length, in, "a text of ", positions(segment), " tokens; the model has positions for ", facts.positions_limit);
     }

@@ -51,6 +51,7 @@ struct ProgramFacts {
   bool reduces_logits = false;               // LogProb, Top: rows x vocabulary floats need never be there at once
   bool keeps_no_past = false;                // attends without a cache: segments begin at position 0
   std::int64_t positions_limit = INT64_MAX;  // rows of the smallest table of positions
+  std::int64_t unseen_limit = INT64_MAX;     // of Segment::unseen: each row sees one that is seen
   std::vector<bool> used;                    // matrices
   std::vector<Life> slot_lives;
   // 1 + the last operation that looks beyond one row (Rope, Store, Attend, Select, Pool): from there on blocks of rows can go one by one.

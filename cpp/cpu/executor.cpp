@@ -46,8 +46,9 @@ Keys keys_of(const AttendShape& shape, const Segment& segment, std::int64_t row)
     const std::int64_t position = segment.past + row;
     return {shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0, position + 1};
   }
-  if (shape.window == 0) return {0, segment.rows};
-  return {std::max<std::int64_t>(0, row - shape.window), std::min<std::int64_t>(segment.rows, row + shape.window + 1)};
+  const std::int64_t seen = segment.rows - segment.unseen;
+  if (shape.window == 0) return {0, seen};
+  return {std::max<std::int64_t>(0, row - shape.window), std::min<std::int64_t>(seen, row + shape.window + 1)};
 }
 
 struct Unit {

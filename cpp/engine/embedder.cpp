@@ -25,6 +25,8 @@ void check(const Runtime& runtime, const Texts& texts) {
   const auto count = static_cast<std::int64_t>(texts.offsets.size()) - 1;
   require(texts.offsets.front() >= 0 && texts.offsets.back() <= static_cast<std::int64_t>(texts.ids.size()), "offsets run from ",
           texts.offsets.front(), " to ", texts.offsets.back(), ", outside the ", texts.ids.size(), " ids");
+  require(texts.unseen.empty() || static_cast<std::int64_t>(texts.unseen.size()) == count, "there are ", texts.unseen.size(),
+          " numbers of unseen tokens for ", count, " texts");
   for (std::int64_t i = 0; i < count; ++i) {
     require(texts.offsets[i] < texts.offsets[i + 1], "text ", i, " has no tokens: offsets ", texts.offsets[i], " and ",
             texts.offsets[i + 1]);
@@ -33,6 +35,9 @@ void check(const Runtime& runtime, const Texts& texts) {
       fail(ErrorKind::context_length, "text ", i, " has ", length(texts, i), " tokens, the model takes ", runtime.n_ctx, ": shorten it");
     require(texts.prompt >= 0 && texts.prompt < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, and a prompt of ",
             texts.prompt, " leaves none to pool");
+    const std::int32_t unseen = texts.unseen.empty() ? 0 : texts.unseen[i];
+    require(unseen >= 0 && unseen < length(texts, i), "text ", i, " has ", length(texts, i), " tokens, of which ", unseen,
+            " are unseen; one must be seen");
     const auto first = static_cast<std::size_t>(texts.offsets[i]), size = static_cast<std::size_t>(length(texts, i));
     runtime.check_ids(texts.ids.subspan(first, size), "text", i);
     if (texts.types.empty()) continue;
@@ -92,7 +97,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   for (const std::int64_t text : members) {
     const auto from = static_cast<std::size_t>(texts.offsets[text]), size = static_cast<std::size_t>(length(texts, text));
     const auto first = static_cast<std::int32_t>(scratch.ids.size()), rows = static_cast<std::int32_t>(size);
-    scratch.segments.push_back({.first = first, .rows = rows, .length = rows, .prompt = texts.prompt});
+    const std::int32_t unseen = texts.unseen.empty() ? 0 : texts.unseen[static_cast<std::size_t>(text)];
+    scratch.segments.push_back({.first = first, .rows = rows, .length = rows, .prompt = texts.prompt, .unseen = unseen});
     const auto append = [&](std::vector<std::int32_t>& to, std::span<const std::int32_t> values) {
       if (!values.empty()) to.insert(to.end(), values.begin() + from, values.begin() + from + size);
     };

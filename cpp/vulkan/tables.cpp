@@ -57,7 +57,7 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   for (const Segment& s : batch.segments) {
     words_.insert(words_.end(),
                   {static_cast<std::uint32_t>(s.first), static_cast<std::uint32_t>(s.rows), static_cast<std::uint32_t>(s.past), 0u,
-                   static_cast<std::uint32_t>(s.prompt)});
+                   static_cast<std::uint32_t>(s.prompt), static_cast<std::uint32_t>(s.unseen)});
   }
   return at;
 }
@@ -152,7 +152,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
       for (std::int64_t row = from; row < to; row += tables.tile.rows) {
         const std::int64_t rows = std::min<std::int64_t>(tables.tile.rows, to - row);
         tiles.push_back({static_cast<std::uint32_t>(s), static_cast<std::uint32_t>(row - segment.first), static_cast<std::uint32_t>(rows),
-                         shape.causal ? segment.past + (row - segment.first) + rows : segment.rows});
+                         shape.causal ? segment.past + (row - segment.first) + rows : segment.rows - segment.unseen});
       }
     }
     std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.keys > b.keys; });

@@ -323,9 +323,11 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
 }
 
 py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets,
-                                 const std::optional<py::array>& types, const std::shared_ptr<Cancel>& cancel) {
+                                 const std::optional<py::array>& types, const std::optional<py::array>& unseen,
+                                 const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
-  const engine::Texts texts = texts_of(ids, offsets, types);
+  engine::Texts texts = texts_of(ids, offsets, types);
+  if (unseen) texts.unseen = values<std::int32_t>(*unseen, 1, "unseen");
   engine::Runtime& runtime = m->tokens();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});
   const auto target = writable(out);
@@ -670,7 +672,8 @@ void bind_models(py::module_& module) {
       .def("set_limits", &set_limits, "running"_a = py::none(), "waiting"_a = py::none(), "step_seconds"_a = py::none())
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
            "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
-      .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
+      .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "unseen"_a = py::none(),
+           "cancel"_a = py::none())
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
       .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
       .def("attentions", &attentions, "ids"_a, "layer"_a)

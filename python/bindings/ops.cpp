@@ -150,7 +150,8 @@ Op read_op(const std::string& name, const py::dict& d) {
 }
 
 // ---------------------------------------------------------------- runner
-using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t>;
+using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t,
+                                 std::int32_t>;
 
 class Runner {
  public:
@@ -193,7 +194,7 @@ class Runner {
     workspace_ = backend_->make_workspace(Crew::team);
   }
 
-  // segments: (first, rows, past, pages, length, prompt).
+  // segments: (first, rows, past, pages, length, prompt, unseen).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments,
                          const std::vector<std::int32_t>& selected,
@@ -201,7 +202,8 @@ class Runner {
                          const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first,
                          const std::vector<std::uint32_t>& allowed, const std::vector<std::int32_t>& allowed_first) {
     std::vector<Segment> parts;
-    for (const auto& [first, count, past, pages, length, prompt] : segments) parts.push_back({first, count, past, pages, length, prompt});
+    for (const auto& [first, count, past, pages, length, prompt, unseen] : segments)
+      parts.push_back({first, count, past, pages, length, prompt, unseen});
     const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .reported = reported,
                       .reported_first = reported_first, .allowed = allowed, .allowed_first = allowed_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)

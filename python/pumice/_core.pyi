@@ -166,7 +166,9 @@ class Model:
         With `cancel`, here and below: for any thread but the main one, from another one of which it may be stopped (KeyboardInterrupt).
         Few texts (token_budget 0) are then run together with those of others who wait."""
 
-    def encode_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
+    def encode_tokens(
+        self, ids: _Int32, offsets: _Int64, types: _Int32 | None, unseen: _Int32 | None = None, cancel: Cancel | None = None
+    ) -> _Float32:
         """The last hidden state of every token (total x hidden_size)."""
 
     def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:

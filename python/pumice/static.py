@@ -158,7 +158,7 @@ class StaticEngine:
                 sums[i] += self._table[ids[starts[i] + begin : starts[i] + min(begin + STEPS, lengths[i])]].sum(axis=0)
         return np.asarray(sums / np.maximum(lengths, 1).astype(np.float32)[:, None], np.float32)
 
-    def encode_tokens(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], types: Any) -> Float32:
+    def encode_tokens(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], types: Any, unseen: Any = None) -> Float32:
         self._check(ids)
         return self._table[ids]
 

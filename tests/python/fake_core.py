@@ -221,7 +221,7 @@ class Model:
         if progress:
             progress(len(out))
 
-    def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any) -> np.ndarray:
+    def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any, unseen: Any = None) -> np.ndarray:
         return np.stack([ids % (k + 1) for k in range(1, HIDDEN + 1)], axis=1).astype(np.float32)
 
     def classify(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None) -> np.ndarray:

@@ -99,6 +99,7 @@ class Segment:
     rows: int
     length: int = 0
     prompt: int = 0
+    unseen: int = 0
     pages: list[int] = field(default_factory=list)
 
 
@@ -528,7 +529,7 @@ class Reference:
             if causal:
                 seen = (other <= own) & ((other > own - window) if window else True)
             else:
-                seen = np.abs(other - own) <= (window or len(keys))
+                seen = (np.abs(other - own) <= (window or len(keys))) & (other < len(keys) - self.case.segments[s].unseen)
             q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
             k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, dim)
             scores = q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]
@@ -654,7 +655,7 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
     def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0
         for segment, past, count in segments:
-            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt))
+            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt, segment.unseen))
             first += count
         return runner.run(rows, segments=ragged, input=values, **others)
 

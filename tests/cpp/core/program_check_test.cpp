@@ -190,6 +190,23 @@ TEST(ProgramCheck, BatchesAndPages) {
   out.resize(16);
   refused(ErrorKind::invalid_argument, "has a past of 10",
           [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
+
+  // Rows that nobody attends to: fewer than there are, none of a causal text, and in a window no more than it shows of the others.
+  segment.past = 0;
+  const auto unseen = [&](std::int32_t rows, Program program) {
+    segment.unseen = rows;
+    check_batch(program, check_program(program, shapes), shapes, batch(), {.in = {}, .out = out});
+  };
+  unseen(39, encoder);
+  refused(ErrorKind::invalid_argument, "a segment of 40 rows has 40 that nobody attends to", [&] { unseen(40, encoder); });
+  refused(ErrorKind::invalid_argument, "has -1 that nobody attends to", [&] { unseen(-1, encoder); });
+  Program windowed = encoder;
+  for (Op& op : windowed.ops) {
+    if (auto* attend = std::get_if<Attend>(&op)) attend->window = 7;
+  }
+  unseen(7, windowed);
+  refused(ErrorKind::unsupported_model, "in this model it may be 7", [&] { unseen(8, windowed); });
+  refused(ErrorKind::unsupported_model, "in this model it may be 0", [&] { unseen(1, p); });
 }
 
 }  // namespace

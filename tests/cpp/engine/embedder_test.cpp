@@ -193,6 +193,10 @@ TEST(Embedder, RefusesWhatCannotBe) {
   refused({bad_ids, offsets, {}}, 2, 0, invalid, "text 1: token 0 has id 211");
   refused({ids, offsets, Ids{1}}, 2, 0, invalid, "type ids");
   refused({ids, offsets, bad_types}, 2, 0, invalid, "type id 2");
+  const Ids one_count = {1}, all = {0, 2}, below_none = {-1, 0};
+  refused({ids, offsets, {}, 0, one_count}, 2, 0, invalid, "there are 1 numbers of unseen tokens for 2 texts");
+  refused({ids, offsets, {}, 0, all}, 2, 0, invalid, "text 1 has 2 tokens, of which 2 are unseen");
+  refused({ids, offsets, {}, 0, below_none}, 2, 0, invalid, "of which -1 are unseen");
   refused({ids, offsets, types}, 3, 0, invalid, "asked for: 3");
   refused({ids, offsets, types}, 0, 0, invalid, "asked for: 0");
   refused({ids, offsets, types}, 1, 0, invalid, "room for 4");

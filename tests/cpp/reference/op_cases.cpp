@@ -123,7 +123,7 @@ class Builder {
     if (j.contains("segments")) {
       for (const json& s : j.at("segments")) {
         const auto optional = [&](std::size_t i) { return s.size() > i ? s.at(i).get<std::int32_t>() : 0; };
-        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3)});
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3), optional(4)});
         c_.rows += c_.sequences.back().rows;
       }
     } else {
@@ -485,7 +485,7 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
   std::int32_t row = 0;
   for (const Sequence& s : c.sequences) {
     const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
-    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt});
+    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt, s.unseen});
     row += s.rows;
   }
   return slice;

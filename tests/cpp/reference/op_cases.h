@@ -17,6 +17,7 @@ struct Sequence {
   std::vector<float> past_in;  // input rows of positions [0, past), stored before the run
   std::int32_t length = 0;     // Segment::length
   std::int32_t prompt = 0;     // Segment::prompt
+  std::int32_t unseen = 0;     // Segment::unseen
 };
 
 struct OpCase {

@@ -247,7 +247,8 @@ class Run {
         const bool cached = op.cache != CacheId::none;
         const std::int64_t self = cached ? s.past + i : i;
         const std::int64_t first = op.window > 0 ? std::max<std::int64_t>(0, self - op.window + (op.causal ? 1 : 0)) : 0;
-        const std::int64_t last = op.causal ? self : op.window > 0 ? std::min<std::int64_t>(s.rows - 1, self + op.window) : s.rows - 1;
+        const std::int64_t seen = s.rows - s.unseen - 1;
+        const std::int64_t last = op.causal ? self : op.window > 0 ? std::min<std::int64_t>(seen, self + op.window) : seen;
         for (std::int64_t head = 0; head < heads; ++head) {
           const double* q = at(op.q, s.first + i) + head * op.head_dim;
           const std::int64_t shared = head / sharing * op.head_dim;
@@ -282,7 +283,7 @@ class Run {
 
   void operator()(const Pool& op) {
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const auto [first, count, past, pages, length, prompt] = batch_.segments[s];
+      const auto [first, count, past, pages, length, prompt, unseen] = batch_.segments[s];
       for (std::int64_t c = 0; c < op.out.width; ++c) {
         double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
         double weights = 0;
