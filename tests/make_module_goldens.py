@@ -23,7 +23,7 @@ from module_models import GOLDENS, PAIRS, TEXTS, make_folder  # noqa: E402
 WIDTH = 32
 PROMPTS = {"query": "query: ", "passage": "a long passage: "}
 KEPT = ("config.json", "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "router_config.json",
-        "tokenizer_config.json", "tokenizer.json", "chat_template.jinja")  # fmt: skip
+        "tokenizer_config.json", "tokenizer.json", "chat_template.jinja", "preprocessor_config.json", "processor_config.json")  # fmt: skip
 
 
 def make_tokenizer() -> Any:
@@ -169,6 +169,73 @@ def reranker(folder: Path) -> Any:
     )
 
 
+def late(*modules: Callable[[], Any], **reading: Any) -> Callable[[Path], Any]:
+    def make(folder: Path) -> Any:
+        from sentence_transformers import MultiVectorEncoder
+        from sentence_transformers.sentence_transformer.modules import Transformer
+
+        first = Transformer(transformer(folder / "source"), **reading)
+        return MultiVectorEncoder(modules=[first, *(module() for module in modules)], prompts=PROMPTS, device="cpu")
+
+    return make
+
+
+def clip(folder: Path) -> Any:
+    """As before sentence-transformers 5.4: one module, a whole CLIP, whose text half gives vectors without Pooling."""
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import CLIPModel
+
+    source, ids = folder / "source", make_tokenizer().get_vocab()
+    size = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = size | {"vocab_size": len(ids), "max_position_embeddings": 48, "eos_token_id": ids["[SEP]"], "bos_token_id": ids["[CLS]"]}
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config=size | {"image_size": 8, "patch_size": 4, "projection_dim": 24}, projection_dim=24
+    )
+    transformers.CLIPModel(config).save_pretrained(source)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=make_tokenizer(), unk_token="[UNK]", pad_token="[PAD]", eos_token="[SEP]", bos_token="[CLS]", model_max_length=48
+    )
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    transformers.CLIPProcessor(images, tokenizer).save_pretrained(source)
+    return SentenceTransformer(modules=[CLIPModel(str(source))], device="cpu")
+
+
+def mask(**given: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+        return MultiVectorMask(**given)
+
+    return make
+
+
+class PyLate:
+    """A folder as PyLate 1.3 writes it: Transformer and Dense, all else in config_sentence_transformers.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = embedder(
+            module("Dense", WIDTH, 12, bias=False, activation_function="Identity", module_input_name="token_embeddings")
+        )(folder)
+
+    def save_pretrained(self, folder: str, **more: Any) -> None:
+        self.source.save_pretrained(folder, **more)
+        file = Path(folder) / "modules.json"
+        modules = json.loads(file.read_text())
+        modules[1]["type"] = "pylate.models.Dense.Dense"
+        file.write_text(json.dumps(modules))
+        file = Path(folder) / "1_Dense" / "config.json"
+        values = json.loads(file.read_text())
+        for key in ("module_input_name", "module_output_name"):
+            values.pop(key, None)
+        file.write_text(json.dumps(values))
+        file = Path(folder) / "config_sentence_transformers.json"
+        values = json.loads(file.read_text()) | {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", "prompts": {}}
+        values |= {"query_prefix": "one ", "document_prefix": "[MASK] ", "query_length": 16, "document_length": 40}
+        values |= {"attend_to_expansion_tokens": False, "skiplist_words": [".", ",", "!", "a"]}
+        file.write_text(json.dumps(values))
+
+
 MODELS: dict[str, Callable[[Path], Any]] = {
     "dense": embedder(
         module("Pooling", WIDTH, "mean"),
@@ -196,6 +263,21 @@ MODELS: dict[str, Callable[[Path], Any]] = {
         module("Dense", WIDTH, 12, bias=False, activation_function="Identity", module_input_name="token_embeddings"),
         module("Normalize", module_input_name="token_embeddings"),
     ),
+    "late": late(
+        module("Dense", WIDTH, 12, bias=False, activation_function="Identity", module_input_name="token_embeddings"),
+        mask(skiplist_words=[".", ",", "a"]),
+        module("Normalize", module_input_name="token_embeddings"),
+        document_length=24,
+        query_expansion={"strategy": "fixed", "length": 16},
+    ),
+    "late_attended": late(
+        module("Dense", WIDTH, 12, module_input_name="token_embeddings"),
+        mask(skiplist_words=["a"], skiplist_tasks=["query", "document"], keep_only_token_ids=[2, 3, *range(5, 60)]),
+        query_length=30,
+        query_expansion={"strategy": "min", "length": 12, "attend": True, "token": "[SEP]"},
+    ),
+    "pylate": PyLate,
+    "clip": clip,
     "decoder": embedder(module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model"),
     "static": static,
     "router": router,
@@ -203,6 +285,9 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "tanh": classifier(num_labels=1, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"}),
     "logit_score": reranker,
 }
+
+
+LATE = ("late", "late_attended", "pylate")
 
 
 def stored(folder: Path) -> dict[str, Any]:
@@ -235,6 +320,15 @@ def say(name: str, folder: Path) -> dict[str, np.ndarray]:
             rows = [model.preprocess([pair], prompt="rate")["input_ids"][0].numpy() for pair in PAIRS]
             golden |= {"ids": np.concatenate(rows).astype(np.int32), "offsets": np.cumsum([0, *map(len, rows)])}
         return golden
+    if name in LATE:
+        from sentence_transformers import MultiVectorEncoder
+
+        late = MultiVectorEncoder(str(folder), device="cpu")
+        golden = {}
+        for role, encode in (("plain", late.encode), ("query", late.encode_query), ("document", late.encode_document)):
+            rows = [encode(text, convert_to_numpy=True) for text in TEXTS]
+            golden |= {role: np.concatenate(rows), f"{role}_offsets": np.cumsum([0, *map(len, rows)])}
+        return golden | {"scores": late.similarity(late.encode_query(TEXTS[:3]), late.encode_document(TEXTS)).numpy()}
     model = SentenceTransformer(str(folder), device="cpu")
     if name == "colbert":
         rows = [model.encode(text, output_value="token_embeddings").cpu().numpy() for text in TEXTS]

@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from . import _core
 from .arguments import choice, did_you_mean, flag, integer, is_masked, length, listed, plain, shown, warn
 from .errors import ContextLengthError, TruncationWarning, UnsupportedModelError, UnsupportedTaskError
 from .interruptible import Task
+from .late_interaction import Reader
 from .sentence_config import SentenceConfig
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Tokens:
     ids: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     types: npt.NDArray[np.int32] | None
+    unseen: npt.NDArray[np.int32] | None = None  # of each text: its last tokens, to which nobody attends
+    kept: npt.NDArray[np.bool_] | None = None  # of each token: whether it has a vector in the result
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -242,6 +245,7 @@ class Encoder:
         self._suffix: npt.NDArray[np.int32] | None = None  # of them, behind the document
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
+        self.late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None and not config.pools else None
         self.activation = activation  # of predict(), as the model's file names it
 
     # ------------------------------------------------------------ arguments
@@ -296,17 +300,21 @@ class Encoder:
         return rows
 
     # ------------------------------------------------------------ tokens
-    def tokenised(self, texts: Iterable[Any], prompt: str, cuts: Cuts) -> Iterator[Tokens]:
+    def tokenised(self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None) -> Iterator[Tokens]:
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
             for window in windows(texts, lambda t: len(t) if isinstance(t, str) else 0):
                 weight = sum(len(t) + len(prompt) for t in window if isinstance(t, str))
-                yield weight, functools.partial(self._tokenise, window, first, prompt, cuts)
+                yield weight, functools.partial(self._tokenise, window, first, prompt, cuts, role)
                 first += len(window)
 
         return ahead(jobs())
 
-    def _tokenise(self, window: list[Any], first: int, prompt: str, cuts: Cuts) -> Tokens:
+    def _tokenise(self, window: list[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
+        if self.late is not None:
+            texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+            read = self.late.read([text.lower() for text in texts] if self.config.lower_case else texts, prompt, role)
+            return replace(self._checked(read.batch, first, cuts), unseen=read.unseen, kept=read.kept)
         texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
         if self.config.lower_case:
             texts = [text.lower() for text in texts]
@@ -379,8 +387,9 @@ class Encoder:
         truncate: bool | str,
         show_progress_bar: bool | None,
         out: Float32 | None,
+        role: str | None = None,
     ) -> Any:
-        """Model.encode()."""
+        """Model.encode(). role: "query" or "document", which a model of token vectors may read in different ways."""
         if normalize is not None:
             normalize = flag("normalize", normalize)
         choice("output", output, OUTPUTS)
@@ -414,10 +423,10 @@ class Encoder:
         else:
             rows = Rows(width, 0 if output == "tokens" else expected, None)
         budget = self.budget(batch_size, token_budget)
-        cuts = Cuts(self.max_tokens, truncate)
+        cuts = Cuts(self.max_tokens if self.late is None else self.late.limit(role), truncate)
         before = self.prompt_text(prompt, prompt_name)
         skipped = self.prompt_tokens(before)
-        windowed = self.tokenised(texts, before, cuts)
+        windowed = self.tokenised(texts, before, cuts, role)
         bar = progress_bar(show_progress_bar, expected, "text")
         result: Any
         try:
@@ -472,10 +481,12 @@ class Encoder:
         try:
             for tokens in windowed:
                 for part in _token_batches(tokens):
-                    hidden = self.engine.encode_tokens(part.ids, part.offsets, part.types)[:, :width]
+                    hidden = self.engine.encode_tokens(part.ids, part.offsets, part.types, part.unseen)[:, :width]
                     if normalize:
                         hidden = hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-12)
-                    result.extend(np.ascontiguousarray(hidden[a:b]) for a, b in itertools.pairwise(part.offsets))
+                    kept = part.kept
+                    for a, b in itertools.pairwise(part.offsets):
+                        result.append(np.ascontiguousarray(hidden[a:b] if kept is None else hidden[a:b][kept[a:b]]))
                     if bar is not None:
                         bar.update(len(part))
         except KeyboardInterrupt as interrupt:
@@ -544,7 +555,14 @@ def _token_batches(tokens: Tokens) -> Iterator[Tokens]:
         last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
         last = max(last, first + 1)
         a, b = int(offsets[first]), int(offsets[last])
-        yield Tokens(tokens.ids[a:b], offsets[first : last + 1] - a, None if tokens.types is None else tokens.types[a:b])
+        types, unseen, kept = tokens.types, tokens.unseen, tokens.kept
+        yield Tokens(
+            tokens.ids[a:b],
+            offsets[first : last + 1] - a,
+            None if types is None else types[a:b],
+            None if unseen is None else unseen[first:last],
+            None if kept is None else kept[a:b],
+        )
         first = last
 
 

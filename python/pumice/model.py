@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar
 
@@ -261,7 +260,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     started = time.perf_counter()
     file = open_layout(layout)
     config = for_task(layout.config, checked["task"])
-    config = config if checked["pooling"] is None else replace(config, pools=True)
+    config = config if checked["pooling"] is None else config.pooled()
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
@@ -533,20 +532,23 @@ class Model:
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = next((name for name in names if name in self._config.prompts), None)
         route = next((self._routes[name] for name in names if name in self._routes), None)
-        if route is not self:
-            return (route or self).encode(inputs, **options)
+        if route is None and self._routes:
+            return self.encode(inputs, **options)
+        if route is not None and route is not self:
+            return route._encode_as(names, inputs, options)
         defaults = {p.name: p.default for p in inspect.signature(Model.encode).parameters.values() if p.kind is p.KEYWORD_ONLY}
         for name in options:
             if name not in defaults:
                 raise unknown_keyword("encode", name, defaults)
-        return self._encode(inputs, **{**defaults, **options})
+        return self._encode(inputs, **{**defaults, **options}, role=names[0])
 
-    def similarity(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
-        """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer."""
-        return encoding.similarity(a, b, self._config.similarity)
+    def similarity(self, a: Any, b: Any) -> Float32:
+        """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer. Where
+        that is "maxsim" or "meanmaxsim", `a` and `b` are lists of token vectors: encode_query(), encode_document(output="tokens")."""
+        return vectors.similarity(a, b, self._config.similarity)
 
     @checked_keywords()
-    def similarity_pairwise(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Float32:
+    def similarity_pairwise(self, a: Any, b: Any) -> Float32:
         """(n,) float32: row i of `a` against row i of `b` by the model's own measure; larger is nearer."""
         return vectors.similarity_pairwise(a, b, self._config.similarity)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from . import late_interaction
 from .arguments import shown
 from .errors import ModelFormatError, UnsupportedModelError
 from .side_files import field as json_field
@@ -15,6 +16,7 @@ from .side_files import read_json, read_object
 
 POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # of models of token vectors
 
 # 1_Pooling/config.json, both spellings: https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
@@ -42,7 +44,10 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-KNOWN_MODULES = ("Transformer", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore")
+KNOWN_MODULES = (
+    *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
+    "MultiVectorMask",
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,12 @@ class SentenceConfig:
     similarity: str = "cosine"
     activation: str | None = None  # of a cross-encoder's scores, where config_sentence_transformers.json names one
     drop_unknown: bool = False  # model2vec leaves unknown tokens out of the mean, sentence-transformers keeps them
+    late: late_interaction.LateInteraction | None = None  # how a model of token vectors reads queries and documents
     score_ids: tuple[int, ...] = ()  # a causal reranker: the score is the first one's logit, less the second one's
+
+    def pooled(self) -> SentenceConfig:
+        """The same, where load() says how to pool."""
+        return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ def _folder(parent: Path, name: object, where: Path) -> Path:
 # ---------------------------------------------------------------- modules, one after another
 def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -> Layout:
     first, source = named[0]
-    if first not in ("Transformer", "StaticEmbedding"):
+    if first not in ("Transformer", "CLIPModel", "StaticEmbedding"):
         raise UnsupportedModelError(
             f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, StaticEmbedding and Router. "
             f"Its vectors would be wrong without it"
@@ -148,6 +158,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     static = first == "StaticEmbedding"  # which takes texts of any length
     config = replace(config, max_seq_length=None) if static else _length(source, config)
     chain = _Chain(config, where, static)
+    chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4: CLIP's text half gives a vector a text, without Pooling
     for kind, folder in named[1:]:
         chain.add(kind, folder)
     return Layout(source, chain.done(), static)
@@ -158,6 +169,7 @@ class _Chain:
         self.config, self.where, self.static = config, where, static
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
+        self.pylate_3 = config.late is not None and config.late.masked  # its encode() normalizes, which is no module there
 
     def add(self, kind: str, folder: Path) -> None:
         add = {
@@ -166,6 +178,7 @@ class _Chain:
             "LayerNorm": self._layer_norm,
             "Normalize": self._normalize,
             "LogitScore": self._logit_score,
+            "MultiVectorMask": self._multi_vector_mask,
         }.get(kind)
         if add is None or (self.static and kind != "Normalize"):
             behind = " behind StaticEmbedding" if self.static else ""
@@ -184,7 +197,11 @@ class _Chain:
                 config = replace(config, normalize_tokens=True)
             else:
                 config = replace(config, normalize=True)
-        only_tokens = not self.pooled and (bool(self.modules) or config.normalize_tokens)
+        only_tokens = not self.pooled and (bool(self.modules) or config.normalize_tokens or config.late is not None)
+        if only_tokens and config.similarity not in TOKEN_SIMILARITIES:
+            config = replace(config, similarity="maxsim")
+        if only_tokens and self.pylate_3:
+            config = replace(config, normalize_tokens=True)
         return replace(config, modules=tuple(self.modules), pools=not only_tokens)
 
     def _values(self, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -283,6 +300,12 @@ class _Chain:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
 
+    def _multi_vector_mask(self, folder: Path) -> None:
+        values, file = self._values(folder)
+        if self.pooled:
+            raise UnsupportedModelError(f"{file}: MultiVectorMask behind Pooling changes vectors that are pooled already")
+        self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
+
     def _logit_score(self, folder: Path) -> None:
         values, file = self._values(folder)
         ids = [json_field(values, key, int, file) for key in ("true_token_id", "false_token_id")]
@@ -334,7 +357,8 @@ def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
     length = json_field(values, "max_seq_length", int, file, length)
     if length is not None and length < 1:
         raise ModelFormatError(f"{file}: max_seq_length is {length}; it must be at least 1", file=str(file), field="max_seq_length")
-    return replace(config, max_seq_length=length, lower_case=json_field(values, "do_lower_case", bool, file, False))
+    late = late_interaction.of_transformer(config.late, values, file)
+    return replace(config, max_seq_length=length, lower_case=json_field(values, "do_lower_case", bool, file, False), late=late)
 
 
 def _settings(file: Path) -> SentenceConfig:
@@ -348,8 +372,11 @@ def _settings(file: Path) -> SentenceConfig:
         raise ModelFormatError(
             f"{file}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
         )
-    similarity = json_field(values, "similarity_fn_name", str, file, "cosine")
-    if similarity not in SIMILARITIES:
-        raise UnsupportedModelError(f"{file}: similarity_fn_name {similarity!r} is not one of {', '.join(SIMILARITIES)}")
+    similarity = json_field(values, "similarity_fn_name", str, file, "cosine").lower()  # PyLate writes MaxSim
+    if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
+        known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
+        raise UnsupportedModelError(f"{file}: similarity_fn_name {shown(similarity)} is not one of {known}")
     activation = json_field(values, "activation_fn", str, file)
-    return SentenceConfig(prompts=prompts, default_prompt=default, similarity=similarity, activation=activation)
+    late = late_interaction.of_folder(values, file)
+    prompts = late_interaction.with_prefixes(prompts, values, file)
+    return SentenceConfig(prompts=prompts, default_prompt=default, similarity=similarity, activation=activation, late=late)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from . import encoding
 from .arguments import choice, integer, listed, shown
-from .sentence_config import SIMILARITIES
+from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -46,6 +46,11 @@ def search(
         numbers. Queries are floats, or of the same precision; bits against bits score the number of equal bits, whatever `similarity` says.
 
     Raises TypeError and ValueError that name the argument."""
+    if similarity in TOKEN_SIMILARITIES:
+        raise ValueError(
+            f"search() compares one vector a text, and {similarity} the vectors of tokens: maxsim() compares texts one by one, "
+            f'load(pooling="mean") gives one vector a text'
+        )
     choice("similarity", similarity, SIMILARITIES)
     choice("precision", precision, encoding.PRECISIONS)
     top_k = integer("top_k", top_k, 1)
@@ -141,8 +146,28 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
     return rows if precision == "float32" else encoding.quantize_rows(rows, precision, ranges)
 
 
-def similarity_pairwise(a: npt.ArrayLike, b: npt.ArrayLike, similarity: str = "cosine") -> Float32:
-    """(n,) float32: row i of `a` against row i of `b`; larger is nearer (distances come negated)."""
+def similarity(a: Any, b: Any, kind: str) -> Float32:
+    """Model.similarity(): of vectors, or of lists of token vectors where the model's measure compares these."""
+    if kind not in TOKEN_SIMILARITIES:
+        return encoding.similarity(a, b, kind)
+    found = maxsim(a, b)
+    if kind == "maxsim":
+        return found
+    queries, single = _token_vectors(a, "a")
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # of a query
+    return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
+
+
+def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
+    """(n,) float32: row i of `a` against row i of `b`; larger is nearer (distances come negated).
+
+    similarity: "cosine", "dot", "euclidean", "manhattan" of vectors (n, d); "maxsim", "meanmaxsim" of lists of token vectors."""
+    if similarity in TOKEN_SIMILARITIES:
+        queries, documents = _token_vectors(a, "a")[0], _token_vectors(b, "b")[0]
+        if len(queries) != len(documents):
+            raise ValueError(f"a has {len(queries)} texts and b {len(documents)}; text i is compared with text i")
+        shares = [1 if similarity == "maxsim" else max(1, len(rows)) for rows in queries]
+        return np.array([maxsim(x, y) / n for x, y, n in zip(queries, documents, shares, strict=True)], np.float32)
     choice("similarity", similarity, SIMILARITIES)
     left, right = encoding._numbers(a, "a"), encoding._numbers(b, "b")
     if left.shape != right.shape:

@@ -29,7 +29,8 @@ def cut_silently(call: Callable[[], Any]) -> Any:
         return call()
 
 
-EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt", "decoder"]
+EMBEDDERS = ["dense", "poolings", "residual", "static", "model2vec", "model2vec_mapped", "prompt", "decoder", "clip"]
+LATE = ["late", "late_attended", "pylate"]
 
 
 @pytest.mark.parametrize("name", EMBEDDERS)
@@ -88,6 +89,42 @@ def test_vectors_of_tokens_pass_through_dense(tmp_path: Path) -> None:
         assert int(scores.argmax()) == 0
     with loaded("colbert", tmp_path, pooling="cls") as model:
         assert model.encode(TEXTS[0]).shape == (12,)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_late_interaction(name: str, tmp_path: Path) -> None:
+    """Lengths and prefixes by role, mask tokens behind a query that nobody attends to or that all do, tokens left out."""
+    wanted = golden(name)
+    with loaded(name, tmp_path) as model:
+        for role, encode in (("plain", model.encode), ("query", model.encode_query), ("document", model.encode_document)):
+            rows = cut_silently(lambda encode=encode: encode(TEXTS, output="tokens"))
+            assert [len(r) for r in rows] == np.diff(wanted[f"{role}_offsets"]).tolist(), role
+            assert np.abs(np.concatenate(rows) - wanted[role]).max() <= LIMIT, role
+            for i, text in enumerate(TEXTS):
+                np.testing.assert_array_equal(cut_silently(lambda encode=encode, text=text: encode(text, output="tokens")), rows[i])
+        queries = cut_silently(lambda: model.encode_query(TEXTS[:3], output="tokens"))
+        documents = cut_silently(lambda: model.encode_document(TEXTS, output="tokens"))
+        scores = model.similarity(queries, documents)
+        assert np.abs(scores - wanted["scores"]).max() <= 20 * LIMIT  # sums over up to 30 tokens
+        np.testing.assert_allclose(model.similarity_pairwise(queries, documents[:3]), np.diag(scores), rtol=1e-6)
+        assert model.info["similarity"] == "maxsim"
+        with pytest.raises(ValueError, match="search.. compares one vector a text"):
+            model.search(np.ones((1, 12)), np.ones((2, 12)))
+        with pytest.raises(pumice.ContextLengthError, match="this model takes 16" if name != "late_attended" else "this model takes 30"):
+            model.encode_query(TEXTS[2], output="tokens", truncate="error")
+    with loaded(name, tmp_path / "pooled", pooling="mean") as model:
+        assert model.info["similarity"] == "cosine"
+        assert model.encode_query("a").shape == (12,)
+
+
+def test_the_share_of_maxsim(tmp_path: Path) -> None:
+    folder = make_folder("late", tmp_path)
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"similarity_fn_name": "meanmaxsim"}))
+    with pumice.load(folder, device="cpu", compute="float32") as model:
+        query, documents = model.encode_query("a stone", output="tokens"), model.encode_document(["one", "two"], output="tokens")
+        np.testing.assert_allclose(model.similarity(query, documents), pumice.maxsim(query, documents) / len(query), rtol=1e-6)
+        np.testing.assert_allclose(model.similarity([query, query[:2]], documents)[1], pumice.maxsim(query[:2], documents) / 2, rtol=1e-6)
 
 
 def test_routes(tmp_path: Path) -> None:
@@ -289,6 +326,16 @@ BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception] | tuple[type[Exce
     ("poolings", lambda f: edit(f, "3_LayerNorm/config.json", dimension=191), pumice.ModelFormatError, "dimension is 191.* gives 192"),
     ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=["cls", 7]), pumice.UnsupportedModelError, r"pooling cls \+ 7"),
     ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=[]), pumice.UnsupportedModelError, "asks for pooling"),
+    ("late", lambda f: edit(f, "2_MultiVectorMask/config.json", skiplist_words=7), pumice.ModelFormatError, "skiplist_words is no list"),
+    ("late", lambda f: edit(f, "2_MultiVectorMask/config.json", keep_only_token_ids=[-1]), pumice.ModelFormatError, "keep_only_token_ids"),
+    ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "x"}), pumice.ModelFormatError, "a strategy"),
+    ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 0}), pumice.ModelFormatError,
+     "query_expansion.length is 0; it must be 1 to"),
+    ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 8, "token": "[NONE]"}),
+     pumice.ModelFormatError, "queries are made longer by a token that the tokenizer lacks.*NONE"),
+    ("late", lambda f: edit(f, "sentence_bert_config.json", document_length="x"), pumice.ModelFormatError, "document_length is 'x', not"),
+    ("pylate", lambda f: edit(f, "config_sentence_transformers.json", query_length=-3), pumice.ModelFormatError, "query_length is -3"),
+    ("pylate", lambda f: edit(f, "config_sentence_transformers.json", document_prefix=3), pumice.ModelFormatError, "document_prefix is 3"),
     ("router", lambda f: edit(f, "router_config.json", types=...), pumice.ModelFormatError, "router_config.json: types is missing"),
     ("router", lambda f: edit(f, "router_config.json", structure={"query": ["gone"]}), pumice.ModelFormatError, "route .query. is not"),
     ("router", lambda f: edit(f, "router_config.json", parameters={"default_route": "x"}), pumice.ModelFormatError, "default_route 'x'"),
@@ -334,7 +381,7 @@ def test_a_module_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
 
 
 def test_every_golden_is_small_and_used() -> None:
-    used = {*EMBEDDERS, "colbert", "router", "labels", "tanh", "logit_score"}
+    used = {*EMBEDDERS, *LATE, "colbert", "router", "labels", "tanh", "logit_score"}
     assert used == set(module_models.names())
     for path in module_models.GOLDENS.iterdir():
         assert path.stat().st_size <= 40 << 10, path

@@ -24,7 +24,7 @@ def opened() -> Iterator[None]:
     yield from kept_open(DEVICE)
 
 
-@pytest.mark.parametrize("name", ["dense", "poolings", "residual", "prompt", "decoder", "colbert", "logit_score"])
+@pytest.mark.parametrize("name", ["dense", "poolings", "residual", "prompt", "decoder", "colbert", "late", "late_attended", "logit_score"])
 def test_modules_on_vulkan(name: str, tmp_path: Path) -> None:
     folder, wanted = make_folder(name, tmp_path), golden(name)
     for layers in ("all", 1):
@@ -36,6 +36,9 @@ def test_modules_on_vulkan(name: str, tmp_path: Path) -> None:
             if name == "colbert":
                 rows = np.concatenate(model.encode(TEXTS, output="tokens"))
                 assert np.abs(rows - wanted["tokens"]).max() <= LIMIT
+            elif name.startswith("late"):
+                rows = np.concatenate(model.encode_query(TEXTS, output="tokens"))
+                assert np.abs(rows - wanted["query"]).max() <= LIMIT
             elif name == "logit_score":
                 assert np.abs(model.predict(PAIRS[:2]) - wanted["scores"][:2]).max() <= LIMIT
             elif name == "prompt":
