@@ -37,45 +37,47 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .async_calls import AsyncStream
-    from .chat import ChatResult
-    from .diagnostics import Report, doctor
-    from .encoding import Prediction, RankHit
-    from .generation import Chunk, Generation, SamplingParams, Stream
-    from .grammar import Grammar
-    from .hardware import DeviceInfo, DeviceList, devices
-    from .model import Model, load
-    from .placement import Plan, plan
-    from .response_parser import ToolCall
-    from .vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
+    from .chats.chat import ChatResult
+    from .encode.encoding import Prediction, RankHit
+    from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
+    from .generate.answers import ToolCall
+    from .generate.generation import Chunk, Generation, Stream
+    from .generate.grammar import Grammar
+    from .generate.settings import SamplingParams
+    from .loader import load
+    from .loading.placement import Plan, plan
+    from .machine.diagnostics import Report, doctor
+    from .machine.hardware import DeviceInfo, DeviceList, devices
+    from .model import Model
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
 _HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
-    "load": "model",
+    "load": "loader",
     "Model": "model",
     "AsyncStream": "async_calls",
-    "Generation": "generation",
-    "ChatResult": "chat",
-    "ToolCall": "response_parser",
-    "Chunk": "generation",
-    "Stream": "generation",
-    "SamplingParams": "generation",
-    "Grammar": "grammar",
-    "RankHit": "encoding",
-    "Prediction": "encoding",
-    "SearchResult": "vectors",
-    "search": "vectors",
-    "similarity_pairwise": "vectors",
-    "maxsim": "vectors",
-    "quantize_vectors": "vectors",
-    "devices": "hardware",
-    "DeviceInfo": "hardware",
-    "DeviceList": "hardware",
-    "plan": "placement",
-    "Plan": "placement",
-    "doctor": "diagnostics",
-    "Report": "diagnostics",
+    "Generation": "generate.generation",
+    "ChatResult": "chats.chat",
+    "ToolCall": "generate.answers",
+    "Chunk": "generate.generation",
+    "Stream": "generate.generation",
+    "SamplingParams": "generate.settings",
+    "Grammar": "generate.grammar",
+    "RankHit": "encode.encoding",
+    "Prediction": "encode.encoding",
+    "SearchResult": "encode.vectors",
+    "search": "encode.vectors",
+    "similarity_pairwise": "encode.vectors",
+    "maxsim": "encode.vectors",
+    "quantize_vectors": "encode.vectors",
+    "devices": "machine.hardware",
+    "DeviceInfo": "machine.hardware",
+    "DeviceList": "machine.hardware",
+    "plan": "loading.placement",
+    "Plan": "loading.placement",
+    "doctor": "machine.diagnostics",
+    "Report": "machine.diagnostics",
 }
 
 __all__ = [

@@ -119,10 +119,10 @@ def run_devices(arguments: argparse.Namespace) -> int:
 def run_info(arguments: argparse.Namespace) -> int:
     from . import _core
     from .display import size, text_table
-    from .families import explain
-    from .hub import resolve
-    from .model import describe_file, open_layout
-    from .sentence_config import read_layout
+    from .encode.sentence_config import read_layout
+    from .loading.families import explain
+    from .loading.files import describe_file, open_layout
+    from .loading.hub import resolve
 
     path = resolve(arguments.model)
     apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()  # the model is in a module's folder

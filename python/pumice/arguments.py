@@ -14,6 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+DIRECT_CHARACTERS = 1 << 14  # texts up to here are tokenised at once: a few milliseconds, less than a thread is worth
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -182,6 +184,23 @@ def listed(items: Iterable[Any]) -> list[Any]:
 def warn(category: type[Warning], message: str) -> None:
     """A warning that points at the first line outside of this package."""
     level, frame = 1, sys._getframe()
-    while frame is not None and frame.f_globals.get("__package__") == __package__ and frame.f_back is not None:
+    while frame is not None and str(frame.f_globals.get("__package__")).split(".")[0] == __package__ and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def check_text(text: object, name: str) -> str:
+    """A real str that UTF-8 can write; of a subclass its characters."""
+    if not isinstance(text, str):
+        hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
+        raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")
+    text = plain(text)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has a lone surrogate {text[error.start]!r} at character {error.start}: it is not valid Unicode text. "
+                f'text.encode("utf-8", "replace").decode() mends it'
+            ) from None
+    return text

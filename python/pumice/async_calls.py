@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
 from .arguments import flag
+from .encode.shared_engine import stopped_by
 from .errors import DeviceLostError, OverloadedError
-from .generation import READ_AHEAD, Chunk, Stream, prompt_list
-from .shared_engine import stopped_by
+from .generate.generation import READ_AHEAD, Chunk, Stream
+from .generate.prompts import prompt_list
 
 if TYPE_CHECKING:
-    from .model import Model
+    from .awaited import AwaitedCalls
 
 T = TypeVar("T")
 
@@ -439,7 +440,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
 
 # ---------------------------------------------------------------- calls
-async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
+async def _surviving(model: AwaitedCalls, attempt: Callable[[], Awaitable[T]]) -> T:
     """With device="auto", a call whose GPU is lost is done again on the CPU."""
     engine = model._core
     try:
@@ -452,7 +453,7 @@ async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
     return await attempt()
 
 
-async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> Any:
+async def generate(model: AwaitedCalls, prompt: Any, sampling: Mapping[str, Any]) -> Any:
     model._need("generate", "agenerate()")
 
     def make() -> Any:
@@ -461,12 +462,12 @@ async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> An
     return await _surviving(model, lambda: _to_end(make))
 
 
-def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
+def stream(model: AwaitedCalls, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
     model._need("generate", "astream()")
     return AsyncStream(lambda: model.stream(prompt, **sampling))
 
 
-async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
+async def chat(model: AwaitedCalls, messages: Any, options: Mapping[str, Any]) -> Any:
     model._need("generate", "achat()")
     streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:

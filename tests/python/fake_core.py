@@ -394,13 +394,13 @@ def make_core() -> types.ModuleType:
 
 
 def make_tokenizers() -> types.ModuleType:
-    module = types.ModuleType("pumice.tokenizer_files")
+    module = types.ModuleType("pumice.tokens.tokenizer_files")
     module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file))
     return module
 
 
 def make_templates() -> types.ModuleType:
-    module = types.ModuleType("pumice.chat_templates")
+    module = types.ModuleType("pumice.chats.chat_templates")
 
     def find_template(file: ModelFile, override: Any) -> ChatTemplate | None:
         text = override or file.get("tokenizer.chat_template")
@@ -418,8 +418,8 @@ def installed() -> Iterator[Any]:
     if importlib.util.find_spec("pumice") is None:
         sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
     sys.modules["pumice._core"] = make_core()
-    sys.modules["pumice.tokenizer_files"] = make_tokenizers()
-    sys.modules["pumice.chat_templates"] = make_templates()
+    sys.modules["pumice.tokens.tokenizer_files"] = make_tokenizers()
+    sys.modules["pumice.chats.chat_templates"] = make_templates()
     try:
         yield importlib.import_module("pumice")
     finally:

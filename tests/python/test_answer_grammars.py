@@ -14,9 +14,10 @@ import samples
 from tool_templates import TEMPLATES, TOOLS, USER
 
 import pumice
-from pumice import Grammar, response_templates
-from pumice.answer_grammars import written_of
-from pumice.response_parser import ResponseTemplate
+from pumice import Grammar
+from pumice.chats import response_templates
+from pumice.chats.answer_grammars import written_of
+from pumice.chats.response_parser import ResponseTemplate
 
 STRICT = copy.deepcopy(TOOLS)
 for tool in STRICT:
@@ -130,7 +131,7 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
 
 
 def _question(model: pumice.Model, tools: Any) -> Any:
-    from pumice.chat import check_question
+    from pumice.chats.chat import check_question
 
     return check_question([USER], tools, None, True, None, False)
 
@@ -159,7 +160,7 @@ def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> Non
 
 
 def _thinking(on: bool | None) -> Any:
-    from pumice.chat import check_question
+    from pumice.chats.chat import check_question
 
     given = None if on is None else {"enable_thinking": on}
     return check_question([USER], None, None, True, given, False, Grammar.choices(["dry", "wet"]))

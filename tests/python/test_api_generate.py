@@ -53,7 +53,8 @@ def test_stop_ends_the_sequence_in_the_engine(model: Any) -> None:
 
 
 def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
-    from pumice.generation import Continuation, SamplingParams
+    from pumice.generate.generation import Continuation
+    from pumice.generate.settings import SamplingParams
 
     class Words:
         words = ["Hello", " world.\nUs", "er: hi"]
@@ -279,7 +280,7 @@ def test_the_first_token_is_not_doubled(pumice: Any, tmp_path: Path) -> None:
             ids = [self.bos_id, *text[5:].encode()] if text.startswith("<bos>") else list(text.encode())
             return np.array([self.bos_id, *ids] if add_special else ids, np.int32)
 
-    from pumice.generation import prompt_ids
+    from pumice.generate.prompts import prompt_ids
 
     with pumice.load(write_model(tmp_path / "m.gguf")) as model:
         tokenizer, size = Spelt(model._tokenizer), model.info["vocab_size"]

@@ -38,7 +38,7 @@ def test_lazy_names_exist(pumice: Any) -> None:
     assert callable(pumice.plan)
     import importlib
 
-    importlib.import_module("pumice.placement")
+    importlib.import_module("pumice.loading.placement")
     assert callable(pumice.plan)
     assert callable(pumice.devices)
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
@@ -174,17 +174,17 @@ def test_progress(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_a_bar_appears_after_a_second(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pumice import model
+    from pumice import loader
 
     made: list[Any] = []
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **options: made.append(options) or types.SimpleNamespace(n=0, update=int, close=bool))
-    bar = model._LoadBar(None, "m")
+    bar = loader._LoadBar(None, "m")
     bar.update(1, 10)
     assert made == []
     bar._started -= 2
     bar.update(2, 10)
     assert made[0]["total"] == 10
-    assert model._LoadBar(False, "m").update is None
+    assert loader._LoadBar(False, "m").update is None
 
 
 def test_tokenizer_errors_come_out_of_load_and_free_the_engine(
@@ -193,7 +193,7 @@ def test_tokenizer_errors_come_out_of_load_and_free_the_engine(
     def broken(file: Any, override: Any) -> Any:
         raise pumice.TokenizerError("no vocabulary")
 
-    monkeypatch.setattr(sys.modules["pumice.tokenizer_files"], "load_tokenizer", broken)
+    monkeypatch.setattr(sys.modules["pumice.tokens.tokenizer_files"], "load_tokenizer", broken)
     with pytest.raises(pumice.TokenizerError, match="no vocabulary"):
         pumice.load(write_model(tmp_path / "m.gguf"))
     assert core.opened[-1].closed
@@ -257,7 +257,7 @@ def test_interruptible_wakes_for_signals(pumice: Any) -> None:
 
 # ---------------------------------------------------------------- hub
 def test_choose_files(pumice: Any) -> None:
-    from pumice.hub import choose_files
+    from pumice.loading.hub import choose_files
 
     ggufs = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-Q4_K_S.gguf", "mmproj-f16.gguf", "README.md"]
     assert choose_files(ggufs, "q4_k_m", "o/r") == ["m-Q4_K_M.gguf"]

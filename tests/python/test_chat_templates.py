@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pumice.chat_templates import ChatTemplate, find_template
+from pumice.chats.chat_templates import ChatTemplate, find_template
 from pumice.errors import ChatTemplateError
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "goldens" / "tokenizers" / "chat_templates.json").read_text())

@@ -13,10 +13,10 @@ import pytest
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from pumice.chat_templates import ChatTemplate
-from pumice.control_tokens import ControlTokens, _hitting
+from pumice.chats.chat_templates import ChatTemplate
 from pumice.errors import ChatTemplateError
-from pumice.tokenizers import Tokenizer
+from pumice.tokens.control_tokens import ControlTokens, _hitting
+from pumice.tokens.tokenizers import Tokenizer
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 GOLDEN: dict[str, Any] = json.loads((GOLDENS / "chat_templates.json").read_text())

@@ -102,7 +102,7 @@ def test_gemma_tokenizer_loads_in_under_a_second() -> None:
     import time
 
     from pumice import _core
-    from pumice.tokenizer_files import load_tokenizer
+    from pumice.tokens.tokenizer_files import load_tokenizer
 
     path = samples.gemma3()
     begin = time.perf_counter()

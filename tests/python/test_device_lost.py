@@ -9,7 +9,7 @@ import pytest
 import samples
 
 import pumice
-from pumice import encoding
+from pumice.encode import encoding
 
 
 class LostEngine:

@@ -76,7 +76,7 @@ def test_plan_folds_equal_layers(pumice: Any, tmp_path: Path) -> None:
 
 
 def test_fold_needs_consecutive_numbers_and_equal_rows(pumice: Any) -> None:
-    from pumice.placement import fold
+    from pumice.loading.placement import fold
 
     rows = [{"name": f"layer {i}", "device": d} for i, d in ((0, "cpu"), (1, "cpu"), (2, "gpu"), (3, "gpu"), (5, "gpu"))]
     rows += [{"name": "head", "device": "gpu"}, {"name": "head", "device": "gpu"}]

@@ -12,7 +12,7 @@ import pytest
 import random_models
 
 import pumice
-from pumice import families
+from pumice.loading import families
 
 
 def test_nothing_that_runs_is_said_not_to_run() -> None:

@@ -14,7 +14,7 @@ import pytest
 from module_models import PAIRS, TEXTS, golden, make_folder
 
 import pumice
-from pumice import encoding
+from pumice.encode import encoding
 
 LIMIT = 2e-4
 

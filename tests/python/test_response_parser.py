@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tool_templates import ANSWERS, ENDS, NO_CONTENT_BESIDE_CALLS, NO_REASONING, TEMPLATES, TOOLS, USER, chats, golden, reasons_as
 
-from pumice import response_templates
-from pumice.chat_templates import ChatTemplate
+from pumice.chats import response_templates
+from pumice.chats.chat_templates import ChatTemplate
+from pumice.chats.markers import MAX_MARKER, Pattern, Scanner, Watch
+from pumice.chats.response_parser import Event, ResponseParser, ResponseTemplate
 from pumice.errors import ChatTemplateError
-from pumice.markers import MAX_MARKER, Pattern, Scanner, Watch
-from pumice.response_parser import Event, ResponseParser, ResponseTemplate
 
 GOLDEN = list(golden())
 SHAPES = {row.name: ResponseTemplate(row.template) for row in response_templates.ROWS}

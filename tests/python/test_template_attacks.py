@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pumice.chat_templates import ChatTemplate
+from pumice.chats.chat_templates import ChatTemplate
 from pumice.errors import ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -154,7 +154,7 @@ def test_an_audit_hook_sees_nothing() -> None:
     """Rendering opens, imports, compiles and runs nothing. (In a process of its own: an audit hook cannot be taken off.)"""
     program = """
 import sys, time
-from pumice.chat_templates import ChatTemplate
+from pumice.chats.chat_templates import ChatTemplate
 from pumice.errors import ChatTemplateError
 import test_template_attacks as attacks
 messages = attacks.MESSAGES

@@ -18,12 +18,12 @@ from spm_reference import spm_merges_reference
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from pumice import gguf_tokenizer
-from pumice import tokenizers as tokenizers_module
 from pumice.errors import ModelFormatError, TokenizerError
-from pumice.gguf_tokenizer import SPLITS, spm_merges
-from pumice.tokenizer_files import load_tokenizer
-from pumice.tokenizers import Tokenizer, _longest_first, copy_of
+from pumice.tokens import gguf_tokenizer
+from pumice.tokens import tokenizers as tokenizers_module
+from pumice.tokens.gguf_tokenizer import SPLITS, spm_merges
+from pumice.tokens.tokenizer_files import load_tokenizer
+from pumice.tokens.tokenizers import Tokenizer, _longest_first, copy_of
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "tokenizers"
 LINES: list[str] = json.loads((GOLDENS / "corpus.json").read_text())

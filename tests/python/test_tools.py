@@ -190,10 +190,10 @@ def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPa
 
 def test_control_tokens_are_read_and_not_shown() -> None:
     """[TOOL_CALLS] is a control token: it is no text, and says that what follows is a call. Others mean nothing."""
-    from pumice.chat import Answer
-    from pumice.generation import SamplingParams
-    from pumice.response_parser import ResponseParser, ResponseTemplate
-    from pumice.response_templates import ROWS
+    from pumice.chats.chat import Answer
+    from pumice.chats.response_parser import ResponseParser, ResponseTemplate
+    from pumice.chats.response_templates import ROWS
+    from pumice.generate.settings import SamplingParams
 
     words = {1: "Hi", 2: " there", 3: '[{"name": "now",', 4: ' "arguments": {}}]', 8: "", 9: ""}
 
@@ -253,7 +253,7 @@ def forecast(
 
 
 def test_schema_of_a_function() -> None:
-    from pumice.tool_schemas import schema_of
+    from pumice.chats.tool_schemas import schema_of
 
     function = schema_of(forecast)["function"]
     assert (function["name"], function["description"]) == ("forecast", "Tells the weather.\n\nIt may be wrong.")

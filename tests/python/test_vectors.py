@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pumice
-from pumice import vectors
-from pumice.encoding import quantize_rows, similarity
+from pumice.encode import vectors
+from pumice.encode.encoding import quantize_rows, similarity
 
 
 def normals(seed: int, *shape: int) -> np.ndarray:

@@ -19,7 +19,8 @@ from op_cases import BLOCKS, CASES, ROOT, kept_open, limits, run
 from test_ops import case_and_truth, check, cost, formats_of, name, variant
 
 import pumice
-from pumice import _core, device_checks, diagnostics
+from pumice import _core
+from pumice.machine import device_checks, diagnostics
 
 DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
 ALL = os.environ.get("PUMICE_TEST_ALL") == "1"

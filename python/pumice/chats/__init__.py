@@ -1,0 +1,1 @@
+"""Conversations: prompts by a template, answers taken apart."""

@@ -1,0 +1,312 @@
+"""Grammars of a chat's answers: its reasoning is free, then comes what response_format or tool_choice ask for.
+
+What calls look like is the `written` of the row of response_templates.py that also reads them; tools bring the schemas.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from ..arguments import shown
+from ..errors import GrammarError
+from ..generate.grammar import Grammar, closed, is_pydantic, lark_text, places, prepared, schema_of_type
+from .response_templates import Row, Thought, Written
+from .tool_schemas import Exact, is_strict
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
+    from .response_parser import ResponseTemplate
+
+_BLANK = re.compile(r"((?<!\w)\s+|\s+(?!\w))")
+_PLACE = re.compile(r"%(\w+)%")
+# Models write JSON with a blank behind commas and colons or without; both are let be.
+_LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+
+
+# ---- response_format -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Format:
+    """A checked response_format: its grammar, and what .parsed makes of an answer."""
+
+    grammar: Grammar
+    parse: Callable[[str], Any] = json.loads
+
+
+def check_response_format(given: Any) -> Format | None:
+    if given is None or (isinstance(given, Mapping) and given.get("type") == "text"):
+        return None
+    if isinstance(given, Grammar):
+        return Format(given, json.loads if given._made_for is None else parser_of(given._made_for))
+    if is_pydantic(given):
+        return Format(Grammar.json_schema(given), parser_of(given))
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    if kind == "json_object":
+        return Format(Grammar.json_object())
+    if kind == "json_schema":
+        inner = given.get("json_schema")
+        if not isinstance(inner, Mapping) or "schema" not in inner:
+            raise ValueError(
+                f'response_format has no schema: it is {{"type": "json_schema", "json_schema": {{"name": ..., "schema": ...}}}}, '
+                f"not {shown(given)}"
+            )
+        schema = inner["schema"]
+        return Format(Grammar.json_schema(closed(schema_of_type(schema)) if inner.get("strict") is True else schema))
+    raise (TypeError if not isinstance(given, Mapping) else ValueError)(
+        f'response_format is {{"type": "text", "json_object" or "json_schema", ...}}, a pydantic model, a TypeAdapter or a pumice.Grammar, '
+        f"not {shown(given)}"
+    )
+
+
+def parser_of(type_: Any) -> Callable[[str], Any]:
+    return cast(Callable[[str], Any], type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class AnswerGrammar:
+    """One answer's grammar as it is put together: a Lark grammar, and those that it names with @."""
+
+    tokenizer: Tokenizer
+    rules: list[str] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._special = {self.tokenizer.added[i].content: i for i in self.tokenizer.special_ids}
+        names = sorted(self._special, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
+
+    def rule(self, name: str, body: str, options: str = "") -> str:
+        self.rules.append(f"{name}{options}: {body}")
+        return name
+
+    def other(self, name: str, **source: Any) -> str:
+        self.others.append({"name": name, **source})
+        return f"@{name}"
+
+    def parts(self, text: str) -> list[tuple[str, int | None]]:
+        """A text as what is plain of it, and special tokens with their ids."""
+        pieces = self._split.split(text) if self._split else [text]
+        return [(piece, self._special.get(piece)) for piece in pieces if piece]
+
+    def spelt(self, text: str) -> str:
+        """A text as Lark; up to four blanks where it has some, but one between words."""
+        found = []
+        for piece, special in self.parts(text):
+            if special is not None:
+                found.append(f"<[{special}]>")
+            else:
+                found += ["BLANKS?" if part.isspace() else lark_text(part) for part in _BLANK.split(piece) if part]
+        return " ".join(found)
+
+    def until(self, name: str, text: str) -> str:
+        """Any text, and behind it, where that first stands, `text`."""
+        (first, special), *rest = self.parts(text)
+        more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
+        if special is not None:  # the same words spelt out would end the text for whoever reads it
+            self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
+            return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
+        begin = self.rule(f"{name}_begin", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
+        return self.rule(name, begin + more)
+
+    def source(self, start: str) -> str:
+        lark = "\n".join([f"start: {start}", *self.rules, r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"])
+        return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)
+
+
+def _lark_regex(text: str) -> str:
+    return re.sub(r"([\\^$.|?*+()\[\]{}/])", r"\\\1", text).replace("\n", r"\n")
+
+
+def _as_lark(grammar: Grammar) -> dict[str, Any]:
+    if grammar._kind == "json":
+        return {"json_schema": json.loads(grammar._source)}
+    if grammar._kind == "regex":
+        slashes = re.sub(r"\\(.)|/", lambda found: found[0] if found[1] else r"\/", grammar._source, flags=re.DOTALL).replace("\n", r"\n")
+        return {"lark_grammar": f"start: /{slashes}/"}
+    return {"lark_grammar": grammar._source}
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What an answer has to be.
+
+    tools: those that may be called. calls: "free": text with calls in it; "must": calls alone. opened: the reasoning's marker stands in the
+    prompt; thinks: the model may begin with reasoning."""
+
+    body: Grammar | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    calls: str = "free"
+    parallel: bool = True
+    opened: bool = False
+    thinks: bool = False
+
+
+def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Thought | None:
+    """The markers of a model's reasoning; None: it does not reason."""
+    if shape is None:
+        return None
+    found = row.thought if row is not None and row.template is shape.spec else None
+    if found is None:
+        given: Mapping[str, Any] = next(
+            (value for name, value in shape.spec["fields"].items() if name in ("reasoning_content", "reasoning", "thinking")), {}
+        )
+        first, last = given.get("open"), given.get("close")
+        if not isinstance(first, str) or not isinstance(last, str):
+            return None
+        found = Thought(first, last)
+    return found if found.close in chat_template or found.open in chat_template or found.text else None
+
+
+def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:
+    """How calls are written, or why no grammar writes them."""
+    if shape is None or not shape.calls:
+        return "its chat template shows none of the known ways to call tools"
+    if row is not None and row.template is shape.spec:
+        return row.written
+    given = shape.spec["fields"]["tool_calls"]
+    marks = given.get("open"), given.get("close")
+    if all(isinstance(mark, str) for mark in marks) and given.get("content") == "json" and not given.get("transform"):
+        return Written(f"{marks[0]}%call%{marks[1]}", between="\n")
+    return "its response template has patterns, and says no other way how calls are written"
+
+
+def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None, written: Written | str) -> Grammar | None:
+    """None: nothing is asked for. Raises GrammarError where it cannot be enforced."""
+    if asking.body is None and not asking.tools:
+        return None
+    plain_body = asking.body is not None and not asking.tools
+    thinks = thought is not None and (asking.opened or asking.thinks)
+    if plain_body and not thinks and not (thought is not None and (thought.text or thought.end)):
+        return asking.body
+    made = AnswerGrammar(tokenizer)
+    lead = ""
+    if thinks and thought is not None:
+        close = made.until("thinking", thought.close)
+        lead = f"{close} BLANKS? " if asking.opened else f"({made.spelt(thought.open)} {close} BLANKS?)? "
+    said = ""
+    if asking.body is not None:
+        before, behind = (made.spelt(thought.text), made.spelt(thought.end)) if thought is not None else ("", "")
+        said = f"{before} {made.other('body', **_as_lark(asking.body))} {behind}".strip()
+    if not asking.tools:
+        return Grammar._make("response_format", "llguidance", made.source(lead + said))
+    if isinstance(written, str):
+        raise GrammarError(f'tool calls of this model cannot be enforced: {written}. tool_choice="auto" goes without a grammar')
+    if asking.calls == "free" and asking.body is None:
+        return Grammar._make("tool_choice", "llguidance", made.source(lead + _free(made, written, asking)))
+    called = _calls(made, written, replace(asking, calls="must"), "")
+    if asking.calls == "must":
+        return Grammar._make("tool_choice", "llguidance", made.source(lead + called))
+    return Grammar._make("tool_choice", "llguidance", made.source(f"{lead}({called} | {said})"))
+
+
+def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
+    """Calls, one behind the other. skipped: the words that the first begins with, where they have been written already."""
+    alone = asking.calls == "free" and not written.before  # of several, each then ends the text before it
+    listed = "%calls%" in written.call
+    first = "" if listed or written.before else skipped
+    names = [made.rule(f"call_{i}", _without(_call(made, written, i, tool), first)) for i, tool in enumerate(asking.tools)]
+    one = made.rule("call", " | ".join(names))
+    if listed:
+        begin, _, end = written.call.partition("%calls%")
+        more = f' ("," BLANKS? {one})*' if asking.parallel else ""
+        many = f'{made.spelt(begin)} "[" BLANKS? {one}{more} BLANKS? "]" {made.spelt(end)}'
+    else:
+        many = f"{one} ({made.spelt(written.between)} {one})*" if asking.parallel and not alone else one
+    return made.rule(
+        "calls", _without(f"{made.spelt(written.before)} {many} {made.spelt(written.after)}".strip(), "" if first else skipped)
+    )
+
+
+def _without(body: str, first: str) -> str:
+    return body.removeprefix(lark_text(first)).lstrip() if first else body
+
+
+def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, Any]) -> str:
+    function = tool["function"]
+    text = written.call
+    if "%call%" in text or "%calls%" in text:
+        name, arguments = written.keys
+        one = f'{{ "{name}": "%json_name%", "{arguments}": %arguments% }}'
+        text = one if "%calls%" in text else text.replace("%call%", one)
+    found = []
+    for i, part in enumerate(_PLACE.split(text)):
+        if i % 2 == 0:
+            found.append(made.spelt(part))
+        elif part == "name":
+            found.append(lark_text(function["name"]))
+        elif part == "json_name":
+            found.append(lark_text(json.dumps(function["name"], ensure_ascii=False)[1:-1]))
+        elif part == "index":
+            found.append("/[0-9]{1,3}/")
+        elif part == "arguments":
+            found.append(made.other(f"arguments_{index}", json_schema=arguments_schema(tool)))
+        else:
+            found.append(_parameters(made, written.parameter, index, tool))
+    return " ".join(part for part in found if part)
+
+
+def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call's arguments have to be: of a strict function as its schema says, else any object."""
+    function = tool["function"]
+    if not is_strict(function):
+        return {"type": "object", "x-guidance": _LOOSE}
+    try:
+        schema = schema_of_type(function.get("parameters") or {})
+        schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
+    except GrammarError as error:
+        raise GrammarError(f"the parameters of the tool {shown(function['name'])}: {error}") from None
+    for _, here in list(places(schema)):
+        if here.get("nullable") is True and "type" in here and here["type"] != "null":  # OpenAPI's word; our own schemas have it
+            inner = {key: value for key, value in here.items() if key != "nullable"}
+            here.clear()
+            here["anyOf"] = [inner, {"type": "null"}]
+    return {"type": "object", **schema, "x-guidance": _LOOSE}
+
+
+def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
+    """Arguments as marked texts: texts as they are, whatever else as JSON."""
+    schema = arguments_schema(tool)
+    properties = schema.get("properties") or (tool["function"].get("parameters") or {}).get("properties") or {}
+    strict = is_strict(tool["function"])
+    required = schema.get("required", []) if strict else []
+    defs = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    head, _, rest = form.partition("%key%")
+    middle, _, tail = rest.partition("%value%")
+    found = []
+    for i, (key, inner) in enumerate(properties.items()):
+        name = f"value_{index}_{i}"
+        kinds = inner.get("type") if isinstance(inner, dict) else None
+        if strict and isinstance(inner, dict) and "enum" in inner and all(isinstance(value, str) for value in inner["enum"]):
+            value = f"({' | '.join(lark_text(text) for text in inner['enum'])}) {made.spelt(tail)}"
+        elif strict and kinds not in (None, "string") and "string" not in (kinds or ()):
+            value = f"{made.other(name, json_schema={**inner, **defs, 'x-guidance': _LOOSE})} {made.spelt(tail)}"
+        else:
+            stripped = tail.rstrip()
+            value = f"{made.until(name, stripped)} {made.spelt(tail[len(stripped) :])}"
+        one = f"{made.spelt(head)} {lark_text(key)} {made.spelt(middle)} {value}".strip()
+        found.append(f"({one})" if key in required else f"({one})?")
+    if strict:
+        return " ".join(found)
+    return f"({' | '.join(part.removesuffix('?') for part in found)})*" if found else ""
+
+
+def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
+    """Text in which calls may stand: from the first words of one on there is no way back."""
+    begin = (written.before or written.call).partition("%")[0].split()[0]
+    (first, special), *_ = made.parts(begin)
+    again = "*" if asking.parallel else "?"
+    heard = sorted(i for i in made.tokenizer.special_ids if i != special and i not in made.tokenizer.eos_ids)
+    text = f"(ANY | <[{','.join(map(str, heard))}]>)*" if heard else "ANY?"
+    if special is not None:
+        called = _calls(made, written, asking, "")
+        return f"({text} {called}){again} {text}"
+    made.rule("trigger", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
+    return f"(trigger {_calls(made, written, asking, first)}){again} ANY?"

@@ -1,0 +1,122 @@
+"""Model's calls with conversations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import checked_keywords, flag
+from ..generate.calls import GenerateCalls
+from ..generate.generation import Continuation, Generation
+from ..generate.prompts import Prompt
+from ..generate.settings import SAMPLING_DEFAULTS, Sampling
+from ..generate.speculation import speculation
+from ..interruptible import interruptible
+from ..loaded import survives_its_device
+from . import prefixes
+from .chat import Chats, check_question
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ..tokens.tokenizers import Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+
+
+class ChatCalls(GenerateCalls):
+    _chats: Chats
+
+    @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
+    @survives_its_device
+    def chat(
+        self,
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        response_format: Any = None,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        dry_run: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        parse_special: bool = False,
+        **sampling: Unpack[Sampling],
+    ) -> Any:
+        """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
+
+        messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
+            of them; there is no guessed template: ChatTemplateError says what to do without one.
+        tools: functions that the model may call: Python functions (schema from signature and docstring) or dicts of OpenAI's shape. What it
+            calls is in .tool_calls; nothing is run here. tool_choice: "auto", "none" (the model is not told of them), "required", or the
+            name of one that it has to call. parallel_tool_calls=False: one call at most.
+        response_format: {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a
+            TypeAdapter or a Grammar: what the answer has to be, and what .parsed then gives.
+        dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
+        template_kwargs: further variables for the template, such as documents or enable_thinking.
+        parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
+        max_tokens: another name of max_new_tokens.
+        Everything else as in generate(). GrammarError: what is asked for cannot be enforced.
+        """
+        options: dict[str, Any] = dict(sampling)
+        if (max_tokens := options.pop("max_tokens", None)) is not None:
+            if "max_new_tokens" in options:
+                raise TypeError("max_tokens and max_new_tokens were both given; they are the same")
+            options["max_new_tokens"] = max_tokens
+        self._need("generate", "chat()")
+        if flag("dry_run", dry_run) and flag("stream", stream):
+            raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
+        stream = flag("stream", stream)
+        question = check_question(
+            messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, options.pop("grammar", None)
+        )
+        params, guesses = self._params(options), speculation(self, options)
+        asked = interruptible(lambda: self._chats.asked(question))
+        if dry_run:
+            known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
+            return asked.nothing(device=str(self.info.get("device", "")), **known)
+        answers: list[Continuation] = []
+
+        def begin(tokenizer: Tokenizer, params: Any) -> Continuation:
+            answers.append(asked.continuation(tokenizer, params))
+            return answers[-1]
+
+        def finish(found: list[Generation]) -> Any:
+            results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
+            return results[0] if params.n == 1 else results
+
+        return self._start([asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
+
+    @checked_keywords()
+    @survives_its_device
+    def save_prefix(
+        self,
+        path: str | os.PathLike[str],
+        prompt_or_messages: Prompt | Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Int32:
+        """Computes the beginning of prompts and keeps its keys and values in a file; the token ids in it.
+
+        prompt_or_messages: a string or token ids as in generate(), or messages as in chat(), with its tools and template_kwargs.
+
+        The file is written beside `path` and takes its place in the end. Raises OSError, ContextLengthError, MemoryError, and what
+        generate() and chat() raise for a prompt."""
+        self._need("generate", "save_prefix()")
+        return prefixes.save(self, path, prompt_or_messages, tools, template_kwargs)
+
+    @checked_keywords()
+    @survives_its_device
+    def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
+        """Takes what save_prefix() wrote into the cache of prefixes, where calls that begin with it find it; its token ids.
+
+        Results have the same bits as without. A file of the same model loaded otherwise (another device, kv_dtype, quantize, lora or
+        version of pumice) is computed again from its ids, with a FallbackWarning that says what differs. Raises ModelFormatError for one
+        that is damaged, cut or of another model, ContextLengthError, MemoryError where kv_budget cannot hold it, OSError."""
+        self._need("generate", "load_prefix()")
+        return prefixes.load(self, path)

@@ -1,0 +1,488 @@
+"""Conversations: what a model is asked, as the prompt that its chat template makes; what it answers, as a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import check_text, flag, listed, plain, shown, shown_path
+from ..errors import ChatTemplateError, ModelFormatError
+from ..generate.answers import ToolCall
+from ..generate.generation import Chunk, Continuation, Generation
+from ..generate.grammar import Grammar, check_grammars, is_there
+from ..generate.prompts import prompt_ids
+from ..generate.settings import SamplingParams
+from ..side_files import read_object
+from . import answer_grammars, response_templates
+from .response_parser import Event, ResponseParser, ResponseTemplate
+from .tool_schemas import check_tools
+
+if TYPE_CHECKING:
+    from .. import _core
+    from ..tokens.tokenizers import Tokenizer
+    from .chat_templates import ChatTemplate
+
+Int32 = npt.NDArray[np.int32]
+
+_RESERVED = ("self", "messages", "add_generation_prompt")  # of chat templates; ChatTemplate knows more
+_OPENED = 256  # characters of a prompt's end, in which an answer may have begun
+
+
+# ---------------------------------------------------------------- results
+@dataclass(frozen=True, repr=False, eq=False)
+class ChatResult(Generation):
+    """A Generation that answers a conversation.
+
+    prompt: what the chat template made of the conversation. content: what the model says. reasoning: what it thought before, or None.
+    tool_calls: what it wants called; tool_errors: what looked like a call, cannot be read, and stands in content. text: all of it as it
+    came, without control tokens."""
+
+    prompt: str = ""
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_errors: tuple[str, ...] = ()
+    reasoning_key: str = "reasoning_content"  # what the chat template calls it
+    parser: Callable[[str], Any] = json.loads  # of .parsed
+
+    @property
+    def parsed(self) -> Any:
+        """What a response_format asked for: the pydantic object, else the JSON of .content as Python has it.
+
+        ValueError where the answer is not complete or says no JSON; pydantic's ValidationError where it does not validate."""
+        if self.finish_reason in ("length", "cancelled"):
+            why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
+            raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
+        return self.parser(self.content)
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to append to the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning is not None:
+            message[self.reasoning_key] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        return message
+
+    def to_openai(self) -> dict[str, Any]:
+        """The shape of an OpenAI chat completion."""
+        reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning is not None:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message |= {"content": self.content or None, "tool_calls": [call.to_openai() for call in self.tool_calls]}
+            reason = "tool_calls" if reason == "stop" else reason
+        used = {"prompt_tokens": self.prompt_tokens, "completion_tokens": len(self.ids)}
+        return {
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+            "usage": {**used, "total_tokens": sum(used.values())},
+        }
+
+
+class Answer(Continuation):
+    """A sequence whose text is taken apart as it comes. The parser reads it with the control tokens that it knows."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
+        super().__init__(tokenizer, params)
+        self._parser, self._heard = parser, heard
+        self._read_text = self._read_ids = 0
+        self._over = False
+
+    def parsed(self) -> ResponseParser:
+        """Of a sequence that has ended."""
+        self._events(len(self.text), over=True)
+        return self._parser
+
+    def chunks(self, index: int) -> list[Chunk]:
+        chunk = self.take(index)
+        if chunk is None:
+            return []
+        events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event.text or event.calls]
+        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are
+            return [chunk]
+        if not events:
+            return [replace(chunk, text="", kind=self._parser.kind)]
+        nothing: dict[str, Any] = {"ids": np.empty(0, np.int32), "logprobs": None, "top_ids": None, "top_logprobs": None}
+        result = []
+        for i, event in enumerate(events):
+            last = chunk.finish_reason if i == len(events) - 1 else None
+            tokens = {} if i == 0 else nothing  # all that came are in the first
+            result.append(replace(chunk, text=event.text, kind=event.kind, calls=event.calls, finish_reason=last, **tokens))
+        return result
+
+    def _events(self, end: int, over: bool) -> list[Event]:
+        """What the text up to `end` says, where it has not been read yet."""
+        if self._over:
+            return []
+        pieces, at = [], self._read_text
+        while self._read_ids < len(self.ids) and self.starts[self._read_ids] <= end:
+            if (token := self._heard.get(self.ids[self._read_ids])) is not None:
+                start = max(self.starts[self._read_ids], at)
+                pieces += [self.text[at:start], token]
+                at = start
+            self._read_ids += 1
+        pieces.append(self.text[at:end])
+        self._read_text, self._over = max(at, end), over
+        events = self._parser.feed("".join(pieces))
+        return events + self._parser.finish() if over else events
+
+
+# ---------------------------------------------------------------- what a model makes of a conversation
+@dataclass(frozen=True)
+class Question:
+    """A call of chat(), checked."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
+    parse_special: bool
+    choice: str = "auto"  # or "required", or the name of a tool
+    parallel: bool = True
+    format: answer_grammars.Format | None = None
+
+    @property
+    def must_call(self) -> bool:
+        return self.choice != "auto"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A conversation as a prompt, and how its answer is read."""
+
+    prompt: str
+    ids: Int32
+    shape: ResponseTemplate | None
+    opened: str  # of the answer, in the prompt
+    tools: list[dict[str, Any]]
+    calls: bool
+    heard: Mapping[int, str]  # control tokens that the parser reads
+    chat_template: str
+    grammar: Grammar | None = None
+    parser: Callable[[str], Any] = json.loads
+
+    def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
+        if self.shape is None:
+            return Continuation(tokenizer, params)
+        prefix = response_templates.id_prefix(self.chat_template)
+        parser = ResponseParser(self.shape, self.tools, prompt=self.opened, calls=self.calls, id_prefix=prefix)
+        return Answer(tokenizer, params, parser, self.heard)
+
+    def result(self, generation: Generation, answer: Continuation) -> ChatResult:
+        if not isinstance(answer, Answer):
+            return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
+        found = answer.parsed()
+        return ChatResult(
+            **vars(generation),
+            prompt=self.prompt,
+            content=found.content,
+            reasoning=found.reasoning,
+            tool_calls=tuple(found.calls),
+            tool_errors=tuple(found.errors),
+            reasoning_key=response_templates.reasoning_key(self.chat_template),
+            parser=self.parser,
+        )
+
+    def nothing(self, **known: Any) -> ChatResult:
+        """The prompt alone."""
+        empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
+        return ChatResult(text="", ids=np.empty(0, np.int32), timings={}, prompt=self.prompt, **known, **empty)
+
+
+class Chats:
+    """One model's chat template and response template. Any number of threads ask it."""
+
+    def __init__(self, file: _core.ModelFile, tokenizer: Tokenizer, vocab_size: int, chat_template: Any, response_template: Any) -> None:
+        self._file, self._tokenizer, self._vocab_size = file, tokenizer, vocab_size
+        self._given_template, self._given_shape = chat_template, response_template
+        self._template: ChatTemplate | None = None
+        self._lock = threading.Lock()
+        self._known_tokens: dict[bool, Mapping[int, str]] = {}
+
+    def check_given(self) -> None:
+        """Templates that load() was given, read."""
+        if self._given_template is not None:
+            self.template()
+        if self._given_shape is not None:
+            _ = self._own_shape
+
+    def template(self) -> ChatTemplate:
+        with self._lock:
+            if self._template is None:
+                from .chat_templates import find_template
+
+                self._template = find_template(self._file, self._given_template)
+            template = self._template
+            if template is None:
+                raise ChatTemplateError(
+                    f"{shown_path(Path(self._file.path).name)} has no chat template, and a guessed one would silently give bad answers. "
+                    f"Pass chat_template= (Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
+                )
+            return template
+
+    @cached_property
+    def _own_shape(self) -> ResponseTemplate | None:
+        """The response template that load() was given, or the model's own."""
+        given = self._given_shape
+        if given is False:
+            return None
+        if given is not None:
+            return ResponseTemplate(_given_shape(given))
+        if self._file.kind == "gguf":
+            return None
+        path = Path(self._file.path)
+        source = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
+        own = read_object(source).get("response_template")
+        if own is None:
+            return None
+        try:
+            return ResponseTemplate(own)
+        except ValueError as error:
+            raise ModelFormatError(
+                f"{source}: {error}. load(response_template=) takes another one, or False for answers as they come",
+                file=str(source),
+                field="response_template",
+            ) from None
+
+    @cached_property
+    def _shown_shape(self) -> ResponseTemplate | None:
+        """What the chat template's text shows of the model's answers."""
+        row = response_templates.row_of(self.template().text)
+        return None if row is None else ResponseTemplate(row.template)
+
+    def shape(self) -> ResponseTemplate | None:
+        """How answers are read; None: as text."""
+        if self._given_shape is False:
+            return None
+        return self._own_shape or self._shown_shape
+
+    def asked(self, question: Question) -> Asked:
+        """A conversation as this model reads it. Raises ChatTemplateError for tools that it would not be told of, or not heard to call."""
+        template, shape = self.template(), self.shape()
+        tools, variables = question.tools, question.variables
+        if tools and self._given_shape is not False and (shape is None or not shape.calls):
+            raise ChatTemplateError(
+                f"{shown_path(Path(self._file.path).name)}: its chat template shows none of the known ways to call tools "
+                f"({response_templates.known_shapes()}). Pass response_template= to load() with what calls look like, or False to read "
+                f"them in the text yourself"
+            )
+        if tools:
+            variables = {**variables, "tools": tools}
+        text, ids = self.rendered(question.messages, variables, question.parse_special)
+        if tools and self._same_without(template, question, text):
+            raise ChatTemplateError(
+                f"the chat template of {shown_path(Path(self._file.path).name)} leaves tools out: the model would not know of them. "
+                f"Describe them in a message, or pass chat_template= to load() with one that has a place for them"
+            )
+        calls = bool(variables.get("tools")) and shape is not None and shape.calls
+        heard = {} if shape is None else self._heard(shape, calls)
+        opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
+        grammar = self._grammar(question, template.text, shape, opened, variables)
+        parser = json.loads if question.format is None else question.format.parse
+        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, grammar, parser)
+
+    def _grammar(
+        self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
+    ) -> Grammar | None:
+        """What the answer has to be, where it has to be something. Calls that the model is free to make are left to it where no grammar
+        can be had."""
+        enforced = question.must_call or not question.parallel
+        row = response_templates.row_of(chat_template)
+        written = answer_grammars.written_of(shape, row)
+        tools = question.tools
+        if question.choice not in ("auto", "required"):
+            tools = [tool for tool in tools if tool["function"]["name"] == question.choice]
+        able = not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
+        if tools and not enforced and not able:
+            tools = []
+        thought = answer_grammars.thought_of(shape, row, chat_template)
+        off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
+        inside = shape is not None and bool(opened) and ResponseParser(shape, prompt=opened).kind == "reasoning"
+        asking = answer_grammars.Asking(
+            body=None if question.format is None else question.format.grammar,
+            tools=tools,
+            calls="must" if question.must_call else "free",
+            parallel=question.parallel,
+            opened=inside,
+            thinks=thought is not None and not off and thought.close not in opened,
+        )
+        return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
+
+    def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
+        """The control tokens that the shape's markers have; a vocabulary may have thousands of others."""
+        if calls not in self._known_tokens:
+            special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
+            self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
+        return self._known_tokens[calls]
+
+    @staticmethod
+    def _same_without(template: ChatTemplate, question: Question, text: str) -> bool:
+        try:
+            return template.render(question.messages, True, **question.variables) == text
+        except ChatTemplateError:
+            return False
+
+    @staticmethod
+    def _opened(
+        shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
+    ) -> str:
+        """What of the answer the prompt has already, such as "<think>": what adding the generation prompt added."""
+        if shape.anchor is not None:
+            return shape.last_part(text)
+        if not shape.opens_in(text[-_OPENED:]):
+            return ""
+        try:
+            before = template.render(messages, False, **variables)
+        except ChatTemplateError:
+            return ""
+        return text[len(before) :] if text.startswith(before) else ""
+
+    def rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool) -> tuple[str, Int32]:
+        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
+        control = None if parse_special else self._tokenizer.control
+        prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
+        if not prompt.text:
+            raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
+        ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
+        return prompt.text, prompt_ids(ids, self._tokenizer, self._vocab_size, name="the rendered conversation")
+
+
+def check_response_template(given: Any) -> Any:
+    """load(response_template=): None, False, a dict, or the path of a JSON file."""
+    if given is None or given is False or isinstance(given, (Mapping, str, os.PathLike)):
+        return given
+    raise TypeError(f"response_template must be a dict, a path, False or None, not {type(given).__name__} {shown(given)}")
+
+
+def _given_shape(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    path = Path(plain(os.fsdecode(given)))
+    if not path.is_file():
+        raise FileNotFoundError(f"response_template={shown(str(path))} is no file. It takes a dict, or a JSON file with one")
+    value = read_object(path)
+    inner = value.get("response_template")
+    return inner if isinstance(inner, dict) else value
+
+
+# ---------------------------------------------------------------- checks
+def check_question(
+    messages: Any,
+    tools: Any,
+    tool_choice: Any,
+    parallel_tool_calls: Any,
+    template_kwargs: Any,
+    parse_special: Any,
+    response_format: Any = None,
+    grammar: Any = None,
+) -> Question:
+    conversation, variables = check_messages(messages), check_template_kwargs(template_kwargs)
+    known = check_tools(tools)
+    if known and variables.get("tools") is not None:
+        raise TypeError("tools was given twice: as tools= and in template_kwargs")
+    chosen = _check_choice(tool_choice, known)
+    parallel = flag("parallel_tool_calls", parallel_tool_calls)
+    if chosen == "none":
+        known, chosen = [], "auto"
+    if grammar is not None and response_format is not None:
+        raise TypeError("response_format and grammar were both given; an answer has one form")
+    form = answer_grammars.check_response_format(response_format)
+    if grammar is not None:
+        only = check_grammars(grammar, 1, True)[0]
+        form = None if only is None else answer_grammars.Format(only)
+    if form is not None and chosen != "auto":
+        raise ValueError(f"tool_choice={shown(tool_choice)} and response_format were both given: the answer would have to be both")
+    return Question(conversation, known, variables, flag("parse_special", parse_special), chosen, parallel or not known, form)
+
+
+def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
+    if given is None:
+        return "auto"
+    if isinstance(given, Mapping):
+        function = given.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else given.get("name")
+    else:
+        name = given
+    names = [tool["function"]["name"] for tool in tools]
+    if not isinstance(name, str) or name not in ("auto", "none", "required", *names):
+        raise ValueError(
+            f"tool_choice={shown(given)} is neither 'auto', 'none' or 'required' nor one of the tools ({', '.join(names) or 'none'})"
+        )
+    if name == "required" and not tools:
+        raise ValueError("tool_choice='required' without tools: there is nothing to call")
+    return name
+
+
+def check_template_kwargs(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"template_kwargs must be a dict from the name of a variable to its value, not {type(given).__name__} {shown(given)}"
+        )
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"template_kwargs has the key {shown(name)}; names of variables are strings")
+        if name in _RESERVED:
+            raise TypeError(f"template_kwargs cannot set {name!r}: chat() sets it itself")
+    return dict(given)
+
+
+def check_content(content: Any, where: str) -> Any:
+    """A message's text. OpenAI's list of parts is joined by line feeds where all are text."""
+    if isinstance(content, str):
+        return check_text(content, where)
+    if not isinstance(content, (list, tuple)):
+        raise TypeError(f"{where} is {'None' if content is None else type(content).__name__ + ' ' + shown(content)}; it must be a string")
+    texts = []
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else part
+            raise ValueError(
+                f'{where}, part {i}, is {shown(kind)}: this version reads text only, as a string or as {{"type": "text", "text": "..."}}'
+            )
+        texts.append(check_text(part["text"], f"the text of part {i} of {where}"))
+    return "\n".join(texts)
+
+
+def check_messages(messages: Any) -> list[dict[str, Any]]:
+    """A conversation as a list of plain dicts; one string is one user message."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
+        raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
+    messages = listed(messages)
+    if not messages:
+        raise ValueError("messages is empty; a conversation has at least one message")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"message {i} is a {type(message).__name__}, not a dict with role and content")
+        if not isinstance(message.get("role"), str):
+            if "role" in message:
+                raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')
+            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {shown(list(message))}')
+        check_text(message["role"], f"the role of message {i}")
+        if "content" not in message:
+            raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
+    checked = []
+    for i, message in enumerate(messages):
+        calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
+        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
+        checked.append({**message, "role": plain(message["role"]), "content": content})
+    return checked

@@ -1,0 +1,357 @@
+"""Chat templates: the prompt of a conversation, and where a model keeps its template."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arguments import plain, shown
+from ..errors import ChatTemplateError
+from ..side_files import read_json, read_object, read_text
+from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
+from .template_sandbox import FIX, compile_template, run_template
+
+if TYPE_CHECKING:
+    from .._core import ModelFile
+
+MAX_DATA_DEPTH = 32
+
+# What a rendering defines; arguments of the caller must not replace them.
+RESERVED = frozenset(
+    (
+        "messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now", "range", "dict", "namespace",
+        "self", "caller", "loop", "varargs", "kwargs",
+    )
+)  # fmt: skip
+
+# ---- whose words ------------------------------------------------------------------------------------------------
+
+_GIVEN = ("messages", "tools", "documents")
+_ROLES_OF_ALL = ("user", "assistant", "tool")
+_MOST_UNSEEN = 4  # messages that are looked for one by one: each is a rendering
+
+
+def _without_roles(messages: list[Any]) -> list[Any]:
+    """Templates build control tokens of roles: <|user|>."""
+    return [{name: value for name, value in message.items() if name != "role"} for message in messages]
+
+
+def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool = True) -> dict[str, Any]:
+    def of(message: dict[str, Any]) -> Any:
+        return message if message["role"] == "assistant" and not assistant else {**with_texts(message, change), "role": message["role"]}
+
+    rest = {name: with_texts(value, change) for name, value in given.items() if name != "messages"}
+    return {**rest, "messages": [of(message) for message in given["messages"]]}
+
+
+# From the safest on: whatever may become a control token; the control tokens that are there; those that are not the model's own words,
+# which templates take apart to find its thoughts.
+_WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
+    lambda given, marks: _marked(given, marks.every),
+    lambda given, marks: _marked(given, marks.whole),
+    lambda given, marks: _marked(given, marks.whole, assistant=False),
+)
+
+
+# ---- templates -------------------------------------------------------------------------------------------------
+
+
+class ChatTemplate:
+    """A compiled chat template. Any number of threads may render it."""
+
+    def __init__(
+        self, source: str, bos_token: str | None = None, eos_token: str | None = None, tool_use: str | None = None, **tokens: str
+    ) -> None:
+        """tokens: further special tokens by role, as unk_token, which some templates print. tool_use: the template for chats with tools,
+        where a model has one of its own for them (as transformers chooses)."""
+        if not isinstance(source, str):
+            raise TypeError(f"a chat template must be str, found {type(source).__name__}")
+        self.source = source
+        named = {"bos_token": bos_token, "eos_token": eos_token, **tokens}
+        self.tokens = {name: token for name, token in named.items() if token is not None}
+        self._tool_use = tool_use
+        self._template = compile_template(source)
+
+    @property
+    def text(self) -> str:
+        """All that the model's templates say."""
+        return self.source + (self._tool_use or "")
+
+    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
+        """The prompt for a chat. kwargs are further variables of the template, such as tools or enable_thinking."""
+        if self._tool_use is not None and kwargs.get("tools") is not None:
+            return self._with_tools.render(messages, add_generation_prompt, **kwargs)
+        return self._run(self._variables(messages, add_generation_prompt, kwargs), datetime.now())[0]
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> Prompt:
+        """render(), and which control tokens in it are the template's own: those spelt out in messages, tools and documents are text.
+        control: None: all are what they say.
+
+        Raises ChatTemplateError also for a message of a role that the template leaves out without a word, as many do with "developer"."""
+        if self._tool_use is not None and kwargs.get("tools") is not None:
+            return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
+        now = datetime.now()
+        variables = self._variables(messages, add_generation_prompt, kwargs)
+        text, variables = self._run(variables, now)
+        self._check_left_out(variables, text, now)
+        given = {name: variables[name] for name in _GIVEN}
+        said = [_without_roles(variables["messages"]), given["tools"], given["documents"]]
+        if control is None or not control.possible(texts_of(said)):
+            return Prompt(text, ((text, True),))
+        marks = control.marks(text)
+        for change in _WAYS_OF_MARKING:
+            try:
+                marked = run_template(self._template, {**variables, **change(given, marks)}, now)
+            except ChatTemplateError:
+                continue
+            if marks.unmarked(marked) == text:
+                own = control.find(marked) == control.find(text)  # no control token among the messages' characters
+                return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked)))
+        raise ChatTemplateError(
+            "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
+            "prompt are its own. Take them out of the messages, or pass parse_special=True: they then mean what they mean to the model"
+        )
+
+    def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
+        """What the template writes, and of which variables: some (DeepSeek's, Functionary's) take a call's arguments as JSON text alone."""
+        try:
+            return run_template(self._template, variables, now), variables
+        except ChatTemplateError:
+            spelt = {**variables, "messages": _spell_arguments(variables["messages"])}
+            if spelt["messages"] == variables["messages"]:
+                raise
+            try:
+                return run_template(self._template, spelt, now), spelt
+            except ChatTemplateError:
+                pass
+            raise
+
+    @cached_property
+    def _with_tools(self) -> ChatTemplate:
+        return ChatTemplate(self._tool_use or "", **self.tokens)
+
+    def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
+        """Roles that a template does not know it refuses or, more often, leaves out: then another text changes nothing."""
+        messages = variables["messages"]
+        unseen = []
+        for i, message in enumerate(messages):
+            content = message.get("content")
+            if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
+                unseen.append(i)
+        if len(unseen) > 1:  # most are there in other words: one rendering with a mark on each says which
+            marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
+            changed = self._with_marks(variables, marks, now)
+            unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
+        for i in unseen[:_MOST_UNSEEN]:
+            if self._with_marks(variables, {i: "x"}, now) == text:
+                raise ChatTemplateError(
+                    f"the chat template leaves messages[{i}] out: it has no place for the role {messages[i]['role']!r}. "
+                    "Give its text as another role's, such as system or user"
+                )
+
+    def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
+        """The rendering with something behind some messages' texts; None: the template refuses it, so it reads them."""
+        messages = [
+            {**message, "content": message["content"] + marks[i]} if i in marks else message
+            for i, message in enumerate(variables["messages"])
+        ]
+        try:
+            return run_template(self._template, {**variables, "messages": messages}, now)
+        except ChatTemplateError:
+            return None
+
+    def _variables(self, messages: Any, add_generation_prompt: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+        taken = sorted(RESERVED & kwargs.keys() | {name for name in kwargs if name.startswith("_") or name in self.tokens})
+        if taken:
+            raise ValueError(f"a chat template's variables cannot be named {', '.join(taken)}: these have a meaning of their own")
+        return {
+            "tools": None,
+            "documents": None,
+            **self.tokens,
+            **{name: _plain(value, name) for name, value in kwargs.items()},
+            "messages": _messages(messages),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+
+
+def _messages(messages: Any) -> list[Any]:
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+        raise TypeError(f"messages must be a list of {{'role': ..., 'content': ...}}, found {type(messages).__name__}")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages[{i}] must be {{'role': ..., 'content': ...}}, found {type(message).__name__}")
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"messages[{i}] has no role (a str such as 'user')")
+    plain = [_plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    for message in plain:
+        _parse_arguments(message.get("tool_calls"))
+    return plain
+
+
+def _parse_arguments(calls: Any) -> None:
+    """Templates write a call's arguments as the object that they are; APIs carry them as JSON text. What is no JSON object stays text."""
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+            continue
+        try:
+            value = json.loads(function["arguments"])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            function["arguments"] = _plain(value, "the arguments of a tool call")
+
+
+def _spell_arguments(messages: list[Any]) -> list[Any]:
+    """Messages whose calls have their arguments as JSON text."""
+
+    def of(call: Any) -> Any:
+        inner = call.get("function") if isinstance(call, dict) else None
+        function = inner if isinstance(inner, dict) else call
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+            return call
+        spelt = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+        return {**call, "function": spelt} if function is inner else spelt
+
+    return [
+        {**message, "tool_calls": [of(call) for call in message["tool_calls"]]} if isinstance(message.get("tool_calls"), list) else message
+        for message in messages
+    ]
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy of plain types: a template sees no object that has methods of its own."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, np.generic):
+        return _plain(value.item(), where, depth)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if depth >= MAX_DATA_DEPTH:
+        raise ValueError(f"{where} is nested more than {MAX_DATA_DEPTH} deep")
+    if isinstance(value, Mapping):
+        return {_plain(k, where, depth + 1): _plain(v, f"{where}[{k!r}]", depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
+    raise TypeError(f"{where} is a {type(value).__name__}; a chat template takes text, numbers, lists and dicts")
+
+
+# ---- finding one -----------------------------------------------------------------------------------------------
+
+
+def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -> ChatTemplate | None:
+    """The chat template of a model, or None: nothing is guessed. override: a template's text, a path to one, or its name among several."""
+    if isinstance(override, ChatTemplate):
+        return override
+    if override is not None and not isinstance(override, str | Path):
+        raise TypeError(f"chat_template must be a template's text or a path, found {type(override).__name__}")
+    tokens = _gguf_tokens(file) if file.kind == "gguf" else _folder_tokens(_folder_of(file))
+    named = _gguf_templates(file) if file.kind == "gguf" else _folder_templates(_folder_of(file))
+    if override is not None:
+        return ChatTemplate(_overriding(plain(os.fsdecode(override)), named), **tokens)
+    if not named:
+        return None
+    if "default" not in named:
+        raise ChatTemplateError(
+            f"{file.path} has several chat templates and no default one. Pass chat_template= with one of: {', '.join(named)}."
+        )
+    try:
+        named["default"].encode()
+    except UnicodeEncodeError as error:
+        raise ChatTemplateError(f"{file.path}: the chat template is not UTF-8 text (at character {error.start}). {FIX}") from None
+    return ChatTemplate(named["default"], tool_use=named.get("tool_use"), **tokens)
+
+
+def _overriding(given: str, named: dict[str, str]) -> str:
+    if given in named:
+        return named[given]
+    if "{" in given or "\n" in given:
+        return given
+    path = Path(given)
+    if len(given) > 4096 or "\0" in given or not path.is_file():
+        known = f" The model's own are named {', '.join(named)}." if named else ""
+        raise ChatTemplateError(f"chat_template={shown(given)} is neither a Jinja template (it has no '{{') nor a file.{known}")
+    if path.suffix == ".json":
+        found = _named(read_object(path).get("chat_template"), path)
+        if "default" not in found:
+            raise ChatTemplateError(f"{path} has no chat_template")
+        return found["default"]
+    return read_text(path) or ""
+
+
+def _named(value: Any, where: Any) -> dict[str, str]:
+    """A template, or a list of {"name": ..., "template": ...}."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, dict):
+        value = [{"name": k, "template": v} for k, v in value.items()]
+    if not isinstance(value, list) or not all(
+        isinstance(v, dict) and isinstance(v.get("name"), str) and isinstance(v.get("template"), str) for v in value
+    ):
+        raise ChatTemplateError(f"{where}: chat_template is neither a text nor a list of named ones. {FIX}")
+    return {v["name"]: v["template"] for v in value}
+
+
+def _folder_of(file: ModelFile) -> Path:
+    path = Path(file.path)
+    return path if path.is_dir() else path.parent
+
+
+def _folder_templates(folder: Path) -> dict[str, str]:
+    """chat_template.jinja goes before chat_template.json and tokenizer_config.json, as in transformers, which knows a folder of more."""
+    found = _named(read_object(folder / "tokenizer_config.json").get("chat_template"), folder / "tokenizer_config.json")
+    separate = read_json(folder / "chat_template.json")
+    if isinstance(separate, dict):
+        found.update(_named(separate.get("chat_template"), folder / "chat_template.json"))
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    for name, path in files.items():
+        if (text := read_text(path)) is not None:
+            found[name] = text
+    return found
+
+
+def _folder_tokens(folder: Path) -> dict[str, str]:
+    config = {**read_object(folder / "special_tokens_map.json"), **read_object(folder / "tokenizer_config.json")}
+    tokens = {}
+    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        token = config.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            tokens[f"{role}_token"] = token
+    return tokens
+
+
+def _gguf_templates(file: ModelFile) -> dict[str, str]:
+    found = _named(file.get("tokenizer.chat_template"), file.path)
+    for key in file.keys():
+        name = key.removeprefix("tokenizer.chat_template.")
+        value = file.get(key) if name != key else None
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _gguf_tokens(file: ModelFile) -> dict[str, str]:
+    words = file.get("tokenizer.ggml.tokens")
+    tokens = {}
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        index = file.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(words, list) and isinstance(index, int | np.integer) and 0 <= int(index) < len(words):
+            tokens[f"{role}_token"] = words[int(index)]
+    return tokens

@@ -1,0 +1,555 @@
+"""A model's answer taken apart as it comes: what it says, what it thinks, which tools it calls.
+
+What an answer looks like is data: a response template in transformers' form, version 1
+(https://huggingface.co/docs/transformers/chat_response_parsing), from the model's own files or a row of response_templates.py. One parser
+reads all of them; a whole text is a text in one piece, and how it is cut changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from ..arguments import did_you_mean, shown
+from ..generate.answers import Kind, ToolCall
+from .markers import Found, Pattern, Scanner, Watch
+from .tool_schemas import typed
+
+# What the fields of a template are to us.
+FIELDS: dict[str, Kind] = {
+    "content": "content",
+    "reasoning_content": "reasoning",
+    "reasoning": "reasoning",
+    "thinking": "reasoning",
+    "tool_calls": "tool_call",
+}
+_BETWEEN = "\n"  # parts of a text that stand apart in an answer, where the template has no "join"
+_MOST_CALLS = 1024  # of one answer
+_MOST_ERRORS = 100
+
+
+@dataclass(frozen=True)
+class Event:
+    """News of an answer.
+
+    kind "content", "reasoning": text. "tool_call": a call begins (begun; name, where its marker tells it), more of its text as the model
+    wrote it (text), or it has ended (calls: what it says; several where a marker opens a list)."""
+
+    kind: Kind
+    text: str = ""
+    begun: bool = False
+    name: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+
+
+# ---- templates -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    kind: Kind
+    open: Pattern | None
+    close: Pattern | None
+    content: str
+    arguments: Mapping[str, Any]
+    join: str
+    transform: Any
+    each: bool
+
+
+class ResponseTemplate:
+    """A checked response template. Any number of parsers share it. Raises ValueError that names the key."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        _check_keys("response_template", spec, ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern"))
+        if spec.get("version", 1) != 1:
+            raise ValueError(f"response_template has version {shown(spec['version'])}; version 1 is read here")
+        if not isinstance(spec.get("defaults", {}), Mapping):
+            raise ValueError("response_template: defaults is no dict")
+        fields = spec.get("fields")
+        if not isinstance(fields, Mapping) or not fields:
+            raise ValueError("response_template: fields must be a dict with at least one field")
+        self.spec = spec
+        self.anchor = _marker(spec, "start_anchor", "response_template")
+        self.fields = tuple(_field(name, given) for name, given in fields.items())
+        sinks = [f for f in self.fields if f.open is None]
+        if len(sinks) > 1:
+            raise ValueError(f"response_template: {' and '.join(f.name for f in sinks)} both have no open; one field may take the rest")
+        self.sink = sinks[0] if sinks else None
+        if self.sink is not None and self.sink.kind == "tool_call":
+            raise ValueError("response_template: tool_calls needs open or open_pattern")
+        self._watches = {calls: self._watch(calls) for calls in (False, True)}
+        self._inside = {f.name: Watch([(f, f.close)] if f.close is not None else []) for f in self.fields}
+        self._spelt = {calls: _spelt(fields, calls) for calls in (False, True)}
+
+    @property
+    def calls(self) -> bool:
+        """Whether it knows tool calls."""
+        return any(f.kind == "tool_call" for f in self.fields)
+
+    def _watch(self, calls: bool) -> Watch:
+        marks: list[tuple[Field | None, Pattern]] = [
+            (f, f.open) for f in self.fields if f.open is not None and (calls or f.kind != "tool_call")
+        ]
+        if self.sink is not None and self.sink.close is not None:
+            marks.append((None, self.sink.close))
+        return Watch(marks)
+
+    def watch(self, inside: Field | None, calls: bool) -> Watch:
+        return self._watches[calls] if inside is None else self._inside[inside.name]
+
+    def hears(self, token: str, calls: bool) -> bool:
+        """Whether a special token is (part of) one of its markers; others are no text."""
+        return token in self._spelt[calls]
+
+    def opens_in(self, text: str) -> bool:
+        """Whether one of its fields may begin in a text."""
+        return any(f.open is not None and f.open.regex.search(text) for f in self.fields)
+
+    def last_part(self, prompt: str) -> str:
+        """What stands behind the last place where an answer begins."""
+        ends = [found.end() for found in self.anchor.regex.finditer(prompt)] if self.anchor is not None else []
+        return prompt[ends[-1] :] if ends else ""
+
+
+def _spelt(fields: Mapping[str, Any], calls: bool) -> str:
+    """The fields' markers without the backslashes of patterns."""
+    told = {name: given for name, given in fields.items() if calls or FIELDS[name] != "tool_call"}
+    return re.sub(r"\\(.)", r"\1", json.dumps(told, ensure_ascii=False).replace("\\\\", "\\"))
+
+
+def _check_keys(where: str, given: Any, known: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where} must be a dict, found {type(given).__name__}")
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{where} has the unknown key {shown(key)}{did_you_mean(key, known)} (known: {', '.join(known)})")
+
+
+def _marker(given: Mapping[str, Any], name: str, where: str) -> Pattern | None:
+    literal, pattern = given.get(name), given.get(f"{name}_pattern")
+    if literal is not None and pattern is not None:
+        raise ValueError(f"{where} has both {name} and {name}_pattern; they are two ways to say one thing")
+    try:
+        if pattern is not None:
+            if not isinstance(pattern, str):
+                raise ValueError(f"it must be a str, found {shown(pattern)}")
+            return Pattern(pattern)
+        if literal is None:
+            return None
+        texts = [literal] if isinstance(literal, str) else literal
+        if not isinstance(texts, Sequence) or not texts or not all(isinstance(text, str) and text for text in texts):
+            raise ValueError(f"it must be a text or a list of texts, found {shown(literal)}")
+        return Pattern.literals(texts)
+    except ValueError as error:
+        raise ValueError(f"{where}: {name}{'_pattern' if pattern is not None else ''}: {error}") from None
+
+
+_KEYS = (
+    "open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional", "transform",
+    "transform_each",
+)  # fmt: skip
+
+
+def _field(name: str, given: Any) -> Field:
+    where = f"response_template, field {shown(name)}"
+    if name not in FIELDS:
+        raise ValueError(f"{where}: this version reads the fields {', '.join(FIELDS)}")
+    _check_keys(where, given, _KEYS)
+    kind, content, arguments = FIELDS[name], given.get("content", "text"), given.get("content_args", {})
+    if content not in _READERS or (kind != "tool_call" and content != "text"):
+        fine = ("text",) if kind != "tool_call" else tuple(_READERS)
+        raise ValueError(f"{where}: content is {shown(content)}; it can be {', '.join(fine)}")
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"{where}: content_args is no dict")
+    for flag in ("repeats", "optional", "transform_each"):
+        if not isinstance(given.get(flag, False), bool):
+            raise ValueError(f"{where}: {flag} must be true or false")
+    join, transform, each = given.get("join"), given.get("transform"), given.get("transform_each", False)
+    if join is not None and not isinstance(join, str):
+        raise ValueError(f"{where}: join must be a text")
+    if transform is not None:
+        _check_placeholders(transform, where)
+    if transform is not None and kind != "tool_call":
+        raise ValueError(f"{where}: transform is for tool_calls; this field is a text")
+    arguments = _checked_arguments(content, arguments, where)
+    field_open, close = _marker(given, "open", where), _marker(given, "close", where)
+    if field_open is not None and field_open.regex.pattern.startswith("(?="):
+        raise ValueError(f"{where}: open_pattern takes nothing: it begins with (?=")
+    return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each)
+
+
+# ---- what stands in a tool call's region ------------------------------------------------------------------------
+
+
+def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """content_args with their patterns compiled."""
+    known = {
+        "json": ("unquoted_keys", "string_delims", "allow_non_json"),
+        "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates"),
+        "kv-lines": ("line_sep", "kv_sep", "value_parser", "strip"),
+        "text": ("strip",),
+    }[content]
+    _check_keys(f"{where}, content_args", given, known)
+    result = dict(given)
+    if content == "xml-inline":
+        source = given.get("tag_pattern")
+        if not isinstance(source, str):
+            raise ValueError(f"{where}: xml-inline needs content_args.tag_pattern")
+        try:
+            result["tag_pattern"] = Pattern(source)
+        except ValueError as error:
+            raise ValueError(f"{where}: tag_pattern: {error}") from None
+        if not {"key", "value"} <= set(result["tag_pattern"].names):
+            raise ValueError(f"{where}: tag_pattern needs the groups (?P<key>...) and (?P<value>...)")
+    delimiters = given.get("string_delims", [])
+    if not isinstance(delimiters, Sequence) or not all(
+        isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(mark, str) and mark for mark in pair) for pair in delimiters
+    ):
+        raise ValueError(f"{where}: string_delims must be pairs of texts")
+    for name in ("line_sep", "kv_sep"):
+        if not isinstance(given.get(name, "x"), str) or given.get(name) == "":
+            raise ValueError(f"{where}: {name} must be a text")
+    inner = given.get("value_parser")
+    if inner is not None:
+        _check_keys(f"{where}, value_parser", inner, ("name", "args"))
+        name = inner.get("name", "text")
+        if name not in _READERS:
+            raise ValueError(f"{where}: value_parser is {shown(name)}; it can be {', '.join(_READERS)}")
+        result["value_parser"] = (name, _checked_arguments(name, inner.get("args", {}), f"{where}, value_parser"))
+    return result
+
+
+def _read_text(text: str, arguments: Mapping[str, Any]) -> str:
+    return text.strip() if arguments.get("strip", True) else text
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _read_json(text: str, arguments: Mapping[str, Any]) -> Any:
+    plain = text
+    try:
+        if arguments.get("unquoted_keys") or arguments.get("string_delims"):
+            plain = _standard_json(text, arguments)
+        return _json_values(plain.strip())
+    except RecursionError:
+        raise ValueError("it is JSON that is nested too deep") from None
+    except ValueError as error:
+        if arguments.get("allow_non_json"):
+            return text.strip()
+        raise ValueError(f"it is no JSON: {error}") from None
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_BLANKS = re.compile(r"\s*")
+
+
+def _json_values(text: str) -> Any:
+    """A value, or the list of several that stand one behind the other (MiniMax M1 writes a call a line)."""
+    values: list[Any] = []
+    at = 0
+    while at < len(text) or not values:
+        value, at = _DECODER.raw_decode(text, at)
+        values.append(value)
+        at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
+        if len(values) > _MOST_CALLS:
+            raise ValueError(f"it has more than {_MOST_CALLS} values")
+    return values[0] if len(values) == 1 else values
+
+
+_BARE_KEY = re.compile(r"[{,]\s*([\w.$-]+)\s*:")
+
+
+def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
+    """JSON whose texts stand between marks of the model's own, and whose keys have no quotes, as JSON."""
+    closers = dict(arguments.get("string_delims", []))
+    marks = sorted([*closers, '"'], key=len, reverse=True)
+    step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
+    out, at = [], 0
+    while (found := step.search(text, at)) is not None:
+        out.append(text[at : found.start()])
+        mark, at = found[0], found.end()
+        if mark in closers:
+            end = text.find(closers[mark], at)
+            if end < 0:
+                raise ValueError(f"a text after {mark} has no {closers[mark]}")
+            out.append(json.dumps(text[at:end], ensure_ascii=False))
+            at = end + len(closers[mark])
+        elif mark == '"':
+            string = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(text, found.start())
+            if string is None:
+                raise ValueError("a text has no end")
+            out.append(string[0])
+            at = string.end()
+        elif arguments.get("unquoted_keys") and (key := _BARE_KEY.match(text, found.start())) is not None:
+            out.append(f"{mark}{json.dumps(key[1])}:")
+            at = key.end()
+        else:
+            out.append(mark)
+    return "".join([*out, text[at:]])
+
+
+def _read_inner(text: str, inner: tuple[str, Mapping[str, Any]] | None) -> Any:
+    return text if inner is None else _READERS[inner[0]](text, inner[1])
+
+
+def _read_tags(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for groups in arguments["tag_pattern"].find_all(text):
+        key, value = groups["key"].strip(), _read_inner(groups["value"], arguments.get("value_parser"))
+        if key in result and arguments.get("merge_duplicates"):
+            value = [*(result[key] if isinstance(result[key], list) else [result[key]]), value]
+        result[key] = value
+    return result
+
+
+def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    result = {}
+    for line in text.split(arguments.get("line_sep", "\n")):
+        key, separator, value = line.partition(arguments.get("kv_sep", ":"))
+        if separator:
+            result[key.strip()] = _read_inner(value.strip(), arguments.get("value_parser"))
+    return result
+
+
+_READERS: dict[str, Any] = {"text": _read_text, "json": _read_json, "xml-inline": _read_tags, "kv-lines": _read_lines}
+_SPELT_OUT = ("xml-inline", "kv-lines")  # values come as text: a tool's schema says what they are
+
+_PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+
+
+def _check_placeholders(transform: Any, where: str) -> None:
+    if isinstance(transform, Mapping):
+        for value in transform.values():
+            _check_placeholders(value, where)
+    elif isinstance(transform, list):
+        for value in transform:
+            _check_placeholders(value, where)
+    elif isinstance(transform, str) and _PLACEHOLDER.search(transform) and not _PLACEHOLDER.fullmatch(transform):
+        raise ValueError(f"{where}: transform has {shown(transform)}: a {{name}} stands alone or not at all")
+
+
+def _filled(transform: Any, known: Mapping[str, Any]) -> Any:
+    if isinstance(transform, Mapping):
+        return {key: _filled(value, known) for key, value in transform.items()}
+    if isinstance(transform, list):
+        return [_filled(value, known) for value in transform]
+    found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
+    if found is None:
+        return transform
+    value: Any = known
+    for name in found[1].split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise ValueError(f"it has no {found[1]!r}")
+        value = value[name]
+    return value
+
+
+def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, arguments) of what a region came to: one call or a list of them, with or without "function" around it."""
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("it is an empty list")
+        for item in value[: _MOST_CALLS + 1]:
+            if isinstance(item, list):
+                raise ValueError("it is a list of lists")
+            yield from _calls_in(item)
+        return
+    function = value.get("function", value) if isinstance(value, dict) else None
+    if not isinstance(function, dict):
+        raise ValueError(f"it is {shown(value, 80)}, and a call has a name and arguments")
+    name = function.get("name")
+    arguments = function.get("arguments", function.get("parameters", {}))
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("it has no name of a function")
+    if isinstance(arguments, str):  # some write the object as a text
+        arguments = _read_json(arguments, {}) if arguments.strip() else {}
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments of {name.strip()!r} are {shown(arguments, 80)}, not an object")
+    yield name.strip(), arguments
+
+
+# ---- the parser ------------------------------------------------------------------------------------------------
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def call_id(prefix: str) -> str:
+    return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+@dataclass
+class _Text:
+    """A text that comes in parts: blanks at the edges of a part are not its own, parts stand apart."""
+
+    join: str = _BETWEEN
+    strip: bool = True
+    parts: list[str] = field(default_factory=list)
+    blanks: list[str] = field(default_factory=list)
+    begun: bool = False  # this part has text
+
+    def add(self, text: str) -> str:
+        """What is certain to be text with it."""
+        if not self.begun:
+            text = text.lstrip() if self.strip else text
+            if not text:
+                return ""
+            self.begun = True
+            text = (self.join if self.parts else "") + text
+        else:
+            text = "".join([*self.blanks, text]) if self.blanks and text.strip() else text
+        if self.strip:
+            sure = text.rstrip()
+            if not sure:
+                self.blanks.append(text)
+                return ""
+            self.blanks = [text[len(sure) :]] if len(sure) < len(text) else []
+            text = sure
+        self.parts.append(text)
+        return text
+
+    def end(self) -> None:
+        self.blanks, self.begun = [], False
+
+
+class ResponseParser:
+    """One answer. feed() and finish() give Events; content, reasoning, calls and errors are what there is so far.
+
+    tools: the tools of the call, whose schemas give types to arguments that come as text. calls: False: calls are text like all else.
+    prompt: what the answer's own beginning is in the prompt, such as "<think>"."""
+
+    def __init__(
+        self,
+        template: ResponseTemplate,
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        prompt: str = "",
+        calls: bool = True,
+        id_prefix: str = "call_",
+    ) -> None:
+        self._template, self._calls, self._prefix = template, calls, id_prefix
+        self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+        self._scanner = Scanner()
+        self._inside: Field | None = None
+        self._texts = {kind: _Text(**_edges(template, kind)) for kind in ("content", "reasoning")}
+        self._raw: list[str] = []  # of the call that is read
+        self._body: list[str] = []
+        self._groups: Mapping[str, str] = {}
+        self.calls: list[ToolCall] = []
+        self.errors: list[str] = []
+        self._enter(None)
+        if prompt:
+            self.feed(prompt)
+            self._texts = {kind: _Text(**_edges(template, kind)) for kind in self._texts}
+            self.calls, self.errors = [], []
+
+    @property
+    def kind(self) -> Kind:
+        """Of what is read right now."""
+        return self._inside.kind if self._inside is not None else "content"
+
+    @property
+    def content(self) -> str:
+        return "".join(self._texts["content"].parts)
+
+    @property
+    def reasoning(self) -> str | None:
+        return "".join(self._texts["reasoning"].parts) or None
+
+    def feed(self, text: str) -> list[Event]:
+        self._scanner.feed(text)
+        return self._read(final=False)
+
+    def finish(self) -> list[Event]:
+        """The answer is complete: what was held back is what it looks like now."""
+        events = self._read(final=True)
+        self._leave(events, "")
+        return events
+
+    def _read(self, final: bool) -> list[Event]:
+        events: list[Event] = []
+        while True:
+            text, found = self._scanner.next(final)
+            if text:
+                self._take(events, text)
+            if found is None:
+                return events
+            self._pass(events, found)
+
+    def _pass(self, events: list[Event], found: Found) -> None:
+        """A marker: out of where we are, and into what it opens."""
+        opens = found.mark if self._inside is None else None
+        self._leave(events, found.text if self._inside is not None else "")
+        self._enter(opens)
+        if opens is not None and opens.kind == "tool_call":
+            self._raw, self._body, self._groups = [found.text], [], found.groups
+            events.append(Event("tool_call", begun=True, name=found.groups.get("name")))
+
+    def _enter(self, inside: Field | None) -> None:
+        self._inside = inside
+        self._scanner.watch(self._template.watch(inside, self._calls))
+
+    def _take(self, events: list[Event], text: str) -> None:
+        where = self._inside or self._template.sink
+        if where is None:  # between regions, where the template has no field for the rest
+            return
+        if where.kind == "tool_call":
+            self._raw.append(text)
+            self._body.append(text)
+            events.append(Event("tool_call", text))
+            return
+        if sure := self._texts[where.kind].add(text):
+            events.append(Event(where.kind, sure))
+
+    def _leave(self, events: list[Event], closed_by: str) -> None:
+        if self._inside is None or self._inside.kind != "tool_call":
+            for text in self._texts.values():
+                text.end()
+            return
+        raw = "".join([*self._raw, closed_by])
+        try:
+            found = self._called(self._inside, "".join(self._body))
+        except ValueError as error:
+            if len(self.errors) < _MOST_ERRORS:
+                self.errors.append(f"a tool call could not be read: {error}. It stands in the text: {shown(raw)}")
+            text = self._texts["content"]
+            sure = text.add(raw)
+            text.end()
+            events.append(Event("content", sure))
+            return
+        calls = tuple(ToolCall(call_id(self._prefix), name, arguments, raw) for name, arguments in found)
+        self.calls += calls
+        events.append(Event("tool_call", calls=calls))
+
+    def _called(self, region: Field, body: str) -> list[tuple[str, dict[str, Any]]]:
+        value = _READERS[region.content](body, region.arguments)
+        if region.transform is not None and region.each:
+            if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+                raise ValueError("it is no list of objects")
+            value = [_filled(region.transform, {**self._groups, **item}) for item in value]
+        elif region.transform is not None:
+            value = _filled(region.transform, {**self._groups, "content": value})
+        found = list(_calls_in(value))
+        if len(self.calls) + len(found) > _MOST_CALLS:
+            raise ValueError(f"an answer may have {_MOST_CALLS} calls")
+        if region.content in _SPELT_OUT:
+            found = [(name, typed(arguments, self._schemas.get(name))) for name, arguments in found]
+        return found
+
+
+def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:
+    """How the parts of a text are joined, as the template's field of that kind says."""
+    for f in template.fields:
+        if f.kind == kind:
+            return {"join": f.join, "strip": bool(f.arguments.get("strip", True))}
+    return {}

@@ -1,0 +1,246 @@
+"""Models of token vectors (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832): how they read a query and a document, and which tokens of
+it have a vector in the result. As sentence-transformers 6 writes it (sentence_bert_config.json and the module MultiVectorMask) and PyLate
+before it (config_sentence_transformers.json); https://sbert.net/docs/package_reference/multi_vector_encoder."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import shown, warn
+from ..errors import FallbackWarning, ModelFormatError
+from ..side_files import field as json_field
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import TokenBatch, Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+
+MOST_LENGTH = 1 << 20
+_PYLATE_KEYS = (
+    "query_length",
+    "document_length",
+    "query_expansion",
+    "do_query_expansion",
+    "attend_to_expansion_tokens",
+    "attend_to_mask_tokens",
+    "query_prefix",
+    "document_prefix",
+    "skiplist_words",
+)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A query is made longer by mask tokens, whose vectors count like those of its own."""
+
+    length: int  # tokens, all counted
+    fixed: bool = True  # longer queries are cut to it; False: they stay as they are
+    attend: bool = False  # whether the other tokens attend to the mask tokens, which attend to them in any case
+    token: str | None = None  # None: the tokenizer's mask token, or its end token
+
+
+@dataclass(frozen=True)
+class LateInteraction:
+    query_length: int | None = None  # the most tokens of a query, all counted; None: the model's own limit
+    document_length: int | None = None
+    expansion: Expansion | None = None
+    masked: bool = False  # there is a MultiVectorMask; mask tokens that nobody attends to count only then
+    skipped: tuple[str, ...] = ()  # tokens without a vector in the result
+    skipped_in: tuple[str, ...] = ("document",)
+    kept_ids: tuple[int, ...] = ()  # the only tokens of a document with a vector, where there are any
+    prefixes: tuple[str, ...] = ()  # each one token, however the tokenizer would cut its text
+
+
+def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
+    """config_sentence_transformers.json, where PyLate writes it all. Its models of version 3 have no MultiVectorMask and leave punctuation
+    out of documents."""
+    if values.get("model_type") != "ColBERT" and not any(key in values for key in _PYLATE_KEYS):
+        return None
+    late = _lengths(LateInteraction(), values, file)
+    expansion = _expansion(values, file)
+    if "query_expansion" not in values and json_field(values, "do_query_expansion", bool, file, True):
+        attends = [json_field(values, key, bool, file) for key in ("attend_to_expansion_tokens", "attend_to_mask_tokens")]
+        attend = next((said for said in attends if said is not None), False)
+        expansion = Expansion(late.query_length or 32, attend=attend)
+    if expansion is not None and expansion.fixed:
+        late = replace(late, query_length=None)
+    prefixes = tuple(json_field(values, key, str, file, "") for key in ("query_prefix", "document_prefix"))
+    late = replace(late, expansion=expansion, prefixes=tuple(prefix for prefix in prefixes if prefix))
+    if values.get("model_type") != "ColBERT":
+        return late
+    return replace(late, masked=True, skipped=_words(values, "skiplist_words", file, tuple(string.punctuation)))
+
+
+def with_prefixes(prompts: dict[str, str], values: dict[str, Any], file: Path) -> dict[str, str]:
+    """PyLate puts its prefixes before a prompt of the same role."""
+    prompts = dict(prompts)
+    for role in ("query", "document"):
+        prefix = json_field(values, f"{role}_prefix", str, file, "")
+        if prefix:
+            prompts[role] = prefix + prompts.get(role, "").removeprefix(prefix)
+    return prompts
+
+
+def of_transformer(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction | None:
+    """sentence_bert_config.json of the first module; what it says goes before `late`."""
+    if not any(values.get(key) is not None for key in ("query_length", "document_length", "query_expansion")):
+        return late
+    late = _lengths(late or LateInteraction(), values, file)
+    expansion = _expansion(values, file)
+    return late if expansion is None else replace(late, expansion=expansion)
+
+
+def of_mask(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction:
+    """config.json of a MultiVectorMask."""
+    ids = values.get("keep_only_token_ids") or []
+    if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
+        raise ModelFormatError(f"{file}: keep_only_token_ids is no list of token ids", file=str(file), field="keep_only_token_ids")
+    return replace(
+        late or LateInteraction(),
+        masked=True,
+        skipped=_words(values, "skiplist_words", file, ()),
+        skipped_in=_words(values, "skiplist_tasks", file, ("document",)),
+        kept_ids=tuple(ids),
+    )
+
+
+def _lengths(late: LateInteraction, values: dict[str, Any], file: Path) -> LateInteraction:
+    def length(key: str, default: int | None) -> int | None:
+        said = json_field(values, key, int, file)
+        return default if said is None else _in_range(said, key, file)
+
+    return replace(
+        late,
+        query_length=length("query_length", late.query_length),
+        document_length=length("document_length", late.document_length),
+    )
+
+
+def _in_range(length: int, key: str, file: Path) -> int:
+    if not 1 <= length <= MOST_LENGTH:
+        raise ModelFormatError(f"{file}: {key} is {str(length)[:50]}; it must be 1 to {MOST_LENGTH}", file=str(file), field=key)
+    return length
+
+
+def _expansion(values: dict[str, Any], file: Path) -> Expansion | None:
+    said = json_field(values, "query_expansion", dict, file)
+    if said is None:
+        return None
+    strategy, length = said.get("strategy"), said.get("length")
+    if strategy not in ("fixed", "min") or isinstance(length, bool) or not isinstance(length, int):
+        raise ModelFormatError(
+            f'{file}: query_expansion is {shown(said)}; it needs a strategy ("fixed" or "min") and a length', file=str(file),
+            field="query_expansion",
+        )  # fmt: skip
+    attend, token = json_field(said, "attend", bool, file, False), json_field(said, "token", str, file)
+    return Expansion(_in_range(length, "query_expansion.length", file), strategy == "fixed", attend, token)
+
+
+def _words(values: dict[str, Any], key: str, file: Path, default: tuple[str, ...]) -> tuple[str, ...]:
+    said = values.get(key)
+    if said is None:
+        return default
+    words = [said] if isinstance(said, str) else said
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ModelFormatError(f"{file}: {key} is no list of strings", file=str(file), field=key)
+    return tuple(words)
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts of a role as the engine takes them, and which of their tokens have a vector in the result."""
+
+    batch: TokenBatch
+    unseen: Int32  # of each text: its last tokens, to which nobody attends
+    kept: npt.NDArray[np.bool_]  # of each token
+
+
+class Reader:
+    """The settings of a model with its tokenizer."""
+
+    def __init__(self, late: LateInteraction, tokenizer: Tokenizer, max_tokens: int, context: int) -> None:
+        self._late, self._tokenizer, self._max_tokens, self._context = late, tokenizer, max_tokens, context
+        self._expansion_id = self._find_expansion() if late.expansion else -1
+        found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
+        missing = [word for word, id_ in found.items() if id_ is None]
+        if missing and late.skipped != tuple(string.punctuation):  # PyLate's default, not what somebody chose
+            warn(
+                FallbackWarning,
+                f"skiplist_words {shown(missing)} are no tokens of this model's vocabulary: tokens that spell them keep their vectors",
+            )
+        self._skipped = np.array([id_ for id_ in found.values() if id_ is not None], np.int32)
+
+    def _find_expansion(self) -> int:
+        assert self._late.expansion is not None
+        token, known = self._late.expansion.token, self._tokenizer
+        if token is None:
+            id_ = known.special.get("mask", next(iter(known.eos_ids), None))
+        else:
+            id_ = known.backend.token_to_id(token)
+        if id_ is None:
+            what = "it has no mask token and no end token" if token is None else f"{shown(token)} is no token of its vocabulary"
+            raise ModelFormatError(f"queries are made longer by a token that the tokenizer lacks: {what}", field="query_expansion")
+        return int(id_)
+
+    def limit(self, role: str | None) -> int:
+        """The most tokens of a text in this role ("query", "document" or None), all counted."""
+        late = self._late
+        length = {"query": late.query_length, "document": late.document_length}.get(role or "") or self._max_tokens
+        if role == "query" and late.expansion is not None:
+            length = late.expansion.length if late.expansion.fixed else max(length, late.expansion.length)
+        return min(length, self._context)
+
+    def read(self, texts: Sequence[str], prompt: str, role: str | None) -> Read:
+        token = self._own_token(prompt)
+        batch = self._inserted(texts, prompt, role, *token) if token else self._plain([prompt + text for text in texts], role)
+        skip = self._skipped if (role or "document") in self._late.skipped_in else self._skipped[:0]
+        kept = ~np.isin(batch.ids, skip)
+        if role != "query" and self._late.kept_ids:
+            kept &= np.isin(batch.ids, np.array(self._late.kept_ids))
+        unseen = np.zeros(len(batch.offsets) - 1, np.int32)
+        return self._expanded(batch, unseen, kept) if role == "query" and self._late.expansion else Read(batch, unseen, kept)
+
+    def _plain(self, texts: Sequence[str], role: str | None) -> TokenBatch:
+        return self._tokenizer.encode_batch(texts, truncate_to=self.limit(role))
+
+    def _own_token(self, prompt: str) -> tuple[int, str] | None:
+        """The id of a prefix that is one token ("[Q] ", "[unused0]"), and the prompt behind it."""
+        for prefix in self._late.prefixes:
+            if prompt.startswith(prefix):
+                for text in (prefix, prefix.split(maxsplit=1)[0] if prefix.strip() else prefix):
+                    id_ = self._tokenizer.backend.token_to_id(text)
+                    if id_ is not None:
+                        return int(id_), prompt[len(text) :]
+        return None
+
+    def _inserted(self, texts: Sequence[str], prompt: str, role: str | None, id_: int, rest: str) -> TokenBatch:
+        """A token behind the special ones that begin each text."""
+        room = max(1 + sum(map(len, self._tokenizer.around)), self.limit(role) - 1)
+        batch = self._tokenizer.encode_batch([rest + text for text in texts], truncate_to=room)
+        at = batch.offsets[:-1] + len(self._tokenizer.around[0])
+        types = None if batch.types is None else np.insert(batch.types, at, 0)
+        offsets = batch.offsets + np.arange(len(batch.offsets))
+        return type(batch)(np.insert(batch.ids, at, id_).astype(np.int32), offsets, types, batch.lengths_before_cut + 1)
+
+    def _expanded(self, batch: TokenBatch, unseen: Int32, kept: npt.NDArray[np.bool_]) -> Read:
+        expansion = self._late.expansion
+        assert expansion is not None
+        lengths = np.diff(batch.offsets)
+        more = np.maximum(0, min(expansion.length, self._context) - lengths)
+        ends = np.repeat(batch.offsets[1:], more)
+        offsets = np.concatenate([[0], np.cumsum(lengths + more)]).astype(np.int64)
+        longer = type(batch)(
+            np.insert(batch.ids, ends, self._expansion_id).astype(np.int32),
+            offsets,
+            None if batch.types is None else np.insert(batch.types, ends, 0).astype(np.int32),
+            batch.lengths_before_cut,
+        )
+        counts = self._late.masked or expansion.attend
+        return Read(longer, unseen if expansion.attend else more.astype(np.int32), np.insert(kept, ends, counts))

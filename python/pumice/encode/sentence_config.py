@@ -1,0 +1,382 @@
+"""How a model wants to be used as an embedder or a reranker: what stands behind its layers, length, prompts, as the files of a
+sentence-transformers folder say (modules.json of all its versions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..arguments import shown
+from ..errors import ModelFormatError, UnsupportedModelError
+from ..side_files import field as json_field
+from ..side_files import read_json, read_object
+from . import late_interaction
+
+POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # of models of token vectors
+
+# 1_Pooling/config.json, both spellings: https://sbert.net/docs/package_reference/sentence_transformer/modules.html
+_POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weighted_mean",
+    "pooling_mode_lasttoken": "last",
+}
+_POOLING_NAMES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+# The last word of a class of torch -> the engine's name (core/activations.def), for Dense.
+_ACTIVATIONS = {
+    "Identity": "none",
+    "Tanh": "tanh",
+    "GELU": "gelu",
+    "ReLU": "relu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+KNOWN_MODULES = (
+    *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
+    "MultiVectorMask",
+)
+
+
+@dataclass(frozen=True)
+class SentenceConfig:
+    pooling: tuple[str, ...] = ()  # side by side; (): the engine's own reading of the file (GGUF <arch>.pooling_type), or mean
+    modules: tuple[dict[str, Any], ...] = ()  # for _core.LoadOptions, in order
+    pools: bool = True  # False: modules.json has no Pooling, there are only vectors of tokens (ColBERT)
+    normalize: bool = False  # modules.json ends with Normalize
+    normalize_tokens: bool = False
+    max_seq_length: int | None = None  # None: the context of the model
+    lower_case: bool = False
+    pool_prompt: bool = True  # False: the prompt's tokens stay out of the pool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    similarity: str = "cosine"
+    activation: str | None = None  # of a cross-encoder's scores, where config_sentence_transformers.json names one
+    drop_unknown: bool = False  # model2vec leaves unknown tokens out of the mean, sentence-transformers keeps them
+    late: late_interaction.LateInteraction | None = None  # how a model of token vectors reads queries and documents
+    score_ids: tuple[int, ...] = ()  # a causal reranker: the score is the first one's logit, less the second one's
+
+    def pooled(self) -> SentenceConfig:
+        """The same, where load() says how to pool."""
+        return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which folder or file holds the weights and the tokenizer, and how they are used. With `routes`, each of them is a model."""
+
+    source: Path
+    config: SentenceConfig
+    static: bool = False  # a table of vectors, no layers
+    routes: Mapping[str, Layout] = field(default_factory=dict)
+    default_route: str | None = None
+
+
+def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
+    """`prompts` (name -> text) replaces prompts of the same name and adds others."""
+    if path.is_dir():
+        layout = _of_folder(path)
+    elif path.suffix == ".safetensors":
+        layout = replace(_of_folder(path.parent), source=path)
+    else:
+        # GGUF says nothing of normalisation. Its encoders are compared by cosine, and llama.cpp's embedding tool normalises by default.
+        layout = Layout(path, SentenceConfig(normalize=True))
+    return _with_prompts(layout, prompts) if prompts else layout
+
+
+def for_task(config: SentenceConfig, task: str | None) -> SentenceConfig:
+    """The prompt of a task that was asked for is put before each text, unless a call says otherwise (jina v3)."""
+    return replace(config, default_prompt=task) if task in config.prompts else config
+
+
+def _with_prompts(layout: Layout, prompts: Mapping[str, str]) -> Layout:
+    config = replace(layout.config, prompts={**layout.config.prompts, **prompts})
+    return replace(layout, config=config, routes={name: _with_prompts(route, prompts) for name, route in layout.routes.items()})
+
+
+def _of_folder(folder: Path) -> Layout:
+    modules_file = folder / "modules.json"
+    modules = read_json(modules_file)
+    config = _settings(folder / "config_sentence_transformers.json")
+    if modules is None:
+        return _bare(folder, config)
+    if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
+        raise ModelFormatError(f'{modules_file} is not a list of modules with a "type"', file=str(modules_file), field="type")
+    named = [(_kind(module["type"]), _folder(folder, module.get("path") or ".", modules_file)) for module in modules]
+    if not named:
+        raise ModelFormatError(f"{modules_file} names no modules", file=str(modules_file), field="type")
+    if named[0][0] == "Router":
+        return _routes(named[0][1], named[1:], config)
+    return _chain(named, modules_file, config)
+
+
+def _bare(folder: Path, config: SentenceConfig) -> Layout:
+    """A folder without modules.json: of transformers, or of model2vec, which says what it is in config.json."""
+    values = read_object(folder / "config.json")
+    config = _length(folder, config)
+    if values.get("model_type") != "model2vec":
+        return Layout(folder, config)
+    normalize = json_field(values, "normalize", bool, folder / "config.json", False)
+    return Layout(folder, replace(config, normalize=normalize, max_seq_length=None, drop_unknown=True), static=True)
+
+
+def _kind(type_: str) -> str:
+    """Classes of one name moved between versions: sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense."""
+    kind = type_.rsplit(".", 1)[-1]
+    return "Router" if kind == "Asym" else kind
+
+
+def _folder(parent: Path, name: object, where: Path) -> Path:
+    if name == ".":  # as model2vec writes the folder itself; sentence-transformers writes ""
+        return parent
+    bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
+    if not isinstance(name, str) or not bare:
+        raise ModelFormatError(f"{where}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path")
+    return parent / name
+
+
+# ---------------------------------------------------------------- modules, one after another
+def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -> Layout:
+    first, source = named[0]
+    if first not in ("Transformer", "CLIPModel", "StaticEmbedding"):
+        raise UnsupportedModelError(
+            f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, StaticEmbedding and Router. "
+            f"Its vectors would be wrong without it"
+        )
+    static = first == "StaticEmbedding"  # which takes texts of any length
+    config = replace(config, max_seq_length=None) if static else _length(source, config)
+    chain = _Chain(config, where, static)
+    chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4: CLIP's text half gives a vector a text, without Pooling
+    for kind, folder in named[1:]:
+        chain.add(kind, folder)
+    return Layout(source, chain.done(), static)
+
+
+class _Chain:
+    def __init__(self, config: SentenceConfig, where: Path, static: bool) -> None:
+        self.config, self.where, self.static = config, where, static
+        self.modules: list[dict[str, Any]] = []
+        self.pooled = static
+        self.pylate_3 = config.late is not None and config.late.masked  # its encode() normalizes, which is no module there
+
+    def add(self, kind: str, folder: Path) -> None:
+        add = {
+            "Pooling": self._pooling,
+            "Dense": self._dense,
+            "LayerNorm": self._layer_norm,
+            "Normalize": self._normalize,
+            "LogitScore": self._logit_score,
+            "MultiVectorMask": self._multi_vector_mask,
+        }.get(kind)
+        if add is None or (self.static and kind != "Normalize"):
+            behind = " behind StaticEmbedding" if self.static else ""
+            raise UnsupportedModelError(
+                f"{self.where}: this version knows the modules {', '.join(KNOWN_MODULES)}, and the model also needs "
+                f"{kind!r} (module {shown(folder.name)}){behind}. Its vectors would be wrong without it"
+            )
+        add(folder)
+
+    def done(self) -> SentenceConfig:
+        """The last Normalize is encode()'s, so that shortened vectors have length 1 too and normalize=False takes it away."""
+        config = self.config
+        if self.modules and self.modules[-1]["kind"] == "normalize":
+            last = self.modules.pop()
+            if last["on_tokens"]:
+                config = replace(config, normalize_tokens=True)
+            else:
+                config = replace(config, normalize=True)
+        only_tokens = not self.pooled and (bool(self.modules) or config.normalize_tokens or config.late is not None)
+        if only_tokens and config.similarity not in TOKEN_SIMILARITIES:
+            config = replace(config, similarity="maxsim")
+        if only_tokens and self.pylate_3:
+            config = replace(config, normalize_tokens=True)
+        return replace(config, modules=tuple(self.modules), pools=not only_tokens)
+
+    def _values(self, folder: Path) -> tuple[dict[str, Any], Path]:
+        file = folder / "config.json"
+        if not file.exists():
+            raise ModelFormatError(
+                f"{self.where} names the folder {shown(folder.name)}, and {file} is missing: what the module does is unknown. "
+                f"Complete the download",
+                file=str(self.where),
+                field="path",
+            )
+        return read_object(file), file
+
+    def _weights(self, folder: Path) -> str:
+        file = folder / "model.safetensors"
+        if file.exists():
+            return str(file)
+        pickle = folder / "pytorch_model.bin"
+        why = (
+            f"its weights are a pickle ({pickle.name}), which can run any code: convert them to safetensors"
+            if pickle.exists()
+            else ("its weights are missing: complete the download")
+        )
+        raise ModelFormatError(f"{file} is not there: {why}", file=str(file))
+
+    def _on_tokens(self, values: dict[str, Any], file: Path) -> bool:
+        name = json_field(values, "module_input_name", str, file, "sentence_embedding")
+        other = json_field(values, "module_output_name", str, file, name)
+        if name not in ("sentence_embedding", "token_embeddings") or other != name:
+            raise UnsupportedModelError(
+                f"{file}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
+                f"sentence_embedding or token_embeddings into the same"
+            )
+        tokens = name == "token_embeddings" or not self.pooled  # PyLate's Dense, without Pooling, does not name them
+        if tokens and self.pooled:
+            raise UnsupportedModelError(f"{file}: a module of token_embeddings behind Pooling changes vectors that are pooled already")
+        return tokens
+
+    def _pooling(self, folder: Path) -> None:
+        if self.pooled:
+            raise UnsupportedModelError(
+                f"{self.where}: there are two Pooling modules; this version pools once, by several modes side by side"
+            )
+        values, file = self._values(folder)
+        modes = values.get("pooling_mode")
+        if modes is None:
+            modes = [mode for key, mode in _POOLING_KEYS.items() if json_field(values, key, bool, file, False)] or ["mean"]
+        else:
+            modes = [_POOLING_NAMES.get(str(mode), str(mode)) for mode in (modes if isinstance(modes, list) else [modes])]
+        if not modes or any(mode not in POOLINGS for mode in modes) or len(modes) > len(POOLINGS):
+            raise UnsupportedModelError(f"{file} asks for pooling {' + '.join(modes)[:200]}; this version pools by {', '.join(POOLINGS)}")
+        self.pooled = True
+        self.config = replace(self.config, pooling=tuple(modes), pool_prompt=json_field(values, "include_prompt", bool, file, True))
+
+    def _dense(self, folder: Path) -> None:
+        values, file = self._values(folder)
+        activation = json_field(values, "activation_function", str, file, "torch.nn.modules.activation.Tanh")
+        name = _ACTIVATIONS.get(activation.rsplit(".", 1)[-1]) if activation.startswith("torch.") else None
+        if name is None:
+            raise UnsupportedModelError(
+                f"{file}: activation_function {shown(activation)} is not one of torch's {', '.join(_ACTIVATIONS)}, which this version runs"
+            )
+        self.modules.append(
+            {
+                "kind": "dense",
+                "on_tokens": self._on_tokens(values, file),
+                "file": self._weights(folder),
+                "in_features": self._size(values, "in_features", file),
+                "out_features": self._size(values, "out_features", file),
+                "bias": json_field(values, "bias", bool, file, True),
+                "residual": json_field(values, "use_residual", bool, file, False),
+                "activation": name,
+            }
+        )
+
+    def _layer_norm(self, folder: Path) -> None:
+        values, file = self._values(folder)
+        size = self._size(values, "dimension", file)
+        if not self.pooled:
+            raise UnsupportedModelError(
+                f"{self.where}: LayerNorm ({shown(folder.name)}) stands before Pooling, and it norms pooled vectors"
+            )
+        self.modules.append({"kind": "layer_norm", "file": self._weights(folder), "in_features": size})
+
+    @staticmethod
+    def _size(values: dict[str, Any], key: str, file: Path) -> int:
+        size = json_field(values, key, int, file)
+        if size is None or not 1 <= size <= 1 << 20:
+            found = "missing" if size is None else str(size)[:50]
+            raise ModelFormatError(f"{file}: {key} is {found}; it must be 1 to {1 << 20}", file=str(file), field=key)
+        return int(size)
+
+    def _normalize(self, folder: Path) -> None:
+        values, file = read_object(folder / "config.json"), folder / "config.json"
+        if "module_input_name" not in values and not self.pooled:  # of a model that pools in its own way: as before 5.0
+            self.pooled = True
+        self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
+
+    def _multi_vector_mask(self, folder: Path) -> None:
+        values, file = self._values(folder)
+        if self.pooled:
+            raise UnsupportedModelError(f"{file}: MultiVectorMask behind Pooling changes vectors that are pooled already")
+        self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
+
+    def _logit_score(self, folder: Path) -> None:
+        values, file = self._values(folder)
+        ids = [json_field(values, key, int, file) for key in ("true_token_id", "false_token_id")]
+        if ids[0] is None:
+            raise ModelFormatError(f"{file}: true_token_id is missing", file=str(file), field="true_token_id")
+        for key, value in zip(("true_token_id", "false_token_id"), ids, strict=True):
+            if value is not None and not 0 <= value < 2**31:
+                raise ModelFormatError(f"{file}: {key} is {str(value)[:50]}, which is no token id", file=str(file), field=key)
+        self.pooled = True
+        self.config = replace(self.config, score_ids=tuple(int(i) for i in ids if i is not None))
+
+
+# ---------------------------------------------------------------- routes
+def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) -> Layout:
+    """Router: router_config.json (config.json before 5.0) names its modules by type, and each route as a list of them. What follows the
+    Router in modules.json follows each route."""
+    where = next((f for f in (folder / "router_config.json", folder / "config.json") if f.exists()), folder / "router_config.json")
+    values = read_object(where)
+    types = json_field(values, "types", dict, where)
+    structure = json_field(values, "structure", dict, where)
+    parameters = json_field(values, "parameters", dict, where, {})
+    for key, found in (("types", types), ("structure", structure)):
+        if not found:
+            raise ModelFormatError(f"{where}: {key} is missing: which module belongs to which route is unknown", file=str(where), field=key)
+    assert types is not None and structure is not None
+    if parameters.get("route_mappings"):
+        raise UnsupportedModelError(f"{where}: route_mappings (routes by modality) are not run; this version has routes of texts by name")
+    routes: dict[str, Layout] = {}
+    for name, members in structure.items():
+        if not isinstance(members, list) or not members or not all(isinstance(types.get(str(m)), str) for m in members):
+            raise ModelFormatError(
+                f"{where}: route {shown(name)} is not a list of the modules in types", file=str(where), field="structure"
+            )
+        named = [(_kind(types[member]), _folder(folder, member, where)) for member in members]
+        routes[name] = _chain([*named, *rest], where, config)
+    default = json_field(parameters, "default_route", str, where)
+    if default is not None and default not in routes:
+        raise ModelFormatError(f"{where}: default_route {shown(default)} is not among the routes", file=str(where), field="default_route")
+    base = routes[default or ("document" if "document" in routes else next(iter(routes)))]
+    return Layout(base.source, base.config, base.static, routes, default)
+
+
+# ---------------------------------------------------------------- settings
+def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
+    tokenizer_file, file = folder / "tokenizer_config.json", folder / "sentence_bert_config.json"
+    said = json_field(read_object(tokenizer_file), "model_max_length", (int, float), tokenizer_file)
+    length = int(said) if said is not None and 0 < said < 2**31 else None  # 1e30 means "no limit"
+    values = read_object(file)
+    length = json_field(values, "max_seq_length", int, file, length)
+    if length is not None and length < 1:
+        raise ModelFormatError(f"{file}: max_seq_length is {length}; it must be at least 1", file=str(file), field="max_seq_length")
+    late = late_interaction.of_transformer(config.late, values, file)
+    return replace(config, max_seq_length=length, lower_case=json_field(values, "do_lower_case", bool, file, False), late=late)
+
+
+def _settings(file: Path) -> SentenceConfig:
+    values = read_object(file)
+    prompts = json_field(values, "prompts", dict, file, {})
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise ModelFormatError(f"{file}: prompt {name!r} is {text!r}, not a string"[:500], file=str(file), field="prompts")
+    default = json_field(values, "default_prompt_name", str, file)
+    if default is not None and default not in prompts:
+        raise ModelFormatError(
+            f"{file}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
+        )
+    similarity = json_field(values, "similarity_fn_name", str, file, "cosine").lower()  # PyLate writes MaxSim
+    if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
+        known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
+        raise UnsupportedModelError(f"{file}: similarity_fn_name {shown(similarity)} is not one of {known}")
+    activation = json_field(values, "activation_fn", str, file)
+    late = late_interaction.of_folder(values, file)
+    prompts = late_interaction.with_prefixes(prompts, values, file)
+    return SentenceConfig(prompts=prompts, default_prompt=default, similarity=similarity, activation=activation, late=late)

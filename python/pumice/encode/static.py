@@ -1,0 +1,209 @@
+"""Embedders without layers (StaticEmbedding of sentence-transformers, model2vec): a text's vector is the mean of its tokens' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..arguments import shown
+from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
+from ..limits import check_memory
+
+Float32 = npt.NDArray[np.float32]
+
+TEXTS = 256  # that are summed together: 256 KiB of sums at 256 columns stay near the processor
+STEPS = 2048  # tokens of a text that are added one by one; what follows comes in blocks of so many
+N_CTX = 2**31 - 1  # no position is counted: a text may have any length
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
+
+
+def weights_file(folder: Path) -> Path:
+    """model.safetensors of a folder; a pickle is refused by its name."""
+    if folder.is_file():
+        return folder
+    file = folder / "model.safetensors"
+    if file.exists():
+        return file
+    pickle = folder / "pytorch_model.bin"
+    why = f"the weights are a pickle ({pickle.name}), which can run any code; convert them" if pickle.exists() else "complete the download"
+    raise ModelFormatError(f"{file} is not there: {why}", file=str(file))
+
+
+class Table:
+    """One row per token id: `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, whose last two may be absent."""
+
+    def __init__(self, file: _core.ModelFile) -> None:
+        self._file = file
+        self._about = {name: (kind, shape) for name, kind, shape, _ in file.tensors}
+        name = "embedding.weight" if "embedding.weight" in self._about else "embeddings"
+        check_memory(4 * int(np.prod(self._shape(name, 2), dtype=object)), f"the table of {file.path}")
+        rows = self._read(name, 2).astype(np.float32)
+        if name == "embeddings":
+            rows = self._per_token(rows)
+        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+        if wrong.size:
+            raise ModelFormatError(f"{file.path}: row {int(wrong[0])} of {name} holds a NaN or an infinity", file=file.path, field=name)
+        self.rows: Float32 = np.ascontiguousarray(rows, np.float32)
+
+    def _per_token(self, rows: Float32) -> Float32:
+        if "mapping" in self._about:
+            mapping = self._read("mapping", 1)
+            if mapping.dtype.kind not in "iu" or (mapping.size and not (mapping.min() >= 0 and mapping.max() < len(rows))):
+                self._wrong("mapping", f"names rows outside of the {len(rows)} in embeddings")
+            rows = rows[mapping]
+        if "weights" in self._about:
+            weights = self._read("weights", 1)
+            if len(weights) != len(rows):
+                self._wrong("weights", f"has {len(weights)} values for {len(rows)} tokens")
+            rows = rows * weights.astype(np.float32)[:, None]
+        return rows
+
+    def _shape(self, name: str, dims: int) -> tuple[int, ...]:
+        if name not in self._about:
+            found = ", ".join(list(self._about)[:5])
+            self._wrong("embedding.weight", f"is missing, and so is embeddings (of model2vec); the file has {shown(found)}")
+        shape = self._about[name][1]
+        if len(shape) != dims or 0 in shape:
+            self._wrong(name, f"has shape {list(shape)}; {dims} dimensions without a 0 are needed")
+        return shape
+
+    def _read(self, name: str, dims: int) -> npt.NDArray[Any]:
+        shape, kind = self._shape(name, dims), self._about[name][0]
+        if kind == "BF16":
+            upper = np.frombuffer(self._file.read(name), "<u2").astype(np.uint32) << np.uint32(16)
+            return upper.view(np.float32).reshape(shape)
+        if kind not in _DTYPES:
+            raise UnsupportedModelError(f"{self._file.path}: {name} is {kind}; this version reads {', '.join([*_DTYPES, 'BF16'])}")
+        return np.frombuffer(self._file.read(name), _DTYPES[kind]).reshape(shape)
+
+    def _wrong(self, field: str, what: str) -> None:
+        raise ModelFormatError(f"{self._file.path}: {field} {what}", file=self._file.path, field=field)
+
+
+class StaticEngine:
+    """What _core.Model is for models with layers, as far as a table of rows can be it. Sums run in the order of the tokens, in float32: a
+    text's bits do not depend on its batch."""
+
+    def __init__(self, file: _core.ModelFile) -> None:
+        self._table = Table(file).rows
+        count, width = self._table.shape
+        self._device = next(device for device in _core.devices() if device["id"] == "cpu")
+        self.info: dict[str, Any] = {
+            "architecture": "static",
+            "tasks": ["encode"],
+            "parameters": count * width,
+            "layers": 0,
+            "hidden_size": width,
+            "vector_size": width,
+            "vocab_size": count,
+            "heads": 0,
+            "kv_heads": 0,
+            "head_dim": 0,
+            "n_ctx": N_CTX,
+            "n_ctx_model": N_CTX,
+            "formats": {"F32": self._table.nbytes},
+            "file_bytes": file.size,
+            "labels": 0,
+            "pooling": "mean",
+            "isa": _core.build_info()["isa"],
+            "threads": 1,
+            "device": "cpu",
+            "devices": [{"id": "cpu", "name": self._device["name"], "layers": 0}],
+            "gpu_layers": 0,
+        }
+
+    def encode(
+        self,
+        ids: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        types: Any,
+        out: Float32,
+        normalize: bool,
+        token_budget: int,
+        progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
+    ) -> None:
+        """As _core.Model.encode(); a text without tokens is a row of zeros."""
+        self._check(ids)
+        lengths, width = np.diff(offsets), out.shape[1]
+        order = np.argsort(-lengths, kind="stable")  # texts of about the same length take their steps together
+        for first in range(0, len(order), TEXTS):
+            texts = order[first : first + TEXTS]
+            out[texts] = self._means(ids, offsets[texts], lengths[texts])[:, :width]
+        if normalize:
+            norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
+            out /= np.where(norms > 0, norms, 1).astype(np.float32)[:, None]
+        if progress is not None:
+            progress(len(lengths))
+
+    def _means(self, ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Float32:
+        """Of texts from the longest to the shortest: their first tokens' rows, then their second ones' are added, ..., and what is left of
+        very long texts one after the other in blocks, which begin at the same places whatever the batch is."""
+        sums = np.zeros((len(lengths), self._table.shape[1]), np.float32)
+        steps = min(int(lengths[0]), STEPS)
+        counts = np.searchsorted(-lengths, -np.arange(steps))  # as many texts have more tokens than a step's number
+        rows = np.empty_like(sums)  # of one step; memory that is new at each step takes twice the time of all
+        for step, count in enumerate(counts.tolist()):
+            np.take(
+                self._table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip"
+            )  # all are in the table; "raise" would copy
+            sums[:count] += rows[:count]
+        for i in range(int(np.searchsorted(-lengths, -STEPS))):
+            for begin in range(STEPS, int(lengths[i]), STEPS):
+                sums[i] += self._table[ids[starts[i] + begin : starts[i] + min(begin + STEPS, lengths[i])]].sum(axis=0)
+        return np.asarray(sums / np.maximum(lengths, 1).astype(np.float32)[:, None], np.float32)
+
+    def encode_tokens(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], types: Any, unseen: Any = None) -> Float32:
+        self._check(ids)
+        return self._table[ids]
+
+    def _check(self, ids: npt.NDArray[np.int32]) -> None:
+        if ids.size and int(ids.max()) >= len(self._table):
+            raise ValueError(
+                f"token id {int(ids.max())}: the table has rows for 0 to {len(self._table) - 1}; the tokenizer is another model's"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise UnsupportedTaskError(f"{name}() needs a model with layers; this one is a table of vectors (static). It can do encode()")
+
+    def placement(self) -> dict[str, Any]:
+        return placement(self._table.nbytes, self._device)
+
+    def memory(self) -> dict[str, int]:
+        return {"weights": self._table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * self._table.shape[1]}
+
+    def cache_stats(self) -> dict[str, int]:
+        return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted"), 0)
+
+    def close(self) -> None:
+        self._table = np.empty((0, self.info["hidden_size"]), np.float32)
+
+
+def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
+    row = {"name": "embedding", "device": "cpu", "weights": weights, "kv": 0, "formats": "F32", "why": ""}
+    return {
+        "rows": [row],
+        "devices": [
+            {"id": "cpu", "name": device["name"], "weights": weights, "scratch": 0, "kv_page": 0, "memory_free": device["memory_free"]}
+        ],
+        "weights": weights,
+        "scratch": 0,
+        "memory_free": device["memory_free"],
+        "notes": [],
+        "incomplete": [],
+    }
+
+
+def plan(file: _core.ModelFile) -> dict[str, Any]:
+    """As _core.plan(): from the shapes alone."""
+    shapes = {name: shape for name, _, shape, _ in file.tensors}
+    width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
+    tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)
+    return placement(4 * tokens * width, next(device for device in _core.devices() if device["id"] == "cpu"))

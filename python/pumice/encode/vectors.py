@@ -1,0 +1,225 @@
+"""Vectors against vectors: the nearest ones of a corpus, pairs, and the vectors of tokens (late interaction)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import choice, integer, listed, shown
+from . import encoding
+from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+BLOCK_BYTES = 32 << 20  # of a block of the corpus as float32, and of its scores
+QUERIES = 1024  # at a time
+
+
+class SearchResult(NamedTuple):
+    """The nearest rows of a corpus for each query, the nearest first: their numbers int64 and their scores float32, (queries, k) each, or
+    (k,) for one query."""
+
+    indices: Int64
+    scores: Float32
+
+
+def search(
+    queries: npt.ArrayLike,
+    corpus: npt.ArrayLike,
+    top_k: int = 10,
+    *,
+    similarity: str = "cosine",
+    precision: str = "float32",
+    precision_ranges: npt.ArrayLike | None = None,
+    show_progress_bar: bool | None = None,
+) -> SearchResult:
+    """The top_k rows of `corpus` for each query. Equal scores come in the order of the corpus; k is at most the corpus's length.
+
+    queries: numbers (d,) or (n, d), as encode() gives them.  corpus: (m, d), also a memmap: it is read in blocks of at most 32 MiB.
+    similarity: "cosine", "dot", "euclidean" or "manhattan" (distances come negated).
+    precision: what the corpus holds: "float32" (any floats); "int8", "uint8": with precision_ranges= (those that encode() had) they are
+        turned back into numbers, without, the codes are compared as they are; "binary", "ubinary": bits, with signs 1 and -1 in place of
+        numbers. Queries are floats, or of the same precision; bits against bits score the number of equal bits, whatever `similarity` says.
+
+    Raises TypeError and ValueError that name the argument."""
+    if similarity in TOKEN_SIMILARITIES:
+        raise ValueError(
+            f"search() compares one vector a text, and {similarity} the vectors of tokens: maxsim() compares texts one by one, "
+            f'load(pooling="mean") gives one vector a text'
+        )
+    choice("similarity", similarity, SIMILARITIES)
+    choice("precision", precision, encoding.PRECISIONS)
+    top_k = integer("top_k", top_k, 1)
+    rows = _matrix(corpus, "corpus")
+    given = np.asarray(queries)
+    asked = np.atleast_2d(_matrix(given, "queries"))
+    width = rows.shape[1] * (8 if precision in ("binary", "ubinary") else 1)
+    ranges = encoding.check_ranges(precision_ranges, precision, width)
+    packed = precision != "float32"
+    if not packed and rows.dtype.kind in "iu" and rows.dtype.itemsize == 1:
+        raise TypeError(f'corpus holds {rows.dtype}; precision= says what it means: "int8", "uint8", "binary" or "ubinary"')
+    bits_meet = precision in ("binary", "ubinary") and asked.dtype.itemsize == 1
+    decoded = _decoded(asked, precision, ranges) if packed and asked.dtype.itemsize == 1 else encoding._numbers(asked, "queries")
+    if decoded.shape[1] != width:
+        raise ValueError(f"queries have {decoded.shape[1]} columns and corpus {width}; both must come from one model")
+    k = min(top_k, len(rows))
+    indices, scores = np.empty((len(decoded), k), np.int64), np.empty((len(decoded), k), np.float32)
+    bar = encoding.progress_bar(show_progress_bar, len(decoded) * len(rows), "comparison")
+    try:
+        for first in range(0, len(decoded), QUERIES):
+            part = decoded[first : first + QUERIES]
+            best = _Best(len(part), k)
+            for begin, block in _blocks(rows, width, len(part)):
+                found = encoding.similarity(part, _decoded(block, precision, ranges), "dot" if bits_meet else similarity)
+                best.add((found + width) / 2 if bits_meet else found, begin)
+                if bar is not None:
+                    bar.update(found.size)
+            indices[first : first + QUERIES], scores[first : first + QUERIES] = best.indices, best.scores
+    finally:
+        if bar is not None:
+            bar.close()
+    return SearchResult(indices[0], scores[0]) if given.ndim == 1 else SearchResult(indices, scores)
+
+
+class _Best:
+    """The best k of what was added, for each query, in order."""
+
+    def __init__(self, queries: int, k: int) -> None:
+        self.indices, self.scores = np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32)
+        self.k = k
+
+    def add(self, found: Float32, begin: int) -> None:
+        scores = np.concatenate([self.scores, found.astype(np.float32)], axis=1)
+        indices = np.concatenate([self.indices, np.broadcast_to(np.arange(begin, begin + found.shape[1]), found.shape)], axis=1)
+        k = min(self.k, scores.shape[1])
+        if k == 0:
+            return
+        limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
+        chosen = np.empty((len(scores), k), np.int64)
+        for i, row in enumerate(scores):
+            candidates = np.flatnonzero(row >= limit[i])  # more than k where scores are equal: of those the first ones
+            chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
+        self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
+
+
+def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
+    array = given if isinstance(given, np.ndarray) else np.asarray(given)
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or (name == "corpus" and array.ndim != 2):
+        raise TypeError(f"{name} must be rows of numbers, not {array.dtype} of shape {array.shape}")
+    return array
+
+
+def _blocks(rows: npt.NDArray[Any], width: int, queries: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    count = max(1, BLOCK_BYTES // (4 * max(width, queries, 1)))
+    for begin in range(0, len(rows), count):
+        yield begin, rows[begin : begin + count]
+
+
+def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) -> npt.NDArray[Any]:
+    """Numbers to measure, of what encode(precision=...) packs."""
+    if precision == "float32":
+        return block
+    if block.dtype.itemsize != 1 or block.dtype.kind not in "iu":
+        raise TypeError(f'precision="{precision}" means bytes, and there is {block.dtype}')
+    if precision in ("binary", "ubinary"):
+        bits = block.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
+        return 2 * np.unpackbits(bits, axis=-1).astype(np.float32) - 1
+    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the middle of a step
+    if ranges is None:
+        return codes - 128
+    return np.asarray(ranges[0] + codes * ((ranges[1] - ranges[0]) / np.float32(255)), np.float32)
+
+
+def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+    """Float vectors (n, d) as encode(precision=...) gives them: "int8" and "uint8" in 255 steps of each column's range
+    (precision_ranges, (2, d), or that of these vectors), "binary" and "ubinary" as signs, eight to a byte, (n, d / 8)."""
+    choice("precision", precision, encoding.PRECISIONS)
+    given = np.asarray(vectors)
+    if given.ndim != 2:
+        raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
+    rows = encoding._numbers(given, "vectors") if len(given) else given.astype(np.float32)
+    ranges = encoding.check_ranges(precision_ranges, precision, rows.shape[1])
+    return rows if precision == "float32" else encoding.quantize_rows(rows, precision, ranges)
+
+
+def similarity(a: Any, b: Any, kind: str) -> Float32:
+    """Model.similarity(): of vectors, or of lists of token vectors where the model's measure compares these."""
+    if kind not in TOKEN_SIMILARITIES:
+        return encoding.similarity(a, b, kind)
+    found = maxsim(a, b)
+    if kind == "maxsim":
+        return found
+    queries, single = _token_vectors(a, "a")
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # of a query
+    return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
+
+
+def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
+    """(n,) float32: row i of `a` against row i of `b`; larger is nearer (distances come negated).
+
+    similarity: "cosine", "dot", "euclidean", "manhattan" of vectors (n, d); "maxsim", "meanmaxsim" of lists of token vectors."""
+    if similarity in TOKEN_SIMILARITIES:
+        queries, documents = _token_vectors(a, "a")[0], _token_vectors(b, "b")[0]
+        if len(queries) != len(documents):
+            raise ValueError(f"a has {len(queries)} texts and b {len(documents)}; text i is compared with text i")
+        shares = [1 if similarity == "maxsim" else max(1, len(rows)) for rows in queries]
+        return np.array([maxsim(x, y) / n for x, y, n in zip(queries, documents, shares, strict=True)], np.float32)
+    choice("similarity", similarity, SIMILARITIES)
+    left, right = encoding._numbers(a, "a"), encoding._numbers(b, "b")
+    if left.shape != right.shape:
+        raise ValueError(f"a has shape {left.shape} and b {right.shape}; row i is compared with row i")
+    if similarity == "cosine":
+        left, right = encoding._unit_rows(left), encoding._unit_rows(right)
+    x, y = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        if similarity in ("cosine", "dot"):
+            return np.asarray(np.einsum("ij,ij->i", x, y), np.float32)
+        return np.asarray(-np.linalg.norm(x - y, ord=2 if similarity == "euclidean" else 1, axis=1), np.float32)
+
+
+def maxsim(queries: Any, documents: Any) -> Float32:
+    """Late interaction of token vectors (ColBERT): for each token of the query its best dot product with a token of the document, added up.
+
+    queries, documents: (tokens, d) of one text, or a list of such (encode(output="tokens", normalize=True)). float32 (n, m), or without the
+    axis of what is one text. A text without tokens scores 0 as a query and raises ValueError as a document."""
+    left, one_query = _token_vectors(queries, "queries")
+    right, one_document = _token_vectors(documents, "documents")
+    widths = {rows.shape[1] for rows in (*left, *right)}
+    if len(widths) > 1:
+        raise ValueError(f"the vectors have {' and '.join(map(str, sorted(widths)))} columns; all must come from one model")
+    for i, rows in enumerate(right):
+        if not len(rows):
+            raise ValueError(f"documents: text {i} has no tokens, so none is the nearest")
+    result = np.zeros((len(left), len(right)), np.float32)
+    if left and right:
+        lengths = np.array([len(rows) for rows in right])
+        longest = max(1, max(len(rows) for rows in left))
+        first = 0
+        while first < len(right):
+            last = first + max(1, int(np.searchsorted(np.cumsum(lengths[first:]), BLOCK_BYTES // (4 * longest), side="right")))
+            block = np.concatenate(right[first:last])
+            starts = np.concatenate([[0], np.cumsum(lengths[first:last])[:-1]])
+            for i, rows in enumerate(left):
+                if len(rows):
+                    result[i, first:last] = np.maximum.reduceat(rows @ block.T, starts, axis=1).sum(axis=0)
+            first = last
+    result = result[0] if one_query else result
+    return np.asarray(result[..., 0] if one_document else result, np.float32)
+
+
+def _token_vectors(given: Any, name: str) -> tuple[list[Float32], bool]:
+    single = isinstance(given, np.ndarray) and given.ndim == 2
+    if not single and (isinstance(given, (str, bytes)) or not isinstance(given, (Sequence, np.ndarray))):
+        raise TypeError(f"{name} must be (tokens, d) or a list of such, not {shown(given)}")
+    texts = [given] if single else listed(given)
+    rows = []
+    for i, text in enumerate(texts):
+        array = np.asarray(text)
+        if array.ndim != 2:
+            raise ValueError(f"{name}: text {i} has shape {array.shape}; it must be (tokens, d)")
+        rows.append(encoding._numbers(array, f"{name}, text {i}") if len(array) else np.empty(array.shape, np.float32))
+    return rows, single

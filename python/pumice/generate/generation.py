@@ -1,0 +1,449 @@
+"""Prompts to text: when text is final, where it stops, what comes back."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..display import html_lines, token_span
+from .answers import Kind, ToolCall
+from .settings import SamplingParams
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
+
+
+# ---------------------------------------------------------------- results
+@dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth: compared by identity
+class Generation:
+    """The text that followed a prompt. str() of it is the text.
+
+    ids: int32 (n,), without the end token and without what a stop string cut off.
+    finish_reason: "stop" (a stop string or id), "eos" (the model ended), "grammar" (nothing can follow), "length" (max_new_tokens or the
+    context), "cancelled".
+    logprobs: float32 (n,) natural log-probability of each token; top_ids int32 and top_logprobs float32 (n, k): the k likeliest
+    tokens at each place; None when not asked for. timings: tokens, seconds and tokens per second of the whole call's prefill and decode.
+    """
+
+    text: str
+    ids: Int32
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    reused_tokens: int
+    seed: int
+    params: SamplingParams
+    logprobs: Float32 | None
+    top_ids: Int32 | None
+    top_logprobs: Float32 | None
+    timings: Mapping[str, float]
+    device: str
+    pieces: tuple[str, ...] = ()  # the text of each token
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= 200 else self.text[:200] + "..."
+        return f"{type(self).__name__}({text!r}, tokens={len(self.ids)}, finish_reason={self.finish_reason!r})"
+
+    def _facts(self) -> str:
+        speed = self.timings.get("decode_tokens_per_second", 0.0)
+        facts = [f"{len(self.ids)} tokens", f"finish: {self.finish_reason}", f"seed {self.seed}", f"{speed:.1f} tokens/s", self.device]
+        return " · ".join(facts)
+
+    def _repr_html_(self) -> str:
+        if self.logprobs is None:
+            body = html.escape(self.text)
+        else:
+            chances = [math.exp(p) for p in self.logprobs.tolist()]
+            body = "".join(token_span(piece, p, f"p = {p:.3f}") for piece, p in zip(self.pieces, chances, strict=False))
+        facts = html_lines([self._facts()])
+        return f'<div style="white-space:pre-wrap">{body}</div><div style="color:#777;font-size:smaller">{facts}</div>'
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """News of a stream: text that is final, and the tokens it came with. str() of it is the text.
+
+    index: which sequence (prompt * n + sample). finish_reason: set in a sequence's last chunk. Arrays as in Generation.
+    kind: of a chat's text: what the model says, thinks, or writes to call a tool. calls: the tool calls that are complete with it."""
+
+    text: str
+    ids: Int32
+    index: int
+    finish_reason: FinishReason | None
+    logprobs: Float32 | None
+    top_ids: Int32 | None
+    top_logprobs: Float32 | None
+    kind: Kind = "content"
+    calls: tuple[ToolCall, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# ---------------------------------------------------------------- one sequence
+class Continuation:
+    """Tokens of one sequence as they come: their text (whole characters only), the first stop, and how much of it is final."""
+
+    def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
+        self._decoder = tokenizer.decode_stream()
+        self._stops = params.stop
+        self._stop_ids = frozenset(params.stop_ids)
+        self._longest = max(map(len, params.stop), default=0)
+        self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
+        self.text = ""
+        self.ids: list[int] = []
+        self.starts: list[int] = []  # where in the text each token begins
+        self.logprobs: list[Any] = []
+        self.top_ids: list[Any] = []
+        self.top_logprobs: list[Any] = []
+        self.finish_reason: FinishReason | None = None
+        self._sent_text = self._sent_ids = 0
+
+    def push(self, news: Mapping[str, Any]) -> None:
+        """Takes what the engine said of this sequence."""
+        ids = np.asarray(news["ids"]).tolist()
+        for k, token in enumerate(ids):
+            if token in self._stop_ids:
+                self._end("stop")
+                return
+            self.ids.append(token)
+            self.starts.append(len(self.text))
+            for name in self._asked:
+                getattr(self, name).append(news[name][k])
+            if self._extend(self._decoder.step([token])):
+                return
+        if news.get("finish_reason") is not None:
+            self._end(news["finish_reason"])
+
+    def cancel(self) -> None:
+        if self.finish_reason is None:
+            self._end("cancelled")
+
+    def _end(self, reason: FinishReason) -> None:
+        if not self._extend(self._decoder.flush()):  # bytes that never became a character
+            self.finish_reason = reason
+
+    def _extend(self, piece: str) -> bool:
+        """Adds text; True when it completes a stop string, which is cut off with all that follows."""
+        if not piece:
+            return False
+        before = max(0, len(self.text) - self._longest + 1)
+        self.text += piece
+        found = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
+        if not found:
+            return False
+        cut = min(found)
+        kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even when its end is cut off
+        self.text = self.text[:cut]
+        for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
+            del row[kept:]
+        self.finish_reason = "stop"
+        return True
+
+    def _final(self) -> int:
+        """How much of the text can no longer become part of a stop string."""
+        if self.finish_reason is not None:
+            return len(self.text)
+        held = 0
+        for stop in self._stops:
+            for length in range(min(len(stop) - 1, len(self.text)), held, -1):
+                if self.text.endswith(stop[:length]):
+                    held = length
+                    break
+        return len(self.text) - held
+
+    def take(self, index: int) -> Chunk | None:
+        """What became final since the last chunk, or None."""
+        end = max(self._final(), self._sent_text)
+        last = len(self.ids) if self.finish_reason is not None else sum(s < end for s in self.starts[self._sent_ids :]) + self._sent_ids
+        if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
+            return None
+        rows = slice(self._sent_ids, last)
+        chunk = Chunk(self.text[self._sent_text : end], np.array(self.ids[rows], np.int32), index, self.finish_reason, *self.arrays(rows))
+        self._sent_text, self._sent_ids = end, last
+        return chunk
+
+    def chunks(self, index: int) -> list[Chunk]:
+        """take() as chunks of one kind each."""
+        chunk = self.take(index)
+        return [] if chunk is None else [chunk]
+
+    def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
+        """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of all tokens or some; None for what was not asked."""
+        rows = slice(None) if rows is None else rows
+        return (
+            np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
+            np.array(self.top_ids[rows], np.int32) if self.top_ids else None,
+            np.array(self.top_logprobs[rows], np.float32) if self.top_logprobs else None,
+        )
+
+    def pieces(self) -> tuple[str, ...]:
+        ends = [*self.starts[1:], len(self.text)]
+        return tuple(self.text[a:b] for a, b in zip(self.starts, ends, strict=False))
+
+
+# ---------------------------------------------------------------- one call
+Finish = Callable[[list[Generation]], Any]
+Begin = Callable[["Tokenizer", SamplingParams], Continuation]
+
+
+READ_AHEAD = 32  # tokens of a stream that are computed before somebody reads them
+
+
+class Run:
+    """One call: a request of one or more prompts in the batch of all callers. The engine's own thread computes it, from the first
+    advance() on; a sequence of which `read_ahead` tokens are unread sits out (0: never)."""
+
+    def __init__(
+        self,
+        engine: _core.Model,
+        tokenizer: Tokenizer,
+        prompts: Sequence[Int32],
+        params: SamplingParams | Sequence[SamplingParams],
+        eos_ids: Sequence[int],
+        begin: Begin = Continuation,
+        read_ahead: int = 0,
+        speculation: Mapping[str, Any] | None = None,
+        grammars: Sequence[_core.CompiledGrammar | None] = (),
+    ) -> None:
+        """params: of all prompts, or one for each, of which `n` is the same. grammars: none, or one for each prompt."""
+
+        def values(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> dict[str, Any]:
+            values = {f.name: getattr(params, f.name) for f in fields(params)}
+            if values["logits_processor"] is None:
+                del values["logits_processor"]
+            ends = [] if values.pop("ignore_eos") else list(eos_ids)
+            del values["stop"]
+            values["logprobs"] = -1 if params.logprobs is None else params.logprobs
+            if params.seed is None:
+                del values["seed"]
+            filtered = {} if grammar is None else {"grammar": grammar}
+            return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {}), **filtered}
+
+        self.engine = engine
+        self._device = str(engine.info.get("device", ""))
+        self._prompt_tokens = [len(ids) for ids in prompts]
+        one = isinstance(params, SamplingParams)
+        each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if one and not any(grammars):
+            self._request = engine.request(list(prompts), values(each_prompt[0]))
+        else:
+            each_grammar = grammars if any(grammars) else [None] * len(prompts)
+            self._request = engine.request(list(prompts), [values(p, g) for p, g in zip(each_prompt, each_grammar, strict=True)])
+        self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
+        self._n = self.params[0].n
+        self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]
+
+    @property
+    def done(self) -> bool:
+        return all(s.finish_reason is not None for s in self.sequences)
+
+    def advance(self, steps: int, max_ms: float) -> list[int]:
+        """Waits for the tokens of so many steps, or so long; the sequences that have news."""
+        return self.hear(self._request.advance(steps, max_ms))
+
+    def start(self, tag: int, steps: int) -> None:
+        """From now on the news come by the engine's Pump, under this tag."""
+        self._request.start(tag, self._steps(steps))
+
+    def hold(self, held: bool) -> None:
+        """Whether they have to wait."""
+        self._request.hold(held)
+
+    def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Takes what the engine said; the sequences that it was about."""
+        changed = []
+        for news in all_news:
+            index = int(news["sequence"])
+            sequence = self.sequences[index]
+            if sequence.finish_reason is not None:
+                continue
+            sequence.push(news)
+            changed.append(index)
+            if sequence.finish_reason is not None and news.get("finish_reason") is None:
+                self._request.finish(index)
+        if not changed and self._request.done:
+            for sequence in self.sequences:  # the engine ended: no sequence may wait for ever
+                sequence.cancel()
+        return changed
+
+    def _steps(self, most: int) -> int:
+        """Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking a thread costs
+        more than looking at a token."""
+        return 1 if any(p.stop or p.stop_ids for p in self.params) else most
+
+    def to_end(self) -> None:
+        while not self.done:
+            self.advance(self._steps(8), 100.0)
+
+    def close(self) -> None:
+        for sequence in self.sequences:
+            sequence.cancel()
+        self._request.close()
+
+    def results(self) -> list[Generation]:
+        reused = list(self._request.reused_tokens)
+        timings = with_speeds(self._request.timings())
+        result = []
+        for index, s in enumerate(self.sequences):
+            prompt = index // self._n
+            params = self.params[prompt]
+            logprobs, top_ids, top_logprobs = s.arrays()
+            if params.logprobs is not None and logprobs is None:  # no token came
+                logprobs = np.empty(0, np.float32)
+            if params.logprobs and top_ids is None:
+                top_ids, top_logprobs = np.empty((0, params.logprobs), np.int32), np.empty((0, params.logprobs), np.float32)
+            result.append(
+                Generation(
+                    text=s.text,
+                    ids=np.array(s.ids, np.int32),
+                    finish_reason=s.finish_reason,
+                    prompt_tokens=self._prompt_tokens[prompt],
+                    reused_tokens=int(reused[prompt]),
+                    seed=params.seed or 0,
+                    params=params,
+                    logprobs=logprobs,
+                    top_ids=top_ids,
+                    top_logprobs=top_logprobs,
+                    timings=timings,
+                    device=self._device,
+                    pieces=s.pieces(),
+                )
+            )
+        return result
+
+
+def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
+    """prefill_ and decode_tokens_per_second beside tokens and seconds (0 when no time was spent)."""
+    result = dict(timings)
+    for phase in ("prefill", "decode"):
+        seconds = timings.get(f"{phase}_seconds", 0.0)
+        result[f"{phase}_tokens_per_second"] = timings.get(f"{phase}_tokens", 0.0) / seconds if seconds > 0 else 0.0
+    return result
+
+
+def run_to_end(run: Run, finish: Finish) -> Any:
+    """The results of a call; KeyboardInterrupt carries those so far as .partial."""
+    try:
+        run.to_end()
+        return finish(run.results())
+    except KeyboardInterrupt as interrupt:
+        for sequence in run.sequences:
+            sequence.cancel()
+        interrupt.partial = finish(run.results())  # type: ignore[attr-defined]
+        raise
+    finally:
+        run.close()
+
+
+class Stream(Iterator[Chunk]):
+    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest; `result` then holds what there is.
+
+    One thread at a time reads it, as with generators; any thread may close it."""
+
+    def __init__(self, run: Run, finish: Finish) -> None:
+        self._run, self._finish = run, finish
+        self._ready: deque[Chunk] = deque()
+        self._result: Any = None
+        self._closed = self._closing = self._reading = False
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Chunk:
+        if not self._lock.acquire(blocking=False):
+            if self._closing:  # close() holds the lock, in another thread: there is nothing more to read
+                raise StopIteration
+            raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
+        try:
+            if self._reading:  # a signal handler inside of the same thread's step
+                raise ValueError("this stream is being read already")
+            self._reading = True
+            try:
+                return self._next()
+            finally:
+                self._reading = False
+        finally:
+            self._lock.release()
+
+    def _next(self) -> Chunk:
+        while not self._ready and not self._closed and not self._closing:
+            if self._run.done:
+                self._end()
+                break
+            try:
+                changed = self._run.advance(1, 50.0)
+            except BaseException as error:
+                self._end()
+                if isinstance(error, KeyboardInterrupt):
+                    error.partial = self.result  # type: ignore[attr-defined]
+                raise
+            self._ready.extend(chunk for i in changed or range(len(self._run.sequences)) for chunk in self._run.sequences[i].chunks(i))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    @property
+    def result(self) -> Any:
+        """What generate() (or chat()) would have returned, once the stream has ended or was closed; None before."""
+        return self._result
+
+    def close(self) -> None:
+        """Cancels what is not done yet. Nothing happens the second time."""
+        self._closing = True  # another thread's __next__() ends after its step
+        while not self._lock.acquire(timeout=0.05):
+            if os.getpid() != self._process:  # forked while another thread read: it is not here
+                return
+        try:
+            self._ready.clear()
+            self._end()
+        finally:
+            self._lock.release()
+
+    def _detach(self) -> tuple[Run, Finish]:
+        """What somebody else reads in its place."""
+        self._closed = True
+        return self._run, self._finish
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for sequence in self._run.sequences:
+            sequence.cancel()
+        self._result = self._finish(self._run.results())
+        self._run.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Stream cannot be copied or pickled: its chunks come once. Its .result can, and stream() starts another one")
+
+    def __del__(self) -> None:
+        try:
+            if not self._closed:
+                self._closed = True
+                self._run.close()
+        except Exception:  # also while the interpreter ends; a destructor has nobody to tell
+            pass

@@ -1,0 +1,326 @@
+"""The settings of generate(), stream() and chat(): from the call, else from the model's own files, each checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from .. import _core
+from ..arguments import check_text, flag, integer, real, shown
+from ..errors import ModelFormatError
+from ..side_files import read_object
+from .sampling import LogitsProcessor, bad_words, dry_breakers, logits_processor
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from ..tokens.tokenizers import Tokenizer
+    from .grammar import Grammar
+
+
+class Sampling(TypedDict, total=False):
+    """The keywords of generate(), stream() and chat(). None: the model's own setting, else off."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    ignore_eos: bool
+    bad_words: str | Sequence[str | Sequence[int]] | None
+    logits_processor: LogitsProcessor | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    dry_multiplier: float | None
+    dry_base: float | None
+    dry_allowed_length: int | None
+    dry_range: int | None
+    dry_breakers: Sequence[str | int] | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    mirostat_tau: float | None
+    mirostat_eta: float | None
+    logit_bias: Mapping[int | str, float] | None
+    seed: int | None
+    stop: str | int | Sequence[str | int] | None
+    n: int
+    logprobs: int | bool | None
+    grammar: Grammar | str | Sequence[Grammar | str | None] | None
+    priority: int
+    speculate: str | Mapping[str, int] | None
+    draft: Model | None
+
+
+MOST_BIAS = 1e20  # the engine's, too
+
+SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
+    "max_new_tokens": 512,
+    "min_new_tokens": 0,
+    "ignore_eos": False,
+    "n": 1,
+    "priority": 0,
+}
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Resolved sampling values of a call: from the call, else from the model's own settings, else greedy.
+
+    temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
+    penalties (-100 to 100) 0 are off, as are dry_multiplier, top_n_sigma, xtc_probability and mirostat_tau 0. logit_bias: token id ->
+    number added to its logit (-1e20 to 1e20; -inf forbids it). bad_words: rows of token ids that never come whole. logprobs: how many
+    alternatives per token, None for no log-probabilities. priority: higher calls go first.
+    """
+
+    max_new_tokens: int = 512
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logits_processor: LogitsProcessor | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_breakers: tuple[int, ...] = ()
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    mirostat_tau: float = 0.0
+    mirostat_eta: float = 0.1
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    n: int = 1
+    logprobs: int | None = None
+    priority: int = 0
+
+
+# Range of each plain number: (check, arguments). One table for the call and for the model's files.
+_RANGES: dict[str, Callable[[str, Any], Any]] = {
+    "max_new_tokens": lambda name, v: integer(name, v, 1, 2**31 - 1),
+    "min_new_tokens": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "ignore_eos": flag,
+    "temperature": lambda name, v: real(name, v, 0.0, 1e6),
+    "top_k": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "top_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
+    "min_p": lambda name, v: real(name, v, 0.0, 1.0),
+    "typical_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
+    "repetition_penalty": lambda name, v: real(name, v, 1e-3, 1e3),
+    "presence_penalty": lambda name, v: real(name, v, -100.0, 100.0),
+    "frequency_penalty": lambda name, v: real(name, v, -100.0, 100.0),
+    "dry_multiplier": lambda name, v: real(name, v, 0.0, 100.0),
+    "dry_base": lambda name, v: real(name, v, 1.0, 100.0),
+    "dry_allowed_length": lambda name, v: integer(name, v, 1, 2**31 - 1),
+    "dry_range": lambda name, v: integer(name, v, 0, 2**31 - 1),
+    "top_n_sigma": lambda name, v: real(name, v, 0.0, 1000.0),
+    "xtc_probability": lambda name, v: real(name, v, 0.0, 1.0),
+    "xtc_threshold": lambda name, v: real(name, v, 0.0, 1.0),
+    "mirostat_tau": lambda name, v: real(name, v, 0.0, 100.0),
+    "mirostat_eta": lambda name, v: real(name, v, 0.0, 1.0),
+    "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
+    "n": lambda name, v: integer(name, v, 1, 2**16),
+    "priority": lambda name, v: integer(name, v, -1000, 1000),
+}
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
+_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
+
+# Keys of GGUF files: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py (Keys.General.SAMPLING_*)
+_GGUF_KEYS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+    "general.sampling.xtc_probability": "xtc_probability",
+    "general.sampling.xtc_threshold": "xtc_threshold",
+}
+_GGUF_MIROSTAT = "general.sampling.mirostat"  # which of the two algorithms; llama.cpp's tau where the file has none is 5
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """What a model's own files say about generation."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    eos_ids: tuple[int, ...] = ()
+    suppressed: tuple[int, ...] = ()  # tokens that are never to be generated
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    ignored: tuple[str, ...] = ()  # "key=value" of what the files ask for and pumice does not do
+
+
+_GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
+TOP_K_OF_SAMPLING = 50  # what transformers samples from when a generation_config.json that samples does not say
+
+
+# What transformers' generate() would do otherwise for a file that says so, and the values that mean off. Lengths (max_new_tokens,
+# max_length) are the call's.
+_NOT_DONE: dict[str, tuple[Any, ...]] = {
+    "min_new_tokens": (0,),
+    "min_length": (0,),
+    "begin_suppress_tokens": ([],),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "sequence_bias": ({}, []),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "stop_strings": ([], ""),
+    "guidance_scale": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "top_h": (),
+    "watermarking_config": ({},),
+}
+_GGUF_NOT_DONE = {_GGUF_MIROSTAT: (0, 2)}
+
+
+def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
+    return tuple(f"{key}={shown(value)}" for key, off in keys.items() if (value := get(key)) is not None and value not in off)
+
+
+def model_settings(file: _core.ModelFile) -> ModelSettings:
+    """general.sampling.* of a GGUF file; generation_config.json (then config.json for eos_token_id) of a folder."""
+    if file.kind == "gguf":
+        found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
+        if file.get(_GGUF_MIROSTAT) == 2:
+            found["mirostat_tau"] = file.get(f"{_GGUF_MIROSTAT}_tau") or 5.0
+            if (eta := file.get(f"{_GGUF_MIROSTAT}_eta")) is not None:
+                found["mirostat_eta"] = eta
+        suppressed = _token_ids(file.get(_GGUF_SUPPRESSED), _GGUF_SUPPRESSED, file.path)
+        ignored = _ignored(file.get, _GGUF_NOT_DONE)
+        return ModelSettings(_checked_settings(found, file.path), suppressed=suppressed, ignored=ignored)
+    path = Path(file.path)
+    source = (path if path.is_dir() else path.parent) / "generation_config.json"
+    values = read_object(source)
+    # transformers samples only when do_sample says so, and ignores temperature, top_k ... otherwise.
+    samples = values.get("do_sample")
+    if samples is not None and not isinstance(samples, bool):
+        raise ModelFormatError(f"{source}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample")
+    names = ["repetition_penalty"]
+    found = {"temperature": 1.0, "top_k": TOP_K_OF_SAMPLING} if samples else {}
+    if found:
+        names += ["temperature", *_FILTERS]
+    found |= {name: values[name] for name in names if values.get(name) is not None}
+    eos = values.get("eos_token_id")
+    if eos is None:
+        eos = file.get("eos_token_id")
+    suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
+    eos_ids = _token_ids(eos, "eos_token_id", str(source))
+    given = values.get("bad_words_ids")
+    if given is not None and not isinstance(given, list):
+        raise ModelFormatError(f"{source}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids")
+    words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
+    words -= {(), *((end,) for end in eos_ids)}  # transformers leaves these out, too
+    ignored = _ignored(values.get, _NOT_DONE)
+    return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, tuple(sorted(words)), ignored)
+
+
+def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
+    """An id, several, or none; -1 and the like mean none."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise ModelFormatError(f"{file}: {name} is {value!r}, not token ids"[:300], file=file, field=name)
+    return tuple(i for i in ids if i >= 0)
+
+
+def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
+    checked = {}
+    for name, value in found.items():
+        if name in ("top_p", "typical_p") and value == 0:
+            value = 1.0  # some files write 0 for "off"
+        try:
+            checked[name] = _RANGES[name](name, value)
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(f"{file}: {error}", file=file, field=name) from None
+    return checked
+
+
+def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
+    """The call's values, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
+    values: dict[str, Any] = dict(model.sampling)
+    for name, check in _RANGES.items():
+        if call.get(name) is not None:
+            values[name] = check(name, call[name])
+    off = SamplingParams()
+    if "temperature" not in values and any(
+        values.get(name, getattr(off, name)) != getattr(off, name) for name in (*_FILTERS, *_OWN_FILTERS)
+    ):
+        values["temperature"] = 1.0
+    suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
+    values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    values["logits_processor"] = logits_processor(call.get("logits_processor"))
+    if values.get("dry_multiplier", 0.0) > 0:
+        values["dry_breakers"] = dry_breakers(call.get("dry_breakers"), tokenizer, vocab_size)
+    of_the_model = tuple(word for word in model.bad_words if max(word) < vocab_size)
+    values["bad_words"] = bad_words(call["bad_words"], tokenizer, vocab_size) if call.get("bad_words") is not None else of_the_model
+    values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
+    logprobs = call.get("logprobs")
+    if logprobs is not None and logprobs is not False:
+        values["logprobs"] = 0 if logprobs is True else integer("logprobs", logprobs, 0, vocab_size)
+    params = SamplingParams(**values)
+    if params.min_new_tokens > params.max_new_tokens:
+        raise ValueError(f"min_new_tokens={params.min_new_tokens} is more than max_new_tokens={params.max_new_tokens}")
+    return params
+
+
+def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, float]:
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        raise TypeError(f"logit_bias must be a dict from token id (or the text of one token) to a number, not {type(bias).__name__}")
+    result = {}
+    for key, value in bias.items():
+        if isinstance(key, str):
+            ids = tokenizer.encode(check_text(key, "a key of logit_bias"), add_special=False)
+            if len(ids) != 1:
+                raise ValueError(f"logit_bias: {shown(key)} is {len(ids)} tokens, not one; tokenize() shows their ids")
+            token = int(ids[0])
+        else:
+            token = integer("a token id in logit_bias", key, 0, vocab_size - 1)
+        infinite = isinstance(value, (float, np.floating)) and value == -math.inf  # forbids the token
+        try:
+            result[token] = -math.inf if infinite else real(f"logit_bias[{shown(key)}]", value, -MOST_BIAS, MOST_BIAS)
+        except ValueError as error:
+            raise ValueError(f"{error}; -inf forbids the token") from None
+    return result
+
+
+def _stops(stop: Any, vocab_size: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if stop is None:
+        return (), ()
+    if not isinstance(stop, (str, int, np.integer, list, tuple, np.ndarray)):
+        raise TypeError(f"stop must be a string, a token id, or a list of them, not {type(stop).__name__} {shown(stop)}")
+    entries = [stop] if isinstance(stop, (str, int, np.integer)) else list(stop)
+    texts, ids = [], []
+    for entry in entries:
+        if isinstance(entry, str):
+            if not entry:
+                raise ValueError("stop holds an empty string, which would stop before the first token")
+            texts.append(check_text(entry, "a stop string"))
+        elif not isinstance(entry, (int, np.integer)):
+            raise TypeError(f"stop holds {type(entry).__name__} {shown(entry)}; it takes strings and token ids")
+        else:
+            ids.append(integer("a token id in stop", entry, 0, vocab_size - 1))
+    return tuple(texts), tuple(ids)

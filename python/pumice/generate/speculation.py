@@ -1,0 +1,57 @@
+"""speculate= and draft=: tokens that are guessed ahead, so that one step checks several. What is generated stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import integer, shown, shown_path
+
+if TYPE_CHECKING:
+    from ..loaded import Loaded
+
+MATCHING = 3  # ids that stand before what a lookup guesses
+LONGEST, MOST = 32, 63  # ids of a match, guesses of a step (the engine's, too)
+
+
+def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine is told of guesses."""
+    how, draft = call.get("speculate"), call.get("draft")
+    result: dict[str, Any] = {}
+    if isinstance(how, Mapping):
+        for key, value in how.items():
+            if key not in ("lookup", "guesses"):
+                raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup' and 'guesses'")
+            result[key] = integer(f"speculate[{shown(key)}]", value, 1, LONGEST if key == "lookup" else MOST)
+    elif how == "lookup":
+        result["lookup"] = MATCHING
+    elif how is not None and how != "off":
+        raise (ValueError if isinstance(how, str) else TypeError)(
+            f'speculate must be "lookup", "off", or a dict with "lookup" (tokens that match) and "guesses" (of a step), not {shown(how)}'
+        )
+    if draft is None:
+        if result and "lookup" not in result:
+            raise ValueError('speculate={"guesses": ...} says how many, and not where guesses come from: add "lookup", or pass draft=')
+        return result
+    if how == "off":
+        raise ValueError('draft= and speculate="off" were both given')
+    check_draft(model, draft)
+    return result | {"draft": draft._core}
+
+
+def check_draft(model: Loaded, draft: Any) -> None:
+    if not isinstance(draft, type(model)):
+        raise TypeError(f"draft must be a pumice.Model, not {type(draft).__name__}")
+    if draft is model:
+        raise ValueError("draft= is the model itself; guesses come from a smaller one with the same tokenizer")
+    draft._need("generate", "draft=")
+    if draft in model._drafts:
+        return
+    mine, its = (m._tokenizer.shared_copy.get_vocab(with_added_tokens=True) for m in (model, draft))
+    if mine != its:
+        differ = sum(its.get(token) != number for token, number in mine.items())
+        raise ValueError(
+            f"draft= {shown_path(draft.path.name)} has another tokenizer than {shown_path(model.path.name)}: {differ} of {len(mine)} "
+            f"tokens have no or another id there. Guesses are token ids, so both must have the same vocabulary"
+        )
+    model._drafts.add(draft)

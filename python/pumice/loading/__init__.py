@@ -1,0 +1,1 @@
+"""From what load() is given to weights on devices."""

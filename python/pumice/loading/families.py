@@ -1,0 +1,69 @@
+"""What is known of model families that pumice does not run: for messages and for `pumice info`. Those that it runs are in build_info()."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import _core
+
+EXPERTS = "a mixture of experts (routing, products by expert)"
+STATE = "recurrent state or short convolutions beside keys and values"
+LATENT = "multi-head latent attention (keys and values compressed into one row)"
+DISENTANGLED = "disentangled attention with queries, keys and values in one tensor by heads"
+REFUSED = "is not planned"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A family that is not run: what people call it, and what is missing for it."""
+
+    name: str
+    missing: str
+
+
+# By model_type of config.json and general.architecture of GGUF files, as transformers and llama.cpp write them.
+_NOT_RUN: dict[str, tuple[str, str]] = {
+    "mixtral": ("Mixtral", EXPERTS),
+    "qwen2_moe qwen2moe": ("Qwen 2 MoE", EXPERTS),
+    "qwen3_moe qwen3moe": ("Qwen 3 MoE, Qwen3-Coder", EXPERTS),
+    "qwen3_next qwen3next qwen3_5 qwen3_5_text qwen35": ("Qwen3-Next, Qwen 3.5 and 3.6", STATE),
+    "qwen3_5_moe qwen3_5_moe_text qwen35moe": ("Qwen 3.5 and 3.6 MoE", f"{STATE}; {EXPERTS}"),
+    "gemma3n": ("Gemma 3n", REFUSED),
+    "gpt_oss gpt-oss": ("gpt-oss", f"{EXPERTS}; attention sinks"),
+    "granitemoe": ("Granite MoE", EXPERTS),
+    "granitemoehybrid granitehybrid": ("Granite 4 H", f"{STATE}; {EXPERTS}"),
+    "olmoe": ("OLMoE", EXPERTS),
+    "glm4_moe glm4moe": ("GLM-4.5, GLM-4.6, Air", EXPERTS),
+    "deepseek_v2 deepseek_v3 deepseek2": ("DeepSeek V2 and V3, Moonlight", f"{LATENT}; {EXPERTS}"),
+    "glm4_moe_lite mistral4 youtu minicpm3": ("GLM-4.7-Flash, Mistral Small 4, Youtu, MiniCPM 3", LATENT),
+    "lfm2 lfm2_moe lfm2moe": ("LFM2", STATE),
+    "llama4 llama4_text": ("Llama 4", EXPERTS),
+    "ernie4_5_moe ernie4_5-moe": ("ERNIE 4.5 MoE", EXPERTS),
+    "hunyuan_v1_moe hunyuan-moe": ("Hunyuan MoE", EXPERTS),
+    "nemotron_h nemotron_h_moe falcon_h1 falcon-h1 mamba mamba2": ("Nemotron-H, Falcon-H1, Mamba", STATE),
+    "minimax_m2 minimax-m2 dots1 bailing_moe": ("MiniMax-M2, dots.llm1, Ling", EXPERTS),
+    "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
+    "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
+    "embedding_gemma2_text": ("EmbeddingGemma 2", "Gemma 4's layers without a causal mask"),
+    "deberta": ("DeBERTa 1 (2 and 3 are run)", DISENTANGLED),
+    "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
+}
+NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.items() for word in words.split()}
+
+
+def _runs(architecture: str, kind: str) -> str | None:
+    families = _core.build_info()["architectures"].items()
+    return next((family for family, names in families if architecture in names["gguf" if kind == "gguf" else "model_type"]), None)
+
+
+def explain(architecture: str, kind: str, text_half: object = None) -> str:
+    """One sentence on a family by the name that a file of a kind ("gguf", "safetensors") gives it or its text half: run, known, unknown."""
+    if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
+        return f"of {architecture!r} the text half: {explain(text_half, kind)}"
+    if family := _runs(architecture, kind):
+        return f"pumice runs this family as {family!r}"
+    if architecture in NOT_RUN:
+        known = NOT_RUN[architecture]
+        lacks = "this family is not planned" if known.missing == REFUSED else f"missing for it: {known.missing}"
+        return f"this is {known.name}, which this version does not run; {lacks}"
+    return f"{architecture!r} is not a family that pumice knows" if architecture else "the file does not say its family"

@@ -1,0 +1,68 @@
+"""What a model's file says of itself, beside its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import _core
+from ..arguments import shown_path
+from ..display import count, formats, size
+from ..encode.sentence_config import Layout, SentenceConfig
+from ..side_files import read_object
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
+
+
+def describe_file(file: _core.ModelFile) -> str:
+    weights: dict[str, int] = {}
+    numbers = 0
+    for _, kind, shape, bytes_ in file.tensors:
+        weights[kind] = weights.get(kind, 0) + bytes_
+        numbers += int(np.prod(shape, dtype=object)) if shape else 1
+    name = shown_path(Path(file.path).name)
+    return f"{name}: {file.architecture}, {count(numbers)} parameters, {formats(weights)}, {size(file.size)} ({file.kind})"
+
+
+def open_layout(layout: Layout) -> _core.ModelFile:
+    if layout.static:
+        from ..encode.static import weights_file
+
+        return _core.open_weights(str(weights_file(layout.source)))
+    return _core.open_file(str(layout.source))
+
+
+_POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
+
+
+def incomplete_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
+    """What the file "lacks ..." of the model or "has ..." that is not run, so that results are not the original's."""
+    found = [str(what) for what in engine.placement().get("incomplete") or ()]
+    if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
+        found.append(
+            "lacks an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for "
+            "embedders of this kind is an end token. Pass tokenizer= with the folder of the original"
+        )
+    return found
+
+
+def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[str, ...]:
+    """Names of a classifier's labels: id2label of config.json, classifier.output_labels of GGUF; else as transformers calls them."""
+    if config.score_ids:
+        return ("score",)
+    if file.kind == "gguf":
+        named = list(file.get(f"{file.architecture}.classifier.output_labels") or [])
+    else:
+        path = Path(file.path)
+        given = read_object((path if path.is_dir() else path.parent) / "config.json").get("id2label") if count else None
+        named = [given.get(str(i)) for i in range(count)] if isinstance(given, dict) else []
+    sound = len(named) == count and all(isinstance(name, str) for name in named) and len(set(named)) == count
+    return tuple(named) if sound else tuple(f"LABEL_{i}" for i in range(count))
+
+
+def has_types(file: _core.ModelFile) -> bool:
+    """Whether the file has vectors of two or more token types (token_types in GGUF)."""
+    return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)

@@ -1,0 +1,192 @@
+"""lora=: low-rank adapters (Hu et al. 2021) beside a model, from PEFT folders and GGUF files: what is adapted, and by how much.
+
+Sources: peft's LoraConfig and save_pretrained() (names and scales), llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..arguments import plain, real, shown, shown_path
+from ..errors import ModelFormatError, UnsupportedModelError
+from ..side_files import read_object
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MOST_SCALE = 1e6
+
+# Switches of adapter_config.json that change what is computed, and the values that mean nothing.
+_OFF: dict[str, tuple[Any, ...]] = {
+    "use_dora": (False,),
+    "bias": ("none",),
+    "modules_to_save": ([],),
+    "layer_replication": ([],),
+    "lora_bias": (False,),
+    "trainable_token_indices": ([], {}),
+    "target_parameters": ([],),
+    "use_qalora": (False,),
+    "alora_invocation_tokens": ([],),
+    "arrow_config": ({},),
+    "use_bdlora": (False, {}),
+    "kasa_config": ({},),
+    "monteclora_config": ({},),
+    "velora_config": ({},),
+}
+_STARTS = (True, False, "gaussian", "eva", "orthogonal")  # of init_lora_weights; others change the model's own weights (PiSSA, OLoRA, ...)
+_MERGE = "Merge it into the model with peft (merge_and_unload) and load that"
+
+
+def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
+    """(path, scale) of each."""
+    if given is None:
+        return ()
+    pair = isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], (str, os.PathLike, tuple, list))
+    entries: Sequence[Any] = [given] if pair or isinstance(given, (str, os.PathLike)) else given
+    if not isinstance(entries, (list, tuple)):
+        raise TypeError(f"lora must be a path, (path, scale), or a list of them, not {type(given).__name__} {shown(given)}")
+    found = []
+    for entry in entries:
+        path, scale = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (entry, 1.0)
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"lora holds {type(entry).__name__} {shown(entry)}; it takes paths and pairs (path, scale)")
+        found.append((plain(os.fsdecode(path)), real("the scale in lora", scale, -MOST_SCALE, MOST_SCALE)))
+    return tuple(found)
+
+
+def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
+    """What the engine is told: of each adapter its open file and (matrix, tensor a, tensor b, scale, layout)."""
+    return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
+
+
+def _broken(path: Any, field: str, what: str) -> ModelFormatError:
+    return ModelFormatError(f"{path}: {what}"[:600], file=str(path), field=field)
+
+
+def _refused(path: Any, what: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{path}: {what}. {_MERGE}"[:600])
+
+
+# ---------------------------------------------------------------- PEFT
+def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
+    folder = Path(path)
+    if folder.suffix == ".gguf":
+        raise UnsupportedModelError(
+            f"{shown_path(path)} is a GGUF adapter, and {shown_path(model.path)} a folder, whose tensors have other names and orders. "
+            f"Load the model as GGUF, or the adapter's PEFT folder"
+        )
+    folder = folder.parent if folder.name in (WEIGHTS, CONFIG) else folder
+    if not (folder / CONFIG).exists():
+        raise FileNotFoundError(2, f"there is no {CONFIG}: a PEFT adapter is a folder with it and {WEIGHTS}", str(folder))
+    config = read_object(folder / CONFIG)
+    file = folder / CONFIG
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise _refused(file, f"peft_type is {shown(kind)}; LORA is run")
+    for key, off in _OFF.items():
+        value = config.get(key)
+        if value is not None and value not in off:
+            raise _refused(file, f"{key} is {shown(value)}, which is not run")
+    if (start := config.get("init_lora_weights", True)) not in _STARTS:
+        raise _refused(file, f"init_lora_weights is {shown(start)}, which changes the model's own weights too")
+    alphas, ranks = (_by_module(file, config, key) for key in ("alpha_pattern", "rank_pattern"))
+    rank, alpha = _number(file, config, "r", 8), _number(file, config, "lora_alpha", 8)
+    stabilised = config.get("use_rslora") is True
+    if not (folder / WEIGHTS).exists():
+        other = "; adapter_model.bin is a pickle, which is not read" if (folder / "adapter_model.bin").exists() else ""
+        raise FileNotFoundError(2, f"there is no {WEIGHTS}{other}", str(folder))
+    weights = _core.open_weights(str(folder / WEIGHTS))
+    modules = []
+    for name, a, b, found, embedding in _pairs_of_peft(weights):
+        asked = _of_module(ranks, name, rank)
+        if found != asked:
+            raise _broken(file, "r", f"says a rank of {asked:g} for {name}, and its tensors have {found}")
+        strength = scale * _of_module(alphas, name, alpha) / (math.sqrt(found) if stabilised else found)
+        modules.append((name, a, b, strength, "embedding" if embedding else "linear"))
+    return {"file": weights, "modules": modules}
+
+
+def _pairs_of_peft(weights: _core.ModelFile) -> list[tuple[str, str, str, int, bool]]:
+    """Module, tensors a and b, rank, whether it is an embedding's."""
+    found: dict[str, dict[str, tuple[str, tuple[int, ...], bool]]] = {}
+    for tensor, _, shape, _ in weights.tensors:
+        match = re.fullmatch(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.(?:default|weight|default\.weight))?", tensor)
+        if match is None:
+            raise _refused(weights.path, f"tensor {shown(tensor)} is no factor of an adapter, and is not run")
+        found.setdefault(match[1], {})[match[3]] = (tensor, tuple(shape), match[2] is not None)
+    pairs = []
+    for name, factors in found.items():
+        if set(factors) != {"A", "B"}:
+            raise _broken(weights.path, name, f"{name} has one of two factors")
+        (a, shape, embedding), (b, _, _) = factors["A"], factors["B"]
+        pairs.append((name, a, b, shape[0] if shape else 0, embedding))
+    if not pairs:
+        raise _broken(weights.path, "", "there are no tensors")
+    return pairs
+
+
+def _number(file: Path, config: Mapping[str, Any], key: str, otherwise: float) -> float:
+    value = config.get(key, otherwise)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+        raise _broken(file, key, f"{key} is {shown(value)}, not a positive number")
+    return float(value)
+
+
+def _by_module(file: Path, config: Mapping[str, Any], key: str) -> dict[str, float]:
+    """rank_pattern, alpha_pattern: the end of a module's name, or with ^ the whole of it, to a number. peft takes regular expressions."""
+    given = config.get(key) or {}
+    if not isinstance(given, dict):
+        raise _broken(file, key, f"{key} is {shown(given)}, not an object")
+    for pattern in given:
+        if not re.fullmatch(r"\^?[\w.-]+", pattern):
+            raise _refused(file, f"{key} has the regular expression {shown(pattern)}; names of modules are read")
+    return {pattern: _number(file, given, pattern, 0) for pattern in given}
+
+
+def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> float:
+    for pattern, number in numbers.items():
+        if name == pattern.lstrip("^") or (pattern[0] != "^" and name.endswith("." + pattern)):
+            return number
+    return otherwise
+
+
+# ---------------------------------------------------------------- GGUF
+def _of_gguf(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
+    if Path(path).is_dir() or Path(path).name in (WEIGHTS, CONFIG):
+        raise UnsupportedModelError(
+            f"{shown_path(path)} is a PEFT adapter, and {shown_path(model.path)} a GGUF file, whose tensors have other names and orders. "
+            f"Convert the adapter (llama.cpp's convert_lora_to_gguf.py), or load the model's own folder"
+        )
+    file = _core.open_file(path)
+    if file.kind != "gguf" or file.get("general.type") != "adapter" or file.get("adapter.type") != "lora":
+        raise _broken(path, "general.type", 'is no adapter: general.type must be "adapter" and adapter.type "lora"')
+    if file.architecture != model.architecture:
+        what = f"is an adapter of {shown(file.architecture)}, and {shown_path(model.path)} is {shown(model.architecture)}"
+        raise _broken(path, "general.architecture", what)
+    if file.get("adapter.alora.invocation_tokens") is not None:
+        raise UnsupportedModelError(f"{path}: begins to act at invocation tokens (adapter.alora.invocation_tokens), which is not run")
+    alpha = file.get("adapter.lora.alpha") or 0
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1e9:
+        raise _broken(path, "adapter.lora.alpha", f"adapter.lora.alpha is {shown(alpha)}, not a number of at least 0")
+    shapes = {name: tuple(shape) for name, _, shape, _ in file.tensors}
+    modules = []
+    for name, shape in shapes.items():
+        match = re.fullmatch(r"(.+)\.weight\.lora_([ab])", name)
+        if match is None:
+            raise UnsupportedModelError(f"{path}: tensor {shown(name)} is no factor of an adapter, and is not run")
+        other = f"{match[1]}.weight.lora_{'b' if match[2] == 'a' else 'a'}"
+        if other not in shapes:
+            raise _broken(path, other, f"{match[1]} has one of two factors")
+        if match[2] == "a":
+            continue
+        rank = shape[1] if len(shape) == 2 else 0
+        strength = scale * alpha / rank if alpha and rank else scale
+        layout = "embedding_rows" if match[1] == "token_embd" else "linear"
+        modules.append((match[1], other, name, strength, layout))
+    if not modules:
+        raise _broken(path, "", "there are no tensors")
+    return {"file": file, "modules": modules}

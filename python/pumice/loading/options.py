@@ -1,0 +1,112 @@
+"""The keywords of load() and plan(), each checked, and what the engine is told of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from .. import _core
+from ..arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
+from ..chats.chat import check_response_template
+from ..encode.sentence_config import POOLINGS, SentenceConfig
+from .lora import check_lora, lora_specs
+
+if TYPE_CHECKING:
+    import tokenizers
+
+Progress = bool | Callable[[int, int], None] | None
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The keywords of load() and plan()."""
+
+    device: str
+    gpu_layers: int | str
+    quantize: str | None
+    n_ctx: int | None
+    kv_dtype: str | None
+    kv_budget: int | str
+    compute: str
+    threads: int | None
+    tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
+    chat_template: str | os.PathLike[str] | None
+    response_template: Mapping[str, Any] | str | os.PathLike[str] | Literal[False] | None
+    pooling: str | Sequence[str] | None
+    task: str | None
+    lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
+    prompts: Mapping[str, str] | None
+    progress: Progress
+
+
+LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
+    "device": "auto",
+    "gpu_layers": "auto",
+    "kv_budget": "auto",
+    "compute": "auto",
+}
+
+
+def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """load()'s options, all of them, each checked."""
+    for name in given:
+        if name not in LOAD_DEFAULTS:
+            raise unknown_keyword(function, name, LOAD_DEFAULTS)
+    o = LOAD_DEFAULTS | dict(given)
+    device = o["device"]
+    if not isinstance(device, str):
+        raise TypeError(f"device must be a string, not {type(device).__name__}")
+    if not re.fullmatch(r"vulkan:\d{1,4}", device):
+        choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
+    o["gpu_layers"] = choice_or_integer("gpu_layers", o["gpu_layers"], ("auto", "all"), 0, 2**31 - 1)
+    o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
+    choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
+    choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
+    choice("compute", o["compute"], ("auto", "float32"))
+    if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
+        o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
+    if o["task"] is not None:
+        o["task"] = check_text(o["task"], "task")
+    o["pooling"] = check_pooling(o["pooling"])
+    o["lora"] = check_lora(o["lora"])
+    o["response_template"] = check_response_template(o["response_template"])
+    for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
+        if o[name] is not None:
+            o[name] = integer(name, o[name], 1, most)
+    if o["prompts"] is not None:
+        if not isinstance(o["prompts"], Mapping):
+            raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
+        o["prompts"] = {check_text(k, "a name in prompts"): check_text(v, f"prompts[{shown(k)}]") for k, v in o["prompts"].items()}
+    if not (o["progress"] is None or isinstance(o["progress"], bool) or callable(o["progress"])):
+        raise TypeError(f"progress must be True, False, None or a function of (bytes done, bytes in all), not {shown(o['progress'])}")
+    return o
+
+
+def check_pooling(given: Any) -> tuple[str, ...] | None:
+    """None, or one or several names."""
+    if given is None or isinstance(given, str):
+        name = choice("pooling", given, (None, *POOLINGS))
+        return None if name is None else (str(name),)
+    if not isinstance(given, Sequence) or not 0 < len(given) <= len(POOLINGS):
+        raise TypeError(f"pooling must be one of {', '.join(POOLINGS)}, or a list of them, not {shown(given)}")
+    return tuple(choice("pooling", name, POOLINGS) for name in listed(given))
+
+
+def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
+    gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
+    return _core.LoadOptions(
+        device=options["device"],
+        gpu_layers=gpu_layers,
+        quantize=options["quantize"],
+        n_ctx=options["n_ctx"],
+        kv_dtype=options["kv_dtype"],
+        kv_budget=None if options["kv_budget"] == "auto" else options["kv_budget"],
+        compute=options["compute"],
+        threads=options["threads"],
+        task=options["task"],
+        lora=lora_specs(file, options["lora"]),
+        pooling=list(options["pooling"] or config.pooling),
+        modules=list(config.modules),
+        score_ids=list(config.score_ids),
+    )

@@ -1,0 +1,118 @@
+"""pumice.plan() and Model.summary(): where each layer lives and what it takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from ..display import formats, html_lines, html_table, size, text_table
+from ..encode.sentence_config import read_layout
+from .files import describe_file, open_layout
+from .hub import resolve
+from .options import LoadKeywords, check_load_options, engine_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_HEADERS = ["part", "device", "weights", "KV of a sequence", "formats"]
+_SIZES = ["weights", "KV of a sequence"]
+
+
+class Plan:
+    """Where a model's parts live: `rows` (name, device, weights, kv of one sequence in bytes, formats, why it is not on the GPU), `totals`
+    per device, `devices` (id, name, weights, scratch, memory_free), `n_ctx`, `scratch`, `kv_budget`, `memory_free` (bytes, all devices
+    together), `notes` (what did not fit, and why), `problem` (None, or why load() would raise). Prints as a table, equal layers folded."""
+
+    def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
+        self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
+        self.n_ctx: int | None = placement.get("n_ctx")
+        self.scratch: int | None = placement.get("scratch")
+        self.kv_budget: int | None = placement.get("kv_budget")
+        self.memory_free: int | None = placement.get("memory_free")
+        self.devices: list[dict[str, Any]] = [dict(device) for device in placement.get("devices") or ()]
+        incomplete = (f"the file {what}" for what in placement.get("incomplete") or ())
+        self.notes: list[str] = [str(note) for note in (*(placement.get("notes") or ()), *incomplete, placement.get("fallback")) if note]
+        self.problem: str | None = placement.get("problem")
+        self._header, self._footer = header or [], footer or []
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Bytes per device: weights, kv of one sequence."""
+        result: dict[str, dict[str, int]] = {}
+        for row in self.rows:
+            total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0})
+            for name in total:
+                total[name] += int(row.get(name) or 0)
+        return result
+
+    def _table(self) -> list[list[str]]:
+        table: list[list[str]] = []
+        for row in fold(self.rows):
+            each = " each" if row["count"] > 1 else ""
+            sizes = [size(row.get(name) or 0) + each for name in ("weights", "kv")]
+            table.append([str(row["name"]), str(row["device"]), *sizes, formats(row.get("formats"))])
+        for device, total in self.totals.items():
+            table.append(["total", device, *map(size, total.values()), ""])
+        return table
+
+    def _facts(self) -> list[str]:
+        facts = []
+        if self.n_ctx is not None:
+            facts.append(f"context {self.n_ctx} tokens per sequence")
+        if self.kv_budget:
+            facts.append(f"KV budget {size(self.kv_budget)} for all sequences and cached prefixes")
+        several = len(self.devices) > 1
+        if self.scratch:
+            facts.append(f"scratch {self._on_each('scratch') if several else size(self.scratch)}")
+        if self.memory_free:
+            facts.append(f"{self._on_each('memory_free') if several else size(self.memory_free)} of memory free before")
+        problem = [f"does not fit: {self.problem}"] if self.problem else []
+        return [*([", ".join(facts)] if facts else []), *self._footer, *problem, *(f"note: {note}" for note in self.notes)]
+
+    def _on_each(self, name: str) -> str:
+        return " and ".join(f"{size(device[name])} on {device['id']}" for device in self.devices)
+
+    def __repr__(self) -> str:
+        return "\n".join([*self._header, text_table(_HEADERS, self._table(), right=_SIZES), *self._facts()])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_lines(self._header) + html_table(_HEADERS, self._table(), right=_SIZES) + html_lines(self._facts())
+
+
+def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs of rows that differ in their number only become one: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
+
+    Why they are not on the GPU may differ too: each lacks some memory more than the next."""
+    folded: list[dict[str, Any]] = []
+    last_number = 0
+    for row in rows:
+        name = re.fullmatch(r"(.*?)(\d+)", str(row["name"]))
+        shape = (name[1] if name else None, {k: v for k, v in row.items() if k not in ("name", "why")})
+        if folded and name and folded[-1]["shape"] == shape and int(name[2]) == last_number + 1:
+            folded[-1]["count"] += 1
+            first = re.fullmatch(r"(.*?)(\d+)(?:-\d+)?", folded[-1]["first"])
+            folded[-1]["name"] = f"{shape[0]}{first[2] if first else 0}-{name[2]}"
+        else:
+            folded.append({**row, "count": 1, "shape": shape, "first": str(row["name"])})
+        last_number = int(name[2]) if name else -1
+    return [{k: v for k, v in row.items() if k not in ("shape", "first")} for row in folded]
+
+
+def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -> Plan:
+    """Where a model would live if it were loaded with these options: from metadata alone, nothing is allocated.
+
+    Takes what load() takes. Raises what opening the file raises, ValueError, DeviceNotFoundError, or OSError. A model that does not fit has
+    its table too, with what load() would raise in `problem`."""
+    options = check_load_options("plan", load_options)
+    layout = read_layout(resolve(source), options["prompts"])
+    file = open_layout(layout)
+    if layout.static:
+        from ..encode import static
+
+        return Plan(static.plan(file), header=[describe_file(file)])
+    return Plan(_core.plan(file, engine_options(file, options, layout.config)), header=[describe_file(file)])

@@ -1,0 +1,1 @@
+"""What there is to run on, and whether all of it works."""

@@ -1,0 +1,332 @@
+"""Every operation and weight format of a device against the same programs on the CPU, in float32: what doctor() runs on each GPU.
+
+The shapes are small and fixed: one row (kernels for decoding) and some forty (tiles for prefill). All formats of an operation stand in one
+program, each with columns of its own in the result, so that a driver compiles the pipelines of a program at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+
+Float32 = npt.NDArray[np.float32]
+Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
+Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, pages, length, prompt, unseen
+
+_COLS, _ROWS, _MANY = 512, 24, 40
+_HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
+# Largest NMSE. Both sides round float32 sums in orders of their own; f16 and q8_0 keys may fall to either side of a tie.
+_EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
+_KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One operation of one format on a device: its NMSE against the CPU, and the most that is allowed."""
+
+    name: str
+    error: float
+    limit: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.limit
+
+
+@dataclass
+class Batch:
+    rows: int
+    segments: list[Segment] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Trial:
+    """A program, its weights and batches, and what the columns of its result are."""
+
+    name: str
+    ops: list[dict[str, Any]]
+    slots: list[tuple[str, int]]
+    limit: float
+    batches: list[Batch]
+    parts: list[tuple[str, int, int]]  # what, first column, columns
+    matrices: list[Matrix] = field(default_factory=list)
+    vectors: list[list[float]] = field(default_factory=list)
+    caches: list[tuple[int, int]] = field(default_factory=list)
+    kv: str = "f32"
+    pages: int = 0
+    input: int = 0
+    output: int = 1
+    ids_below: int = 0
+    auto: bool = False  # also as compute="auto" runs it
+
+    def run(self, device: str, compute: str = "float32") -> Float32:
+        program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "input": self.input, "output": self.output}
+        runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, device)
+        random = np.random.default_rng(7)
+        results = []
+        for batch in self.batches:
+            ids = random.integers(0, self.ids_below, batch.rows).tolist() if self.ids_below else []
+            values = random.standard_normal((batch.rows, self.slots[self.input][1]), np.float32) if self.input >= 0 else None
+            results.append(runner.run(batch.rows, ids=ids, segments=batch.segments, selected=batch.selected, input=values))
+        return np.concatenate(results)
+
+
+def _packed(name: str, rows: int, cols: int, seed: int) -> Matrix:
+    """Random codes. Bytes below 64 keep every half float, float and scale among them finite, whatever the format's layout."""
+    data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
+    if name == "MXFP4":  # its exponents alone would be powers of two that a GPU may flush to zero
+        data[::17] = 122 + data[::17] % 4
+    return name, rows, cols, data.tobytes()
+
+
+def _vector(count: int, seed: int) -> list[float]:
+    return [float(x) for x in np.random.default_rng(seed).uniform(0.5, 1.5, count).astype(np.float32)]
+
+
+def _texts(*lengths: int, prompt: int = 0, unseen: int = 0) -> Batch:
+    firsts = np.cumsum([0, *lengths]).tolist()
+    segments: list[Segment] = [
+        (first, rows, 0, [], 0, min(prompt, rows - 1), min(unseen, rows - 1)) for first, rows in zip(firsts, lengths, strict=False)
+    ]
+    return Batch(firsts[-1], segments)
+
+
+def _embed(formats: list[str]) -> Trial:
+    words = 50
+    columns = [(i * _COLS, _COLS) for i in range(len(formats))]
+    return Trial(
+        "embed",
+        ops=[{"op": "embed", "out": (0, *at), "tokens": i, "scale": 2.0} for i, at in enumerate(columns)],
+        slots=[("tokens", _COLS * len(formats))],
+        limit=_FLOAT,
+        batches=[_texts(_MANY)],
+        parts=[(name, *at) for name, at in zip(formats, columns, strict=True)],
+        matrices=[_packed(name, words, _COLS, i) for i, name in enumerate(formats)],
+        input=-1,
+        output=0,
+        ids_below=words,
+    )
+
+
+def _products(op: str, formats: list[str]) -> Trial:
+    columns = [(i * _ROWS, _ROWS) for i in range(len(formats))]
+    matrices = [_packed(name, _ROWS, _COLS, 2 * i + half) for i, name in enumerate(formats) for half in range(2)]
+    ops: list[dict[str, Any]] = []
+    for i, at in enumerate(columns):
+        views = {"in": (0, 0, _COLS), "out": (1, *at)}
+        if op == "linear":
+            ops.append({"op": op, **views, "parts": [{"weight": 2 * i}]})
+        else:
+            ops.append({"op": op, **views, "gate": 2 * i, "up": 2 * i + 1, "activation": "silu"})
+    return Trial(
+        op,
+        ops=ops,
+        slots=[("tokens", _COLS), ("tokens", _ROWS * len(formats))],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(name, *at) for name, at in zip(formats, columns, strict=True)],
+        matrices=matrices,
+        auto=True,
+    )
+
+
+def _ends() -> Trial:
+    """What products end with: biases of a gate, and scale, bias, xielu and soft cap."""
+    ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
+    gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
+    linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
+    return Trial(
+        "ends of products",
+        ops=[op | {"in": (0, 0, _COLS)} for op in (gated, linear)],
+        slots=[("tokens", _COLS), ("tokens", 2 * _ROWS)],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[("biases of a gate", 0, _ROWS), ("scale, xielu, soft cap", _ROWS, _ROWS)],
+        matrices=[_packed("F16", _ROWS, _COLS, seed) for seed in range(2)],
+        vectors=[_vector(_ROWS, 4), _vector(_ROWS, 5)],
+    )
+
+
+def _multiply() -> Trial:
+    a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
+    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
+    factors: list[tuple[str, dict[str, object]]] = [(name, {"b": b, "activation": name}) for name in activations]
+    factors += [("one a head", {"b": by_head, "activation": "sigmoid", "scale": 0.8}), ("a number alone", {"scale": -1.5})]
+    return Trial(
+        "multiply",
+        ops=[{"op": "multiply", "a": a, "out": (1, i * _COLS, _COLS), **factor} for i, (_, factor) in enumerate(factors)],
+        slots=[("tokens", 2 * _COLS), ("tokens", len(factors) * _COLS)],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(label, i * _COLS, _COLS) for i, (label, _) in enumerate(factors)],
+    )
+
+
+def _norms() -> Trial:
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("rms", {"kind": "rms", "weight": 0}),
+        ("layer", {"kind": "layer", "weight": 0, "bias": 1}),
+        ("rms of heads", {"kind": "rms", "weight": 2, "group": _HEAD_DIM}),
+        ("rms without weights", {"kind": "rms", "group": _HEAD_DIM}),
+    ]
+    return Trial(
+        "norm",
+        ops=[{"op": "norm", "in": (0, 0, _COLS), "out": (1, i * _COLS, _COLS), "eps": 1e-5, **kind} for i, (_, kind) in enumerate(kinds)],
+        slots=[("tokens", _COLS), ("tokens", _COLS * len(kinds))],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(label, i * _COLS, _COLS) for i, (label, _) in enumerate(kinds)],
+        vectors=[_vector(_COLS, 1), _vector(_COLS, 2), _vector(_HEAD_DIM, 3)],
+    )
+
+
+def _heads() -> tuple[dict[str, tuple[int, int, int]], int]:
+    q, kv = _HEADS * _HEAD_DIM, _KV_HEADS * _HEAD_DIM
+    return {"q": (0, 0, q), "k": (0, q, kv), "v": (0, q + kv, kv)}, q + 2 * kv
+
+
+def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
+    short, long = ((base ** -np.linspace(0, 1, _HEAD_DIM // 2)).tolist() for base in (10000.0, 40000.0))
+    return {"op": "rope", "x": x, "head_dim": _HEAD_DIM, "inv_freq": short, "original": 24, "long_inv_freq": long, **more}
+
+
+def _attend(kv: str) -> Trial:
+    """Rotary embedding, the cache, attention over it: a prompt of two pages beside a short one, then a step of the first."""
+    heads, width = _heads()
+    q, k, v = heads["q"], heads["k"], heads["v"]
+    store = {"op": "store", "k": k, "v": v, "cache": 0}
+    attend = {"op": "attend", "q": q, "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "causal": True, "scale": _HEAD_DIM**-0.5}
+    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0, 0, 0), (_MANY - 3, 3, 0, [2], 64, 0, 0)])
+    return Trial(
+        "rope, store and attend",
+        ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
+        slots=[("tokens", width), ("tokens", q[2])],
+        limit=_KV[kv],
+        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0, 0, 0)])],
+        parts=[(f"{kv} keys and values", 0, q[2])],
+        caches=[(_KV_HEADS, _HEAD_DIM)],
+        kv=kv,
+        pages=3,
+    )
+
+
+def _attend_texts() -> Trial:
+    heads, width = _heads()
+    out, reach, places = heads["q"][2], 9, 5
+    op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("whole texts", {}),
+        ("causal, slopes", {"causal": True, "slopes": 0}),
+        ("bias by distance", {"bias": 1, "reach": reach}),
+        (
+            "places",
+            {"by_query": (0, width, _HEADS * places), "by_key": (0, width + _HEADS * places, _HEADS * places), "places": 2, "reach": reach},
+        ),
+    ]
+    return Trial(
+        "attend",
+        ops=[op | kind | {"out": (1, i * out, out)} for i, (_, kind) in enumerate(kinds)],
+        slots=[("tokens", width + 2 * _HEADS * places), ("tokens", len(kinds) * out)],
+        limit=_KV["f32"],
+        batches=[_texts(33, 1, 6)],
+        parts=[(label, i * out, out) for i, (label, _) in enumerate(kinds)],
+        vectors=[_vector(_HEADS, 6), _vector(_HEADS * (2 * reach + 1), 7), [float(d % places) for d in range(2 * reach + 1)]],
+    )
+
+
+def _attend_unseen() -> Trial:
+    """Rows at a text's end that nobody attends to."""
+    heads, width = _heads()
+    out = heads["q"][2]
+    op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    return Trial(
+        "attend",
+        ops=[op | {"out": (1, 0, out)}, op | {"out": (1, out, out), "window": 9}],
+        slots=[("tokens", width), ("tokens", 2 * out)],
+        limit=_KV["f32"],
+        batches=[_texts(33, 1, 6, unseen=4)],
+        parts=[("rows that nobody sees", 0, out), ("and a window", out, out)],
+    )
+
+
+def _pools() -> Trial:
+    kinds = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
+    return Trial(
+        "pool",
+        ops=[{"op": "pool", "in": (0, 0, _COLS), "out": (1, i * _COLS, _COLS), "kind": kind} for i, kind in enumerate(kinds)],
+        slots=[("tokens", _COLS), ("segments", _COLS * len(kinds))],
+        limit=_FLOAT,
+        batches=[_texts(33, 1, 6), _texts(33, 1, 6, prompt=4)],
+        parts=[(kind, i * _COLS, _COLS) for i, kind in enumerate(kinds)],
+    )
+
+
+def _select() -> Trial:
+    return Trial(
+        "select",
+        ops=[{"op": "select", "in": (0, 0, _COLS), "out": (1, 0, _COLS)}],
+        slots=[("tokens", _COLS), ("selected", _COLS)],
+        limit=_EXACT,
+        batches=[Batch(_MANY, selected=[0, 7, _MANY - 1])],
+        parts=[("rows", 0, _COLS)],
+    )
+
+
+def _log_prob() -> Trial:
+    words = 5000
+    return Trial(
+        "log_prob",
+        ops=[{"op": "log_prob", "logits": (0, 0, words), "out": (1, 0, 1)}],
+        slots=[("tokens", words), ("tokens", 1)],
+        limit=_FLOAT,
+        batches=[Batch(_MANY)],
+        parts=[("rows", 0, 1)],
+        ids_below=words,
+    )
+
+
+def _top() -> Trial:
+    words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, the bits of their ids
+    return Trial(
+        "top",
+        ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "reported": 0}],
+        slots=[("tokens", words), ("tokens", head + 2 * most)],
+        limit=_EXACT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[("logits", head, most), ("ids", head + most, most)],
+    )
+
+
+def trials() -> list[Trial]:
+    formats = [str(name) for name in _core.build_info()["formats"]]
+    products = [_products(op, formats) for op in ("linear", "gated_linear")]
+    rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
+    return [*rows, *map(_attend, _KV), _attend_texts(), _attend_unseen(), _select(), _pools(), _log_prob(), _top()]
+
+
+def _nmse(found: Float32, expected: Float32) -> float:
+    truth = expected.astype(np.float64)
+    with np.errstate(all="ignore"):
+        error, power = float(((found - truth) ** 2).sum()), float((truth**2).sum())
+    if not np.isfinite(error):
+        return float("inf")
+    return error / power if power > 0 else error
+
+
+def compare(device: str) -> Iterator[Difference]:
+    """Every trial on `device` against the CPU in float32."""
+    for trial in trials():
+        expected = trial.run("cpu")
+        for compute in ("float32", "auto") if trial.auto else ("float32",):
+            found = trial.run(device, compute)
+            for label, first, width in trial.parts:
+                limit = _INT8 if compute == "auto" else trial.limit
+                name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
+                yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)

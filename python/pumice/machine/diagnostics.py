@@ -1,0 +1,199 @@
+"""pumice.doctor(): what is here, what is missing, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+from .. import _core
+from ..display import html_table, size
+from ..errors import DeviceError
+from .hardware import devices
+
+Level = Literal["PASS", "WARN", "FAIL"]
+
+# Run-time dependencies and the oldest version of each that works (pyproject.toml has the same).
+_PACKAGES = {"numpy": (1, 24), "tokenizers": (0, 21), "jinja2": (3, 1, 6), "tqdm": (4, 60)}
+_LITTLE_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report. `fix` says what to do (empty for PASS)."""
+
+    level: Level
+    name: str
+    detail: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level} {self.name}: {self.detail}" + (f"\n     fix: {self.fix}" if self.fix else "")
+
+
+class Report(list[Check]):
+    """The lines of doctor(). `ok` unless one says FAIL; prints as text, and as a table in notebooks."""
+
+    @property
+    def ok(self) -> bool:
+        return all(check.level != "FAIL" for check in self)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "checks": [asdict(check) for check in self]}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {level}" for level in ("PASS", "WARN", "FAIL") if (n := sum(c.level == level for c in self)))
+        return "\n".join([*map(str, self), f"{'ready' if self.ok else 'not ready'}: {counts}"])
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_table(["", "check", "found", "fix"], [[c.level, c.name, c.detail, c.fix] for c in self], caption="pumice doctor")
+
+
+def doctor() -> Report:
+    """Checks this installation: Python, packages, instruction set, BLAS, every kernel against the scalar one, devices, every operation
+    and weight format of each GPU against the CPU, memory.
+
+    The first time a GPU's driver compiles every pipeline for that: seconds, with software Vulkan up to a minute.
+    Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception."""
+    report = Report()
+    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _results, _vulkan, _memory, _huge_pages):
+        report.extend(_guarded(probe))
+    return report
+
+
+def _guarded(probe: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from probe()
+    except Exception as error:
+        name = probe.__name__.lstrip("_")
+        yield Check("FAIL", name, f"the check broke: {type(error).__name__}: {error}", "report this line; it is a bug of pumice")
+
+
+def _python() -> Iterator[Check]:
+    found = f"Python {platform.python_version()} ({sys.implementation.name}), {platform.platform()}"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        yield Check("WARN", "python", found, "only Linux on x86-64 is tested; run the test suite before relying on this machine")
+    else:
+        yield Check("PASS", "python", found)
+
+
+def _packages() -> Iterator[Check]:
+    for name, oldest in _PACKAGES.items():
+        wanted = ".".join(map(str, oldest))
+        fix = f'pip install "{name}>={wanted}"'
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Check("FAIL", name, "not installed", fix)
+            continue
+        numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+        if numbers < oldest:
+            yield Check("FAIL", name, f"version {version}; {wanted} or later is needed", fix)
+        else:
+            yield Check("PASS", name, f"version {version}")
+
+
+def _engine() -> Iterator[Check]:
+    info = _core.build_info()
+    isa, isas = str(info["isa"]), list(map(str, info["isas"]))
+    yield Check("PASS", "engine", f"pumice {info['version']}, {info['compiler']}, {info['threads']} threads")
+    found = f"{isa} (this machine runs {', '.join(isas)})"
+    forced = os.environ.get("PUMICE_ISA")
+    if forced:
+        yield Check("WARN", "instruction set", f"{found}, forced by PUMICE_ISA={forced}", "unset PUMICE_ISA to let the engine choose")
+    elif isa == "scalar":
+        yield Check("WARN", "instruction set", found, "results are right but slow: fast kernels need a CPU with AVX2, FMA and F16C")
+    else:
+        yield Check("PASS", "instruction set", found)
+
+
+def _blas() -> Iterator[Check]:
+    blas = _core.build_info()["blas"]
+    found = str(blas or "none")
+    if not blas or re.match(r"(none|no|not|cannot|could not|failed|missing|disabled)\b", found, re.IGNORECASE):
+        yield Check(
+            "WARN", "BLAS", found, "float32 models run on pumice's own kernels; reinstall the package to get its OpenBLAS copy back"
+        )
+    else:
+        yield Check("PASS", "BLAS", found)
+
+
+def _kernels() -> Iterator[Check]:
+    results = _core.self_test()
+    wrong = [r for r in results if not r["ok"]]
+    for r in wrong:
+        detail = f"error {r['error']:.3g} over the limit {r['limit']:.3g}. {r.get('detail') or ''}".strip()
+        yield Check("FAIL", f"kernel {r['name']}", detail, "set PUMICE_ISA=scalar to go on, and report this line with your CPU's name")
+    if results and not wrong:
+        worst = max(results, key=lambda r: r["error"] / r["limit"] if r["limit"] else 0.0)
+        yield Check(
+            "PASS", "kernels", f"{len(results)} agree with the scalar ones; nearest to its limit: {worst['name']} ({worst['error']:.2g})"
+        )
+    elif not results:
+        yield Check("WARN", "kernels", "the engine has no self-test to run", "reinstall the package")
+
+
+def _devices() -> Iterator[Check]:
+    for device in devices():
+        driver = f" ({device.driver})" if device.driver and device.id != "cpu" else ""
+        found = f"{device.name}{driver}, {size(device.memory_free)} free of {size(device.memory_total)}"
+        if device.usable:
+            yield Check("PASS", f"device {device.id}", found)
+        else:
+            yield Check(
+                "WARN", f"device {device.id}", f"{found}; not usable: {device.why_not}", "see the reason; the other devices work without it"
+            )
+
+
+def _results() -> Iterator[Check]:
+    for device in devices():
+        if device.id != "cpu" and device.usable:
+            yield from _results_of(device.id)
+
+
+def _results_of(device: str) -> Iterator[Check]:
+    from .device_checks import compare
+
+    name, fix = f"results of {device}", 'update its driver; until then device="cpu" is right. Report this line with the driver\'s version'
+    begin = time.perf_counter()
+    try:
+        found = list(compare(device))
+    except (DeviceError, MemoryError) as error:
+        yield Check("FAIL", name, str(error), fix)
+        return
+    for wrong in (d for d in found if not d.ok):
+        yield Check("FAIL", f"{name}, {wrong.name}", f"differs from the CPU: NMSE {wrong.error:.3g}, at most {wrong.limit:.3g}", fix)
+    if all(d.ok for d in found):
+        worst = max(found, key=lambda d: d.error / d.limit if d.limit else 0.0)
+        seconds = time.perf_counter() - begin
+        nearest = f"nearest to its limit: {worst.name} (NMSE {worst.error:.2g})"
+        yield Check("PASS", name, f"{len(found)} operations and formats agree with the CPU ({seconds:.1f} s); {nearest}")
+
+
+def _vulkan() -> Iterator[Check]:
+    if not any(device.id.startswith("vulkan") for device in devices()):
+        fix = "build it in: pip install . -C cmake.define.PUMICE_VULKAN=ON"
+        yield Check("WARN", "Vulkan", "not built into this version: models run on the CPU", fix)
+
+
+def _huge_pages() -> Iterator[Check]:
+    setting = str(_core.build_info()["huge_pages"])
+    if setting in ("always", "madvise"):
+        yield Check("PASS", "huge pages", f"weights lie in large pages (transparent huge pages: {setting})")
+    else:
+        fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+        yield Check("WARN", "huge pages", f"weights lie in small pages, which read more slowly (transparent huge pages: {setting})", fix)
+
+
+def _memory() -> Iterator[Check]:
+    cpu = next((d for d in devices() if d.id == "cpu"), None)
+    if cpu is not None and cpu.memory_free < _LITTLE_MEMORY:
+        yield Check("WARN", "memory", f"{size(cpu.memory_free)} free", "close other programs, or load smaller models (Q4_K_M files)")

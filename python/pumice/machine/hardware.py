@@ -1,0 +1,61 @@
+"""pumice.devices(): what there is to run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import _core
+from ..display import html_table, size, text_table
+
+_HEADERS = ["id", "name", "type", "driver", "free", "total", "features", "usable"]
+_RIGHT = ["free", "total"]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device. Memory in bytes; `why_not` says why a device is not usable (empty when it is)."""
+
+    id: str
+    name: str
+    type: str
+    driver: str
+    memory_total: int
+    memory_free: int
+    features: tuple[str, ...]
+    usable: bool
+    why_not: str
+
+    def _row(self) -> list[str]:
+        usable = "yes" if self.usable else f"no: {self.why_not}"
+        memory = [size(self.memory_free), size(self.memory_total)]
+        return [self.id, self.name, self.type, self.driver, *memory, " ".join(self.features), usable]
+
+
+class DeviceList(list[DeviceInfo]):
+    """A list of DeviceInfo that prints as a table."""
+
+    def __repr__(self) -> str:
+        return text_table(_HEADERS, [d._row() for d in self], right=_RIGHT)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADERS, [d._row() for d in self], right=_RIGHT, caption="pumice devices")
+
+
+def devices() -> DeviceList:
+    """The devices of this machine: a list of DeviceInfo that prints as a table (also in notebooks). `id` is what load(device=) takes."""
+    return DeviceList(
+        DeviceInfo(
+            id=str(d["id"]),
+            name=str(d["name"]),
+            type=str(d["type"]),
+            driver=str(d.get("driver") or ""),
+            memory_total=int(d["memory_total"]),
+            memory_free=int(d["memory_free"]),
+            features=tuple(map(str, d.get("features") or ())),
+            usable=bool(d["usable"]),
+            why_not=str(d.get("why_not") or ""),
+        )
+        for d in _core.devices()
+    )

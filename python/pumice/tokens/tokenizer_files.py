@@ -1,0 +1,472 @@
+"""Where a model keeps its tokenizer, and how to read it: a folder's files, a GGUF file's metadata, what a caller gives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from ..arguments import plain, shown, shown_path
+from ..errors import ModelFormatError, TokenizerError
+from ..limits import check_memory
+from ..side_files import read_object, read_text
+from . import gguf_tokenizer
+from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
+from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic
+
+if TYPE_CHECKING:
+    from .._core import ModelFile
+
+MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
+FILE_MEMORY = 24  # bytes that the tokenizers package may take per byte of a tokenizer.json
+NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
+
+
+def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
+    """The tokenizer of a model. override: a tokenizer.json, a folder with one, a tokenizers.Tokenizer or a pumice Tokenizer."""
+    if isinstance(override, Tokenizer):
+        return override
+    if override is not None and not isinstance(override, str | os.PathLike):
+        backend = getattr(override, "backend_tokenizer", override)  # transformers wraps one
+        if not isinstance(backend, Backend):
+            raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
+        return _with_files(copy_of(backend), _folder_of(file), file)
+    if override is not None:
+        given = plain(os.fsdecode(override))
+        if not given:
+            raise ValueError('tokenizer="" is no path; None takes the model\'s own')
+        path = Path(given)
+        if not path.exists():
+            raise FileNotFoundError(f"tokenizer={shown(given)}: there is no such file or folder")
+        if not path.is_dir() and not path.is_file():
+            raise TokenizerError(f"tokenizer={shown(given)} is neither a regular file nor a folder")
+        folder = path if path.is_dir() else path.parent
+        return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
+    if file.kind == "gguf":
+        check_memory(0, f"building the tokenizer of {file.path}")
+        with no_panic("building the tokenizer"), _typed(file.path):
+            built = gguf_tokenizer.build(file.get, file.path)
+        return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
+    folder = _folder_of(file)
+    return _with_files(_read_backend(folder, None), folder, file)
+
+
+def _folder_of(file: ModelFile) -> Path:
+    path = Path(file.path)
+    return path if path.is_dir() else path.parent
+
+
+@contextmanager
+def _typed(where: str) -> Iterator[None]:
+    """The `tokenizers` package raises plain Exception, and TypeError for text that is no Unicode."""
+    try:
+        yield
+    except (TokenizerError, ModelFormatError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise TokenizerError(f"{where}: the tokenizer cannot be built: {error}. {gguf_tokenizer.FIX}") from error
+
+
+def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
+    path = named or folder / "tokenizer.json"
+    with no_panic(f"reading {path}"), _typed(str(path)):
+        if named is not None and named.suffix == ".model":
+            return _sentencepiece(_read_bytes(named), named)
+        if named is not None and named.suffix == ".txt":
+            return _bert(named, folder)
+        # What is there and cannot be read is an error: the next file might say something else.
+        if os.path.lexists(path):
+            return _backend_of(_read_bytes(path), path)
+        if os.path.lexists(folder / "vocab.txt"):
+            return _bert(folder / "vocab.txt", folder)
+        if os.path.lexists(folder / "tokenizer.model"):
+            return _sentencepiece(_read_bytes(folder / "tokenizer.model"), folder / "tokenizer.model")
+        if os.path.lexists(folder / "vocab.json") and os.path.lexists(folder / "merges.txt"):
+            return _byte_level(folder)
+        for name in _FILES_OF_ENCODERS:
+            if os.path.lexists(folder / name):
+                return _encoder_pieces(folder / name, folder)
+    raise TokenizerError(
+        f"{folder} has no tokenizer.json, nor a vocab.txt, a SentencePiece file or a vocab.json with merges.txt. {gguf_tokenizer.FIX}"
+    )
+
+
+def _read_bytes(path: Path) -> bytes:
+    if not path.is_file():
+        what = "not a regular file" if path.exists() else "a link to nothing or to itself" if path.is_symlink() else "not there"
+        raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
+    size = path.stat().st_size
+    if size > MAX_TOKENIZER_BYTES:
+        raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")
+    return path.read_bytes()
+
+
+_CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
+_SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)  # a letter of that name, as nobody writes it
+
+
+def _backend_of(data: bytes, path: Path) -> Backend:
+    """A tokenizer.json. Two things in it would end the process inside the tokenizers package, and are looked at before."""
+    if _SPELT_OTHERWISE.search(data):
+        data = json.dumps(json.loads(data), ensure_ascii=False).encode()
+    charsmaps = set()
+    for found in _CHARSMAP.finditer(data):
+        try:
+            charsmap = base64.b64decode(json.loads(found[1]), validate=True)
+        except ValueError:
+            raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
+        gguf_tokenizer.check_charsmap(charsmap, str(path))
+        charsmaps.add(found.start(1))
+    # Strings too long for tokens: what lies between two quotes that no backslash escapes (33 MB: 0.3 s).
+    text = np.frombuffer(data, np.uint8)
+    quotes = np.flatnonzero(text == ord('"'))
+    quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
+    for i in np.flatnonzero(np.diff(quotes) > gguf_tokenizer.LONGEST_TOKEN):
+        if int(quotes[i]) not in charsmaps:
+            raise TokenizerError(
+                f"{path}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
+                f"{gguf_tokenizer.LONGEST_TOKEN}. {gguf_tokenizer.FIX}"
+            )
+    check_memory(FILE_MEMORY * len(data), f"building the tokenizer of {path}")
+    return Backend.from_buffer(data)
+
+
+def _bert(vocabulary: Path, folder: Path) -> Backend:
+    text = read_text(vocabulary)
+    config = read_object(folder / "tokenizer_config.json")
+    tokens = (text or "").removesuffix("\n").replace("\r\n", "\n").split("\n")
+    ids = {token: i for i, token in enumerate(tokens)}
+    names = {role: _content(config.get(f"{role}_token")) or f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
+    backend = gguf_tokenizer.word_piece(
+        ids,
+        names["unk"],
+        bool(config.get("do_lower_case", True)),
+        config.get("strip_accents"),
+        bool(config.get("tokenize_chinese_chars", True)),
+    )
+    for role in ("cls", "sep"):
+        if names[role] not in ids:
+            raise TokenizerError(f"{vocabulary} has no token {names[role]!r}. {gguf_tokenizer.FIX}")
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in names.values() if t in ids])
+    gguf_tokenizer.bert_template(backend, ids[names["cls"]], ids[names["sep"]])
+    return backend
+
+
+def _byte_level(folder: Path) -> Backend:
+    """vocab.json and merges.txt, as OPT and the older folders of GPT-2 and RoBERTa have them alone."""
+    config = read_object(folder / "tokenizer_config.json")
+    kind = str(config.get("tokenizer_class") or read_object(folder / "config.json").get("model_type") or "").lower()
+    vocab = read_object(folder / "vocab.json")
+    tokens = sorted(vocab, key=lambda token: vocab[token] if type(vocab[token]) is int else -1)
+    if [vocab[token] for token in tokens] != list(range(len(tokens))):
+        raise TokenizerError(f"{folder / 'vocab.json'}: its {len(tokens)} ids are not 0 to {len(tokens) - 1}. {gguf_tokenizer.FIX}")
+    lines = (read_text(folder / "merges.txt") or "").replace("\r\n", "\n").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    vocabulary = Vocabulary(tokens, None, np.full(len(tokens), gguf_tokenizer.NORMAL, np.int32))
+    if kind.startswith("clip"):
+        return _clip(vocabulary, merges, config, folder)
+    split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
+    backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, str(folder), bool(config.get("add_prefix_space", False)))
+    if kind.startswith(_ROBERTA_KINDS):
+        first, last = (
+            backend.token_to_id(_content(config.get(f"{role}_token")) or name) for role, name in (("cls", "<s>"), ("sep", "</s>"))
+        )
+        if first is None or last is None:
+            raise TokenizerError(f"{folder / 'vocab.json'} lacks the tokens <s> and </s> that stand around a text. {gguf_tokenizer.FIX}")
+        names = {"<s>", "</s>", "<unk>", "<pad>"} & vocab.keys()
+        backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in sorted(names)])
+        if "<mask>" in vocab:
+            backend.add_special_tokens([AddedToken("<mask>", special=True, normalized=False, lstrip=True)])
+        gguf_tokenizer.set_template(backend, [first], [last, last], [last])
+    return backend
+
+
+def _clip(vocabulary: Vocabulary, merges: list[str], config: dict[str, Any], folder: Path) -> Backend:
+    names = [
+        _content(config.get(f"{role}_token")) or otherwise
+        for role, otherwise in (("bos", "<|startoftext|>"), ("eos", "<|endoftext|>"), ("unk", "<|endoftext|>"))
+    ]
+    for name in names:
+        if name not in vocabulary.ids:
+            raise TokenizerError(f"{folder / 'vocab.json'} lacks the token {name} that CLIP needs. {gguf_tokenizer.FIX}")
+    backend = gguf_tokenizer.clip_bpe(vocabulary, merges, names[2], str(folder))
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in dict.fromkeys(names)])
+    first, last = vocabulary.ids[names[0]], vocabulary.ids[names[1]]
+    gguf_tokenizer.set_template(backend, [first], [last, last], [last])
+    return backend
+
+
+_ROBERTA_KINDS = ("roberta", "longformer", "bart")
+
+# The roles that tokenizer_config.json and special_tokens_map.json give tokens.
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
+    """A backend with what the files beside it say about special tokens, lengths and the end of generation."""
+    built = source if isinstance(source, Built) else Built(source, None, ())
+    backend = built.backend
+    config = read_object(folder / "tokenizer_config.json")
+    names = {**read_object(folder / "special_tokens_map.json"), **config}
+    with no_panic("adding special tokens"), _typed(str(folder)):
+        special = {**built.special, **_add_special(backend, names)}
+        _add_ends(backend, config, special)
+    ends = set(built.eos_ids)
+    if "eos" in special:
+        ends.add(special["eos"])
+    for name in ("generation_config.json", "config.json"):
+        stated = read_object(folder / name).get("eos_token_id")
+        ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
+    bos = special.get("bos", built.bos_id)
+    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: the ids are the same, the file knows the ends
+        for role in ("bos", "eos", "eot", "eom"):
+            stated = file.get(f"tokenizer.ggml.{role}_token_id")
+            if isinstance(stated, int | np.integer) and 0 <= int(stated) < backend.get_vocab_size():
+                special.setdefault(role, int(stated))
+                if role != "bos":
+                    ends.add(int(stated))
+        bos = special.get("bos", bos)
+        ends.update(end_ids(backend.token_to_id, ()))
+    length = config.get("model_max_length")
+    limited = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < NO_LENGTH
+    return Tokenizer(
+        backend,
+        bos_id=bos,
+        eos_ids=ends,
+        special=special,
+        max_length=int(length) if limited else None,  # type: ignore[arg-type]
+        truncate_left=config.get("truncation_side") == "left",
+    )
+
+
+def _content(token: Any) -> str | None:
+    """A token in tokenizer_config.json: a string, or an object whose content is one."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
+    """Makes the tokens that the files call special match whole; gives role -> id. None gets a new id: the model has no row for it."""
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    spec = names.get("added_tokens_decoder")
+    decoder = spec if isinstance(spec, dict) else {}
+    missing = []
+    for key, value in sorted(decoder.items(), key=lambda item: int(item[0]) if item[0].isdecimal() else -1):
+        content = _content(value)
+        if content is not None and content not in known and isinstance(value, dict) and backend.token_to_id(content) == _as_id(key):
+            flags = {f: bool(value.get(f)) for f in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+            missing.append(AddedToken(content, **flags))
+    roles: dict[str, int] = {}
+    for role in _ROLES:
+        content = _content(names.get(f"{role}_token"))
+        index = backend.token_to_id(content) if content is not None else None
+        if content is None or index is None:
+            continue
+        roles[role] = index
+        if content not in known and content not in decoder:
+            missing.append(AddedToken(content, special=True, normalized=False))
+    extra = names.get("additional_special_tokens")
+    for content in filter(None, map(_content, extra if isinstance(extra, list) else [])):
+        if content not in known and backend.token_to_id(content) is not None:
+            missing.append(AddedToken(content, special=True, normalized=False))
+    if missing:
+        backend.add_tokens(missing)
+    return roles
+
+
+def _add_ends(backend: Backend, config: dict[str, Any], special: dict[str, int]) -> None:
+    """add_bos_token and add_eos_token of tokenizer_config.json where the tokenizer's own template lacks them.
+
+    e5-mistral: tokenizer.json puts <s> before a text, and the model wants </s> after it. A text that ends with another special token keeps
+    that one: Qwen3-Embedding's <|endoftext|> is no eos token."""
+    wanted = {role: [special[role]] for role in ("bos", "eos") if config.get(f"add_{role}_token") is True and role in special}
+    if not wanted:
+        return
+    check_template(backend)
+    backend.no_truncation()
+    backend.no_padding()
+    single, pair = layouts_of(backend)
+    before, after = map(list, single.parts)
+    first = wanted.get("bos", []) if not before else []
+    last = wanted.get("eos", []) if not after else []
+    if first or last:
+        between = [*last, *pair.parts[1]] if pair.parts[1] else [*last, *first]
+        gguf_tokenizer.set_template(backend, [*first, *before], between, [*after, *last], pair.text_types[1])
+
+
+def _as_id(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+# ---- SentencePiece files -------------------------------------------------------------------------
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: (number, value). google/protobuf, docs: encoding."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = 0
+        for shift in range(0, 70, 7):
+            if at >= len(data):
+                break
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise TokenizerError(f"the SentencePiece file ends inside a number at byte {at}")
+
+    while at < len(data):
+        tag = varint()
+        kind = tag & 7
+        if kind == 0:
+            yield tag >> 3, varint()
+            continue
+        size = varint() if kind == 2 else {1: 8, 5: 4}.get(kind)
+        if size is None or size > len(data) - at:
+            raise TokenizerError(f"the SentencePiece file has a broken field {tag >> 3} at byte {at}")
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What a SentencePiece file says."""
+
+    tokens: list[str]
+    scores: list[float]
+    types: list[int]
+    trainer: dict[int, int | bytes]
+    normalizer: dict[int, int | bytes]
+
+    @property
+    def charsmap(self) -> bytes:
+        value = self.normalizer.get(2, b"")
+        return value if isinstance(value, bytes) else b""
+
+
+def _pieces(data: bytes, path: Path) -> _Pieces:
+    """google/sentencepiece, src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
+    tokens: list[str] = []
+    scores: list[float] = []
+    types: list[int] = []
+    trainer: dict[int, int | bytes] = {}
+    normalizer: dict[int, int | bytes] = {}
+    for number, value in _fields(data):
+        if not isinstance(value, bytes):
+            continue
+        if number == 1:
+            piece = dict(_fields(value))
+            text, score, kind = piece.get(1, b""), piece.get(2, b"\0\0\0\0"), piece.get(3, gguf_tokenizer.NORMAL)
+            if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
+                raise TokenizerError(f"{path}: piece {len(tokens)} is broken")
+            tokens.append(text.decode())
+            scores.append(struct.unpack("<f", score)[0])
+            types.append(kind)
+        elif number == 2:
+            trainer = dict(_fields(value))
+        elif number == 3:
+            normalizer = dict(_fields(value))
+    if not tokens:
+        raise TokenizerError(f"{path} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
+    return _Pieces(tokens, scores, types, trainer, normalizer)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an encoder's vocabulary is made of its SentencePiece file, and what stands around its texts."""
+
+    front: tuple[str, ...] = ()
+    skipped: int = 0  # the file's first pieces, which those in front replace
+    tail: tuple[str, ...] = ()
+    unk: str = "<unk>"
+    before: tuple[str, ...] = ()
+    between: tuple[str, ...] = ("</s>",)
+    after: tuple[str, ...] = ("</s>",)
+    second_type: int = 0
+
+
+_ROBERTA = _Form(tail=("<mask>",), before=("<s>",), between=("</s>", "</s>"))
+_FORMS: dict[str, _Form] = {  # by model_type
+    "xlm-roberta": replace(_ROBERTA, front=("<s>", "<pad>", "</s>", "<unk>"), skipped=3),
+    "camembert": replace(_ROBERTA, front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), skipped=1),
+    "t5": _Form(tail=tuple(f"<extra_id_{i}>" for i in reversed(range(100)))),
+    "deberta-v2": _Form(tail=("[MASK]",), unk="[UNK]", before=("[CLS]",), between=("[SEP]",), after=("[SEP]",), second_type=1),
+}
+_FILES_OF_ENCODERS = {"sentencepiece.bpe.model": "xlm-roberta", "spm.model": "deberta-v2", "spiece.model": "t5"}
+
+
+def _encoder_pieces(path: Path, folder: Path) -> Backend:
+    """The SentencePiece file of an encoder, whose vocabulary is not quite that of the file."""
+    kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
+    form = _FORMS.get(kind) if isinstance(kind, str) else None
+    if form is None:
+        raise TokenizerError(f"{path}: how {shown(kind)} makes its vocabulary of it is not known. {gguf_tokenizer.FIX}")
+    pieces = _pieces(_read_bytes(path), path)
+    kept = slice(form.skipped, None)
+    tail = [token for token in form.tail if token not in pieces.tokens]
+    front, back = len(form.front), len(tail)
+    vocabulary = Vocabulary(
+        [*form.front, *pieces.tokens[kept], *tail],
+        np.array([0.0] * front + pieces.scores[kept] + [0.0] * back, np.float32),
+        np.array([gguf_tokenizer.CONTROL] * front + pieces.types[kept] + [gguf_tokenizer.CONTROL] * back, np.int32),
+    )
+    ids = vocabulary.ids
+    missing = [name for name in (form.unk, *form.before, *form.after) if name not in ids]
+    if missing:
+        raise TokenizerError(f"{path} lacks the token {missing[0]!r} that {kind} needs. {gguf_tokenizer.FIX}")
+    backend = gguf_tokenizer.unigram(vocabulary, ids[form.unk], pieces.charsmap, True, True, False)
+    backend.add_tokens(vocabulary.added(("<mask>",)))
+    before, between, after = ([ids[name] for name in part] for part in (form.before, form.between, form.after))
+    gguf_tokenizer.set_template(backend, before, between, after, form.second_type)
+    return backend
+
+
+def _sentencepiece(data: bytes, path: Path) -> Built:
+    """A decoder's SentencePiece file."""
+    pieces = _pieces(data, path)
+    tokens, trainer, normalizer = pieces.tokens, pieces.trainer, pieces.normalizer
+
+    def number_of(fields: dict[int, int | bytes], key: int, default: int) -> int:
+        value = fields.get(key, default)
+        if not isinstance(value, int):
+            raise TokenizerError(f"{path}: field {key} is no number")
+        return value - (1 << 64) if value >= 1 << 63 else value  # ids of -1 mean "none"
+
+    vocabulary = Vocabulary(tokens, np.array(pieces.scores, np.float32), np.array(pieces.types, np.int32))
+    ids = {
+        role: number_of(trainer, key, default) for role, key, default in (("unk", 40, 0), ("bos", 41, 1), ("eos", 42, 2), ("pad", 43, -1))
+    }
+    special = {role: i for role, i in ids.items() if 0 <= i < len(tokens)}
+    if "unk" not in special:
+        raise TokenizerError(f"{path} names no unknown token. {gguf_tokenizer.FIX}")
+    prefix = bool(number_of(normalizer, 3, 1))
+    kind = number_of(trainer, 3, 1)
+    if kind == 2:
+        backend = gguf_tokenizer.spm_bpe(vocabulary, tokens[special["unk"]], prefix)
+    elif kind == 1:
+        backend = gguf_tokenizer.unigram(
+            vocabulary, special["unk"], pieces.charsmap, prefix, bool(number_of(normalizer, 4, 1)),
+            bool(vocabulary.of_type(BYTE).any()),
+        )  # fmt: skip
+    else:
+        raise TokenizerError(f"{path} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}")
+    backend.add_tokens(vocabulary.added())
+    bos = [special["bos"]] if "bos" in special else []
+    gguf_tokenizer.set_template(backend, bos, bos, [])
+    ends = (special["eos"],) if "eos" in special else ()
+    return Built(backend, special.get("bos"), ends, special)

@@ -1,0 +1,550 @@
+"""Texts to token ids and back, through the `tokenizers` package."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from ..arguments import shown
+from ..errors import TokenizerError
+from ..limits import check_memory
+from . import gguf_tokenizer
+from .control_tokens import ControlTokens, with_own_tokens
+from .gguf_tokenizer import SPACE
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+TEXT_MEMORY = 256  # bytes that the tokenizers package may take per character of a text
+WORDS = 1 << 16  # whose ids a tokenizer keeps: some 16 MB
+WORD = 32  # characters, of such a word at most
+
+
+def copy_of(backend: Backend) -> Backend:
+    """With parts of its own: Backend(model) and its like share the model, the normalizer and the others."""
+    return Backend.from_str(backend.to_str())
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Texts as the engine takes them: text i is ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: Int32
+    offsets: Int64
+    types: Int32 | None  # token types; None: all are 0
+    lengths_before_cut: Int64  # with special tokens
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def cut(self) -> npt.NDArray[np.bool_]:
+        """Which texts were cut."""
+        return self.lengths_before_cut > np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The special tokens around a text or a pair, and the types of all parts: read off the backend's own post-processor."""
+
+    parts: tuple[tuple[int, ...], ...]  # before the first text, between (pairs), after the last
+    part_types: tuple[tuple[int, ...], ...]
+    text_types: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def typed(self) -> bool:
+        return any(self.text_types) or any(map(any, self.part_types))
+
+
+class Tokenizer:
+    """One model's tokenizer. It never changes after it is made, so any number of threads may use it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        bos_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+        special: dict[str, int] | None = None,
+        max_length: int | None = None,
+        truncate_left: bool = False,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.bos_id = bos_id
+        self.eos_ids = tuple(sorted(set(eos_ids)))
+        self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
+        self.max_length = max_length  # what the tokenizer's own files say; the model may take less
+        self.truncate_left = truncate_left
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in self.added.items() if token.special)
+        check_template(backend)
+        with no_panic("trying the tokenizer"):
+            self._single, self._pair = layouts_of(backend)
+        self._decoding = _Decoding.of(self)
+        self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None  # of those that texts had; see _by_words
+
+    @property
+    def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The special tokens before and after a text, as the vocabulary spells them; an id that it does not have stands as "#508"."""
+
+        def spelt(part: tuple[int, ...]) -> tuple[str, ...]:
+            return tuple(self.token(i) if 0 <= i < self.vocab_size else f"#{i}" for i in part)
+
+        before, after = self._single.parts
+        return spelt(before), spelt(after)
+
+    # ---- text to ids
+
+    def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
+        """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
+        _check_text(text)
+        check_memory(TEXT_MEMORY * len(text), "tokenising a text")
+        backend = self.backend if parse_special else self._plain[0]
+        with no_panic("tokenising"):
+            ids = backend.encode(text, add_special_tokens=False).ids
+        if add_special:
+            before, after = self._single.parts
+            ids = [*before, *ids, *after]
+        return _int32(ids)
+
+    def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
+        """The ids of one text given in parts, each with its own parse_special: a prompt's own words beside what a user wrote."""
+        parts = list(parts)
+        for text, _ in parts:
+            _check_text(text)
+        if all(parse for _, parse in parts):
+            return self.encode("".join(text for text, _ in parts), add_special)
+        check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
+        plain, prefix, id_of = self._plain
+        with no_panic("tokenising"):
+            named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
+            ids = [id_of.get(i, i) for i in plain.encode(named, add_special_tokens=False).ids]
+        before, after = self._single.parts if add_special else ((), ())
+        return _int32([*before, *ids, *after])
+
+    def _with_prefix(self, text: str, prefix: str) -> str:
+        pieces, at = [], 0
+        for start, token in self.control.find(text):
+            pieces += [text[at:start], prefix, token]
+            at = start + len(token)
+        return "".join([*pieces, text[at:]])
+
+    def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
+        """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
+        layout = self._single if add_special else _NOTHING
+        bodies = self._bodies(texts)
+        lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + layout.count
+        room = _room(truncate_to, layout.count)
+        before, after = layout.parts
+        flat: list[int] = []
+        kept = np.empty(len(bodies), np.int64)
+        for i, body in enumerate(bodies):
+            start = len(flat)
+            flat.extend(before)
+            flat.extend(self._cut(body, room))
+            flat.extend(after)
+            kept[i] = len(flat) - start
+        offsets = _offsets(kept)
+        types = None
+        if layout.typed:
+            ends = [_int32(t) for t in layout.part_types]
+            types = np.concatenate(
+                [np.concatenate([ends[0], np.repeat(_int32(layout.text_types), n - layout.count), ends[1]]) for n in kept]
+                or [np.empty(0, np.int32)]
+            )
+        return TokenBatch(_int32(flat), offsets, types, lengths)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
+        """Pairs of texts as a cross-encoder takes them; the longer text of a pair is cut first."""
+        pairs = list(pairs)
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
+        layout = self._pair
+        texts = list(chain.from_iterable(pairs))
+        unique = list(dict.fromkeys(texts))  # a query stands in all pairs of its documents
+        body_of = dict(zip(unique, self._bodies(unique), strict=True))
+        bodies = [body_of[text] for text in texts]
+        room = _room(truncate_to, layout.count)
+        flat: list[int] = []
+        types: list[int] = []
+        kept, lengths = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int64)
+        for i in range(len(pairs)):
+            first, second = bodies[2 * i], bodies[2 * i + 1]
+            lengths[i] = len(first) + len(second) + layout.count
+            if room is not None:
+                most_first, most_second = _longest_first(len(first), len(second), room)
+                first, second = self._cut(first, most_first), self._cut(second, most_second)
+            flat += [*layout.parts[0], *first, *layout.parts[1], *second, *layout.parts[2]]
+            if layout.typed:
+                types += [
+                    *layout.part_types[0], *[layout.text_types[0]] * len(first), *layout.part_types[1],
+                    *[layout.text_types[1]] * len(second), *layout.part_types[2],
+                ]  # fmt: skip
+            kept[i] = len(first) + len(second) + layout.count
+        return TokenBatch(_int32(flat), _offsets(kept), _int32(types) if layout.typed else None, lengths)
+
+    def count(self, text: str, add_special: bool = True) -> int:
+        return len(self.encode(text, add_special))
+
+    # ---- ids to text
+
+    def decode(self, ids: Iterable[int] | Int32, skip_special: bool = True) -> str:
+        """The text of ids. Bytes that are no UTF-8 become U+FFFD."""
+        stream = DecodeStream(self, skip_special, strict=True)
+        return stream.step(ids) + stream.flush()
+
+    def decode_stream(self, skip_special: bool = True) -> DecodeStream:
+        """Text as ids arrive: every step gives what is complete, and all of them with flush() are what decode() gives.
+
+        Ids without a token become U+FFFD: a model can have more rows than its tokenizer has tokens, and sample one of them."""
+        return DecodeStream(self, skip_special)
+
+    def token(self, index: int) -> str:
+        """The token as the vocabulary spells it."""
+        text = self.backend.id_to_token(index) if 0 <= index < 1 << 32 else None
+        if text is None:
+            raise ValueError(f"there is no token {index}: the vocabulary has {self.vocab_size}")
+        return text
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Of what stands for text that no token spells, where the kind of tokenizer has such a token."""
+        token = getattr(self.backend.model, "unk_token", None)
+        return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether each token has bytes of its own, whatever stands beside it."""
+        return self._decoding.kind != "other"
+
+    def piece(self, index: int) -> bytes | None:
+        """The bytes of a token, where tokens have bytes of their own; None: there is no such token."""
+        return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
+
+    def id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it."""
+        return self.backend.token_to_id(token)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size} tokens, bos {self.bos_id}, eos {list(self.eos_ids)})"
+
+    # ---- inside
+
+    @cached_property
+    def control(self) -> ControlTokens:
+        """The special tokens as texts."""
+        return ControlTokens(self.added)
+
+    @cached_property
+    def shared_copy(self) -> Backend:
+        """A backend for others to use and to change."""
+        return copy_of(self.backend)
+
+    @cached_property
+    def _plain(self) -> tuple[Backend, str, dict[int, int]]:
+        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text.
+
+        It knows them by names of its own, which begin with characters drawn by chance: (tokenizer, those characters, its ids -> ids)."""
+        plain = Backend(self.backend.model)
+        for part in ("normalizer", "pre_tokenizer"):
+            if (value := getattr(self.backend, part)) is not None:
+                setattr(plain, part, value)
+        return plain, *with_own_tokens(self.added, plain)
+
+    def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
+        if isinstance(texts, str):
+            raise TypeError("texts must be a sequence of str, found one str")
+        texts = list(texts)
+        check_memory(TEXT_MEMORY * sum(len(text) for text in texts if isinstance(text, str)), f"tokenising {len(texts)} texts")
+        try:
+            return self._in_whole(texts) if self._words is None else self._by_words(texts, self._words)
+        except (TypeError, UnicodeError):
+            for i, text in enumerate(texts):
+                _check_text(text, f"texts[{i}]")
+            raise
+
+    def _in_whole(self, texts: list[str]) -> list[list[int]]:
+        with no_panic("tokenising"):
+            return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
+        """The same ids where no token reaches over a space: what stands between spaces is spelt once, then looked up. 10,000 sentences take
+        0.31 of the time when their words are known, 1.0 when all are new. Threads may both spell a word; what they store is the same."""
+        words = [str.split(text, " ") for text in texts]
+        different = set(chain.from_iterable(words))
+        new = [word for word in different if word not in known]
+        ids_of = known
+        if new:
+            ids_of = {word: known[word] for word in different if word in known}
+            spelt = dict(zip(new, map(tuple, self._in_whole(new)), strict=True))
+            ids_of.update(spelt)
+            kept = {word: ids for word, ids in spelt.items() if len(word) <= WORD}
+            if len(known) + len(kept) <= WORDS:
+                known.update(kept)
+            elif len(kept) <= WORDS:
+                self._words = kept  # begins anew with the words of today
+        return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
+
+    def _cut(self, ids: list[int], most: int | None) -> list[int]:
+        if most is None or len(ids) <= most:
+            return ids
+        return ids[len(ids) - most :] if self.truncate_left else ids[:most]
+
+
+def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
+    """Of one text, and of two."""
+    probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
+    if probe is None:
+        return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
+    layouts = []
+    for texts in ((probe,), (probe, probe)):
+        encoding = backend.encode(*texts)
+        parts: list[list[int]] = [[]]
+        part_types: list[list[int]] = [[]]
+        text_types: list[int] = []
+        previous = None
+        for token, kind, of in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+            if of is None:
+                parts[-1].append(token)
+                part_types[-1].append(kind)
+            elif of != previous:
+                text_types.append(kind)
+                parts.append([])
+                part_types.append([])
+            previous = of if of is not None else previous
+        layouts.append(_Layout(tuple(map(tuple, parts)), tuple(map(tuple, part_types)), tuple(text_types)))
+    return layouts[0], layouts[1]
+
+
+def _int32(ids: Sequence[int]) -> Int32:
+    """The tokenizers package has ids and types of 32 bits without a sign."""
+    try:
+        return np.array(ids, np.int32)
+    except OverflowError:
+        raise TokenizerError(f"the tokenizer gives the id or type {max(ids)}; they end at 2^31 - 1. {gguf_tokenizer.FIX}") from None
+
+
+_NOTHING = _Layout(((), ()), ((), ()), (0,))
+
+
+def _offsets(lengths: Int64) -> Int64:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _room(truncate_to: int | None, special: int) -> int | None:
+    if truncate_to is None:
+        return None
+    if truncate_to < special + 1:
+        raise ValueError(f"truncate_to is {truncate_to}; with {special} special tokens it must be at least {special + 1}")
+    return truncate_to - special
+
+
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much to keep of two texts: the longer one is cut down to the shorter one's length, then both (the odd token to the longer)."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second)
+    longer = max(short, room - short) if short <= room else short
+    if short + longer > room:
+        short, longer = room // 2, room - room // 2
+    return (longer, short) if first > second else (short, longer)
+
+
+def _check_text(text: Any, name: str = "text") -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be str, found {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{name} has a lone surrogate U+{ord(text[error.start]):04X} at character {error.start}: no Unicode text. "
+                "Drop such characters with text.encode('utf-8', 'ignore').decode()."
+            ) from None
+
+
+@contextmanager
+def no_panic(doing: str) -> Iterator[None]:
+    """What fails inside `tokenizers` is a bare Exception, or a panic: a BaseException that `except Exception` lets through."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
+
+
+def _ends_at_spaces(backend: Backend) -> bool:
+    """Whether no token reaches over a space, and a space changes nothing beside it: BERT's tokenizer, whose normalizer goes character by
+    character and whose words end at spaces."""
+    steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
+    bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
+    return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
+
+
+def check_template(backend: Backend) -> None:
+    """A template of special tokens that names one it does not define is a panic inside the tokenizers package, which prints."""
+    processor = backend.post_processor
+    waiting = [json.loads(processor.__getstate__())] if processor is not None else []
+    while waiting:
+        step = waiting.pop()
+        waiting += step.get("processors") or []
+        if step.get("type") != "TemplateProcessing":
+            continue
+        for part in chain(step.get("single") or (), step.get("pair") or ()):
+            name = (part.get("SpecialToken") or {}).get("id")
+            if name is not None and name not in (step.get("special_tokens") or {}):
+                raise TokenizerError(
+                    f"the post-processor's template uses {shown(name)}, which its special_tokens lack. {gguf_tokenizer.FIX}"
+                )
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards."""
+    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (b for b in range(256) if b not in themselves)
+    return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
+
+
+_BYTES = _byte_of_character()
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+UNKNOWN = "\ufffd"
+
+
+class _Decoding:
+    """How ids become bytes. Where every token has bytes of its own, whatever stands beside it, text is built from those; the few other
+    decoders (WordPiece and its like) are asked about neighbours together."""
+
+    def __init__(self, tokenizer: Tokenizer, kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool) -> None:
+        self.backend = tokenizer.backend
+        self.added = tokenizer.added
+        self.special_ids = tokenizer.special_ids
+        self.kind, self.strip_first, self.fallback = kind, strip_first, fallback
+        self._cache: dict[int, bytes] = {}
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> _Decoding:
+        decoder = tokenizer.backend.decoder
+        spec = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        steps = spec.get("decoders", []) if spec.get("type") == "Sequence" else [spec]
+        kinds = [s.get("type") for s in steps]
+        if kinds == ["ByteLevel"]:
+            return _Decoding(tokenizer, "bytes", False, False)
+        if kinds == ["Metaspace"] and steps[0].get("replacement") == SPACE:
+            return _Decoding(tokenizer, "pieces", steps[0].get("prepend_scheme", "always") != "never", False)
+        spelling = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+        if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and steps[0] == spelling:
+            if len(steps) == 3:
+                return _Decoding(tokenizer, "pieces", False, True)
+            if steps[3:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]:
+                return _Decoding(tokenizer, "pieces", True, True)
+        return _Decoding(tokenizer, "other", False, False)
+
+    def piece(self, index: int, strict: bool) -> bytes:
+        known = self._cache.get(index)
+        if known is None:
+            if not strict and self.backend.id_to_token(index) is None:
+                return UNKNOWN.encode()
+            known = self._cache[index] = self._make_piece(index)
+        return known
+
+    def _make_piece(self, index: int) -> bytes:
+        text = self.backend.id_to_token(index)
+        if text is None:
+            raise ValueError(f"there is no token {index}: the vocabulary has {self.backend.get_vocab_size()}")
+        if self.kind == "bytes":
+            if index not in self.added and all(c in _BYTES for c in text):
+                return bytes(_BYTES[c] for c in text)
+            return text.encode()
+        if self.fallback and (byte := _BYTE_TOKEN.fullmatch(text)):
+            return bytes([int(byte[1], 16)])
+        return text.replace(SPACE, " ").encode()
+
+
+class DecodeStream:
+    """Text from ids as they come."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
+        self._decoding = tokenizer._decoding
+        self._strict = strict  # ids without a token are errors
+        self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = True
+        self._neighbour: list[int] = []  # the last id that was decoded: what the next one's spacing depends on
+
+    def step(self, ids: Iterable[int] | Int32 | int) -> str:
+        """The text that these ids complete; bytes of an unfinished character wait for the next step."""
+        new = [i for i in _id_list(ids) if i not in self._skip]
+        if not new:
+            return ""
+        if self._decoding.kind == "other":
+            return self._step_together(new)
+        piece = self._decoding.piece
+        data = b"".join([piece(i, self._strict) for i in new])
+        if self._at_start and data:
+            self._at_start = False
+            if self._decoding.strip_first and data[:1] == b" ":
+                data = data[1:]
+        return self._utf8.decode(data)
+
+    def flush(self) -> str:
+        """What was still waiting, as U+FFFD: nothing more will come."""
+        text = self._utf8.decode(b"", final=True)
+        self._at_start, self._neighbour = True, []
+        self._utf8.reset()
+        return text
+
+    def _step_together(self, new: list[int]) -> str:
+        backend = self._decoding.backend
+        unknown = {i for i in new if backend.id_to_token(i) is None}
+        if unknown and self._strict:
+            raise ValueError(f"there is no token {min(unknown)}: the vocabulary has {backend.get_vocab_size()}")
+        if unknown:
+            return "".join(UNKNOWN if i in unknown else self._step_together([i]) for i in new)
+        with no_panic("decoding"):
+            known = backend.decode(self._neighbour, skip_special_tokens=False) if self._neighbour else ""
+            text = backend.decode(self._neighbour + new, skip_special_tokens=False)
+        self._neighbour = new[-1:]
+        return text[len(known) :]
+
+
+def _id_list(ids: Iterable[int] | Int32 | int) -> list[int]:
+    array = np.asarray(ids if isinstance(ids, np.ndarray | int | np.integer) else list(ids))
+    if array.size == 0:
+        return []
+    if array.ndim > 1 or array.dtype.kind not in "iu":
+        raise TypeError(f"ids must be whole numbers in one row, found {array.dtype} {array.shape}")
+    flat: list[int] = array.reshape(-1).tolist()
+    if min(flat) < 0 or max(flat) >= 1 << 31:
+        raise ValueError(f"there is no token {min(flat) if min(flat) < 0 else max(flat)}")
+    return flat
