@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <mutex>
 #include <new>
+#include <numeric>
 #include <shared_mutex>
 #include <utility>
 
@@ -29,6 +31,7 @@ constexpr std::size_t kMostWords = 4000;  // of a message
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr int kMostUnseen = 2;
 constexpr int kTriedTokens = 2;
+constexpr std::size_t kMostBeginnings = 64;  // of one text, as tokens
 
 // Work of a library that cannot be stopped, on a thread with a deep stack. Who waits may leave; the work's result then goes with it.
 class DeepWork {
@@ -135,6 +138,9 @@ class GrammarFilter final : public TokenFilter {
     return !library.matcher_is_stopped(matcher_);
   }
 
+  bool foresees() const override { return true; }
+  std::int32_t foreseen(std::span<const std::uint32_t> mask) const override { return tokens_->one_text(mask); }
+
   std::unique_ptr<TokenFilter> clone() const override {
     const std::shared_lock whole(at_work);
     return std::make_unique<GrammarFilter>(tokens_, tokens_->library().clone_matcher(matcher_));
@@ -183,9 +189,34 @@ std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const l
     char error[1024] = "";
     llguidance::Tokenizer* made = job->library->new_tokenizer_v2(&init, error, sizeof(error));
     require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
-    job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths.size()));
+    job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths, std::move(job->bytes)));
   }, cancel, std::chrono::hours(24));
   return std::exchange(job->made, nullptr);
+}
+
+GrammarTokens::GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer,
+                             std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes)
+    : library_(std::move(library)), tokenizer_(tokenizer), words_((lengths.size() + 31) / 32), first_(lengths.size() + 1),
+      bytes_(std::move(bytes)) {
+  std::partial_sum(lengths.begin(), lengths.end(), first_.begin() + 1);
+}
+
+std::int32_t GrammarTokens::one_text(std::span<const std::uint32_t> mask) const {
+  std::array<std::size_t, kMostBeginnings> ids;
+  std::size_t count = 0, longest = 0;
+  for (std::size_t w = 0; w < words_; ++w) {
+    for (std::uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
+      if (count == ids.size()) return -1;
+      ids[count] = w * 32 + static_cast<std::size_t>(std::countr_zero(bits));
+      if (ids[count] + 1 >= first_.size() || text(ids[count]).empty()) return -1;
+      if (text(ids[count]).size() > text(ids[longest]).size()) longest = count;
+      ++count;
+    }
+  }
+  if (count == 0) return -1;
+  const auto whole = text(ids[longest]);
+  const auto begins = [&](std::size_t id) { return std::ranges::equal(text(id), whole.first(text(id).size())); };
+  return std::all_of(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), begins) ? static_cast<std::int32_t>(ids[longest]) : -1;
 }
 
 GrammarTokens::~GrammarTokens() { library_->free_tokenizer(tokenizer_); }

@@ -35,13 +35,19 @@ class GrammarTokens {
   const llguidance::Tokenizer* get() const { return tokenizer_; }
   std::size_t words() const { return words_; }  // of a mask
 
+  // The longest token of those in a mask where all others are beginnings of it, else -1.
+  std::int32_t one_text(std::span<const std::uint32_t> mask) const;
+
  private:
-  GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer, std::size_t vocab)
-      : library_(std::move(library)), tokenizer_(tokenizer), words_((vocab + 31) / 32) {}
+  GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer,
+                std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes);
+  std::span<const std::uint8_t> text(std::size_t id) const { return std::span(bytes_).subspan(first_[id], first_[id + 1] - first_[id]); }
 
   std::shared_ptr<const llguidance::Library> library_;
   llguidance::Tokenizer* tokenizer_;
   std::size_t words_;
+  std::vector<std::uint32_t> first_;  // byte of each token, and their end
+  std::vector<std::uint8_t> bytes_;
 };
 
 // A grammar, compiled for a model's tokens. Any thread may take filters from it.

@@ -115,7 +115,8 @@ Request::Request(Scheduler& scheduler, const Runtime& r, const std::vector<std::
       if (from_top)
         for (const auto& [id, bias] : its.sampling.logit_bias) s.changed.add(id);
       add_filters(s, bad_words[which]);
-      const bool guesses = its.speculation.on() && !its.shows_logits;  // their rows would have to be shown before they are known
+      const bool foresees = its.speculation.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); });
+      const bool guesses = (its.speculation.on() || foresees) && !its.shows_logits;  // rows are shown when all before them are known
       if (guesses) s.guesses = std::make_unique<Guesses>();
       if (guesses && its.speculation.drafter)
         s.guesses->drafted.reset(new Drafted{.drafter = its.speculation.drafter, .table = {}, .ids = {}, .sampling = {}});

@@ -2,7 +2,8 @@
 //
 // Nothing is changed by it: each row's token is chosen as it would be alone (its draw is a function of seed, stream and place), and the
 // next row counts only where that token is the one that was guessed (Leviathan et al. 2023 accept by chance instead, which keeps the
-// distribution and not the tokens). What is guessed comes from the sequence's own ids (prompt lookup) or from a smaller model (Drafter).
+// distribution and not the tokens). What is guessed comes from the sequence's own ids (prompt lookup), from a smaller model (Drafter), or
+// from a grammar that allows one text alone (TokenFilter::foreseen).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@ struct Speculation {  // of a call
   std::int32_t matching = 0;         // ids that must stand elsewhere too for a lookup; 0: none is made
   std::int32_t most = 8;             // guesses of a step
   std::shared_ptr<Drafter> drafter;  // null: no model
+  bool foreseen = true;              // what a grammar leaves no choice of but where its tokens are cut
   bool always = false;               // whether it pays or not. For tests and bench, as is `replay`:
   std::vector<std::vector<std::int32_t>> replay;  // by sequence: these are the guesses, whatever the drafter says
   bool on() const { return matching > 0 || drafter || !replay.empty(); }

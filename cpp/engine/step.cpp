@@ -69,12 +69,24 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
     const auto strange = [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; };
     const auto known = std::find_if(part.guesses.begin(), part.guesses.end(), strange);
     part.guesses.erase(known, part.guesses.end());  // a smaller model may have more ids
-    if (part.guesses.empty()) continue;
-    part.changed = s.changed;
-    if (s.from_top && s.params->sampling.penalises())
-      for (const std::int32_t id : part.guesses) part.changed.add(id);
   }
 }
+
+namespace {
+
+// How many tokens may be guessed because filters leave no other text.
+std::size_t foreseeable(const Sequence& s) {
+  const bool asks = s.guess_room > 0 && s.params->speculation.foreseen;
+  return asks && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }) ? static_cast<std::size_t>(s.guess_room) : 0;
+}
+
+std::int32_t foreseen(const Sequence& s, std::span<const std::uint32_t> mask) {
+  for (const auto& filter : s.filters)
+    if (const std::int32_t id = filter->foreseen(mask); id >= 0) return id;
+  return -1;
+}
+
+}  // namespace
 
 // Masks of all rows that a token is chosen after, before they are computed: a guess that may not come is no guess, and what a device ranks
 // (Top) is what may come.
@@ -87,7 +99,7 @@ void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
     if (!part.samples || filters.empty()) continue;
     if (part.guesses.empty() && std::all_of(filters.begin(), filters.end(), [](const auto& filter) { return filter->open(); })) continue;
     part.masks = static_cast<std::int64_t>(words);
-    words += (1 + part.guesses.size()) * mask_words_;
+    words += (1 + std::max(part.guesses.size(), foreseeable(*part.sequence))) * mask_words_;
     filtered_.push_back(&part);
   }
   if (filtered_.empty()) return;
@@ -136,8 +148,14 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
   }
   std::vector<std::unique_ptr<TokenFilter>> ahead;  // as they will be when the guesses before a row have come
   std::size_t at = 0;
+  const std::size_t most = foreseeable(s);
   try {
-    for (; at < part.guesses.size(); ++at) {
+    for (;; ++at) {
+      if (at == part.guesses.size()) {
+        const std::int32_t next = at < most ? foreseen(s, mask(at)) : -1;
+        if (next < 0) break;
+        part.guesses.push_back(next);
+      }
       const auto id = static_cast<std::size_t>(part.guesses[at]);
       if ((mask(at)[id / 32] >> (id % 32) & 1u) == 0) break;
       if (ahead.empty()) std::transform(s.filters.begin(), s.filters.end(), std::back_inserter(ahead), [](auto& f) { return f->clone(); });
@@ -183,6 +201,12 @@ void Step::lay_out() {
 bool Step::run(Runtime& runtime, const Cancel& cancel) {
   guess(runtime, cancel);
   ask_filters(runtime, cancel);
+  for (Part& part : parts_) {
+    if (part.guesses.empty()) continue;
+    part.changed = part.sequence->changed;
+    if (part.sequence->from_top && part.sequence->params->sampling.penalises())
+      for (const std::int32_t id : part.guesses) part.changed.add(id);
+  }
   lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
   const bool samples = !selected_.empty();

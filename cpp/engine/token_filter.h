@@ -15,6 +15,10 @@ class TokenFilter {
   virtual bool accept(std::int32_t id) = 0;                // false: complete, nothing can follow (Finish::grammar)
   virtual std::unique_ptr<TokenFilter> clone() const = 0;  // for the samples of one prompt, and for tokens that are guessed ahead
   virtual bool open() const { return false; }              // mask() would allow everything: it need not be asked
+
+  // Where all that a mask allows are beginnings of one text (the name of a key that must come), the longest of them: a good guess.
+  virtual bool foresees() const { return false; }  // foreseen() may give one
+  virtual std::int32_t foreseen(std::span<const std::uint32_t>) const { return -1; }
 };
 
 }  // namespace pumice::engine

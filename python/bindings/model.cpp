@@ -439,7 +439,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   static const auto& known = *new std::vector<std::string>{
       "max_new_tokens",   "temperature",       "top_k",      "top_p", "min_p", "typical_p", "repetition_penalty",
       "presence_penalty", "frequency_penalty", "logit_bias", "seed",  "n",     "eos_ids",   "logprobs",
-      "read_ahead",       "priority",  "lookup",            "draft",      "guesses", "always", "replay",  "min_new_tokens",
+      "read_ahead",       "priority",  "lookup",            "draft",      "guesses", "foreseen", "always", "replay",  "min_new_tokens",
       "stop_ids",         "bad_words",         "logits_processor",  "dry_multiplier",
       "dry_base",         "dry_allowed_length", "dry_range", "dry_breakers", "top_n_sigma", "xtc_probability", "xtc_threshold",
       "mirostat_tau",     "mirostat_eta",    "grammar"};
@@ -461,6 +461,7 @@ engine::GenerateParams generate_params(const engine::Model& model, const py::dic
   engine::Speculation& guesses = p.speculation;
   guesses.matching = param(params, "lookup", guesses.matching);
   guesses.most = param(params, "guesses", guesses.most);
+  guesses.foreseen = param(params, "foreseen", guesses.foreseen);
   guesses.always = param(params, "always", guesses.always);
   guesses.replay = param(params, "replay", guesses.replay);
   if (params.contains("draft")) guesses.drafter = model.drafter(params["draft"].cast<const Handle&>().get());

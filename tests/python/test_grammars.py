@@ -246,7 +246,7 @@ def test_a_mask_is_what_each_token_shows_by_itself(smollm2: pumice.Model) -> Non
 
 
 def test_tokens_are_their_bytes(smollm2: pumice.Model, gemma3: pumice.Model) -> None:
-    from pumice.grammar import token_bytes
+    from pumice.generate.grammar import token_bytes
 
     for model in (smollm2, gemma3):
         pieces = token_bytes(model._tokenizer, model.info["vocab_size"], model._eos_ids)
@@ -604,6 +604,26 @@ def test_speculation_changes_nothing(smollm2: pumice.Model) -> None:
         guessed = smollm2.generate(prompt, grammar=grammar, max_new_tokens=60, speculate="lookup", **options)
         assert guessed.ids.tolist() == plain.ids.tolist()
         assert guessed.finish_reason == plain.finish_reason
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "seed": 4}, {"temperature": 0, "repetition_penalty": 1.2}])
+def test_what_a_grammar_leaves_no_choice_of_is_guessed(options: dict[str, Any], smollm2: pumice.Model) -> None:
+    """The name of a key is one text, of which the tokens that may come are beginnings: several in one step, the same as without."""
+    keys = ["the_name_of_the_person", "favourite_colour", "is_a_student_of_law"]
+    schema = {"type": "object", "properties": {key: {"type": "string", "maxLength": 5} for key in keys}, "required": keys}
+    grammar = Grammar.json_schema({**schema, "additionalProperties": False})
+    prompts = ["Alice studies law:", "Bob likes red:", "Carol:"]
+    call: dict[str, Any] = {"grammar": grammar, "max_new_tokens": 70, **options}
+    plain = smollm2.generate(prompts, speculate="off", **call)
+    guessed = smollm2.generate(prompts, **call)
+    alone = [smollm2.generate(prompt, **call) for prompt in prompts]
+    for i in range(len(prompts)):
+        assert guessed[i].ids.tolist() == plain[i].ids.tolist()
+        assert guessed[i].finish_reason == plain[i].finish_reason
+    if options["temperature"] == 0:
+        assert [a.ids.tolist() for a in alone] == [p.ids.tolist() for p in plain]
+    assert all(a.timings["accepted_tokens"] > 0 for a in alone)
+    assert plain[0].timings["drafted_tokens"] == 0
 
 
 def test_an_error_of_a_grammar_ends_its_own_call(smollm2: pumice.Model) -> None:

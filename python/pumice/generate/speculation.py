@@ -29,8 +29,10 @@ def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
         raise (ValueError if isinstance(how, str) else TypeError)(
             f'speculate must be "lookup", "off", or a dict with "lookup" (tokens that match) and "guesses" (of a step), not {shown(how)}'
         )
+    if how == "off":
+        result["foreseen"] = False
     if draft is None:
-        if result and "lookup" not in result:
+        if "guesses" in result and "lookup" not in result:
             raise ValueError('speculate={"guesses": ...} says how many, and not where guesses come from: add "lookup", or pass draft=')
         return result
     if how == "off":

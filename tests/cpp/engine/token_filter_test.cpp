@@ -34,6 +34,13 @@ class Rule final : public TokenFilter {
     return --left_ > 0;
   }
   std::unique_ptr<TokenFilter> clone() const override { return std::make_unique<Rule>(*this); }
+  bool foresees() const override { return true; }
+  std::int32_t foreseen(std::span<const std::uint32_t> words) const override {  // the first of at most two
+    std::int32_t first = -1, count = 0;
+    for (std::int32_t id = toy::kVocab; id-- > 0;)
+      if (words[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) first = id, ++count;
+    return count <= 2 ? first : -1;
+  }
 
  private:
   Allows allows_;
@@ -44,6 +51,10 @@ class Rule final : public TokenFilter {
 bool a_third(std::uint64_t state, std::int32_t id) { return toy::mix(state + static_cast<std::uint32_t>(id)) % 3 == 0; }
 bool even(std::uint64_t, std::int32_t id) { return id % 2 == 0; }
 bool odd(std::uint64_t, std::int32_t id) { return id % 2 == 1; }
+bool one_or_two(std::uint64_t state, std::int32_t id) {
+  const auto vocab = static_cast<std::uint64_t>(toy::kVocab), wanted = static_cast<std::uint64_t>(id);
+  return wanted == toy::mix(state) % vocab || wanted == toy::mix(state + state % 2) % vocab;
+}
 
 struct Answer {
   Ids ids;
@@ -111,6 +122,8 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
     GenerateParams params{.max_new_tokens = static_cast<std::int64_t>(1 + random() % 60), .n = static_cast<std::int32_t>(1 + random() % 3)};
     params.filters.push_back(std::make_shared<Rule>(a_third, trial % 4 == 0 ? 1 + static_cast<std::int64_t>(random() % 40) : 1000));
     if (trial % 3 == 0) params.filters.push_back(std::make_shared<Rule>(even, 1000));
+    const bool foreseen = trial % 4 == 3;
+    if (foreseen) params.filters = {std::make_shared<Rule>(one_or_two, 1000)};
     params.eos_ids = {static_cast<std::int32_t>(random() % toy::kVocab)};
     SamplingParams& s = params.sampling;
     s.seed = static_cast<std::uint64_t>(trial);
@@ -126,7 +139,8 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
       for (std::int32_t i = 0; i < params.n; ++i) wanted.push_back(expected(prompts[p], params, static_cast<std::uint64_t>(i)));
 
     toy::Model m(trial % 6 == 5 ? 9 : 1000);  // nine pages: sequences step back and begin again
-    if (trial % 2) {
+    if (foreseen) params.speculation.always = true;
+    if (trial % 2 && trial % 8 != 7) {
       for (const Answer& each : wanted) params.speculation.replay.push_back(each.ids);
       for (Ids& ids : params.speculation.replay)
         for (std::int32_t& id : ids)
