@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-vulkan-all test-storm bench format check sanitize clean
+.PHONY: demo test test-cpp test-python test-vulkan-all test-storm fuzz-grammars bench format check sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -26,7 +26,8 @@ test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python
 
 # Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, and a
-# sample of them with limits that cut nearly every dispatch and buffer, under the validation layer; then whole models. An hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
+# sample of them with limits that cut nearly every dispatch and buffer, under the validation layer; then whole models. An hour and more on
+# software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
 test-vulkan-all: export PUMICE_TEST_ALL = 1
 test-vulkan-all: export PUMICE_VULKAN_VALIDATION = 1
 test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
@@ -43,6 +44,10 @@ TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 # Thousands of requests of many threads and event loops, with closes, forks and NaNs at random points; a short form is in the tests.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
+
+# 100,000 random schemas and grammars, each compiled or refused in bounded time: some minutes.
+fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/test_grammars.py -k random_grammars
 
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
@@ -67,7 +72,7 @@ sanitize: $(VENV)/.made
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
 	$(BIN)/cmake -S . -B build/sanitize-thread -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF
 	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
-	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*'
+	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*:SmallLimits.*:Speculation.*:TokenFilters.*:Embedder.*'
 	build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:

@@ -191,7 +191,7 @@ std::optional<std::uint64_t> address_space_left() {
   if (!(statm >> size >> other >> other >> other >> other >> data_size)) return std::nullopt;
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
-  for (const auto [limit, used] : {std::pair{space.rlim_cur, size * page}, std::pair{data.rlim_cur, data_size * page}})
+  for (const auto& [limit, used] : {std::pair{space.rlim_cur, size * page}, std::pair{data.rlim_cur, data_size * page}})
     if (limit != RLIM_INFINITY) left = std::min<std::uint64_t>(left, limit > used ? limit - used : 0);
   return left;
 #else

@@ -117,6 +117,22 @@ def test_late_interaction(name: str, tmp_path: Path) -> None:
         assert model.encode_query("a").shape == (12,)
 
 
+def test_lengths_of_roles_hold_for_pooled_vectors(tmp_path: Path) -> None:
+    """As sentence-transformers has it: encode_query() and encode_document() cut each to its own length, encode() to the model's."""
+    text = "one two three four five six seven"
+    folder = make_folder("dense", tmp_path)
+    with pumice.load(folder, device="cpu") as model:
+        whole = model.encode(text)
+    edit(folder, "sentence_bert_config.json", query_length=5, document_length=6)
+    with pumice.load(folder, device="cpu") as model:
+        cut = [cut_silently(lambda call=call: call(text)) for call in (model.encode_query, model.encode_document)]
+        np.testing.assert_array_equal(model.encode(text), whole)
+    for length, row in ((5, cut[0]), (6, cut[1])):
+        edit(folder, "sentence_bert_config.json", query_length=..., document_length=..., max_seq_length=length)
+        with pumice.load(folder, device="cpu") as model:
+            np.testing.assert_array_equal(cut_silently(lambda model=model: model.encode(text)), row)
+
+
 def test_the_share_of_maxsim(tmp_path: Path) -> None:
     folder = make_folder("late", tmp_path)
     file = folder / "config_sentence_transformers.json"
@@ -334,6 +350,10 @@ BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception] | tuple[type[Exce
     ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 8, "token": "[NONE]"}),
      pumice.ModelFormatError, "queries are made longer by a token that the tokenizer lacks.*NONE"),
     ("late", lambda f: edit(f, "sentence_bert_config.json", document_length="x"), pumice.ModelFormatError, "document_length is 'x', not"),
+    ("dense", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 8}),
+     pumice.UnsupportedModelError, "mask tokens behind queries whose vectors are pooled"),
+    ("late", lambda f: modules(f, lambda m: m.append({"type": "sentence_transformers.models.Pooling", "path": "1_Dense"})),
+     pumice.UnsupportedModelError, "Pooling behind MultiVectorMask"),
     ("pylate", lambda f: edit(f, "config_sentence_transformers.json", query_length=-3), pumice.ModelFormatError, "query_length is -3"),
     ("pylate", lambda f: edit(f, "config_sentence_transformers.json", document_prefix=3), pumice.ModelFormatError, "document_prefix is 3"),
     ("router", lambda f: edit(f, "router_config.json", types=...), pumice.ModelFormatError, "router_config.json: types is missing"),

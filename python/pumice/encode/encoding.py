@@ -227,7 +227,7 @@ class Encoder:
         self._suffix: npt.NDArray[np.int32] | None = None  # of them, behind the document
         context = int(engine.info["n_ctx"])
         self.max_tokens = min(config.max_seq_length or context, context)
-        self.late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None and not config.pools else None
+        self.late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
         self.activation = activation  # of predict(), as the model's file names it
 
     # ------------------------------------------------------------ arguments
@@ -295,7 +295,7 @@ class Encoder:
     def _tokenise(self, window: list[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
         if self.late is not None:
             texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
-            read = self.late.read([text.lower() for text in texts] if self.config.lower_case else texts, prompt, role)
+            read = self.late.read(texts, prompt, role, self.config.lower_case)
             return replace(self._checked(read.batch, first, cuts), unseen=read.unseen, kept=read.kept)
         texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
         if self.config.lower_case:

@@ -44,6 +44,7 @@ class Expansion:
     fixed: bool = True  # longer queries are cut to it; False: they stay as they are
     attend: bool = False  # whether the other tokens attend to the mask tokens, which attend to them in any case
     token: str | None = None  # None: the tokenizer's mask token, or its end token
+    implied: bool = False  # PyLate's default, which its folders do not name
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
     if "query_expansion" not in values and json_field(values, "do_query_expansion", bool, file, True):
         attends = [json_field(values, key, bool, file) for key in ("attend_to_expansion_tokens", "attend_to_mask_tokens")]
         attend = next((said for said in attends if said is not None), False)
-        expansion = Expansion(late.query_length or 32, attend=attend)
+        expansion = Expansion(late.query_length or 32, attend=attend, implied=True)
     if expansion is not None and expansion.fixed:
         late = replace(late, query_length=None)
     prefixes = tuple(json_field(values, key, str, file, "") for key in ("query_prefix", "document_prefix"))
@@ -197,18 +198,17 @@ class Reader:
             length = late.expansion.length if late.expansion.fixed else max(length, late.expansion.length)
         return min(length, self._context)
 
-    def read(self, texts: Sequence[str], prompt: str, role: str | None) -> Read:
+    def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
         token = self._own_token(prompt)
-        batch = self._inserted(texts, prompt, role, *token) if token else self._plain([prompt + text for text in texts], role)
+        before = token[1] if token else prompt
+        texts = [(before + text).lower() if lower else before + text for text in texts]
+        batch = self._inserted(texts, role, token[0]) if token else self._tokenizer.encode_batch(texts, truncate_to=self.limit(role))
         skip = self._skipped if (role or "document") in self._late.skipped_in else self._skipped[:0]
         kept = ~np.isin(batch.ids, skip)
         if role != "query" and self._late.kept_ids:
             kept &= np.isin(batch.ids, np.array(self._late.kept_ids))
         unseen = np.zeros(len(batch.offsets) - 1, np.int32)
         return self._expanded(batch, unseen, kept) if role == "query" and self._late.expansion else Read(batch, unseen, kept)
-
-    def _plain(self, texts: Sequence[str], role: str | None) -> TokenBatch:
-        return self._tokenizer.encode_batch(texts, truncate_to=self.limit(role))
 
     def _own_token(self, prompt: str) -> tuple[int, str] | None:
         """The id of a prefix that is one token ("[Q] ", "[unused0]"), and the prompt behind it."""
@@ -220,10 +220,10 @@ class Reader:
                         return int(id_), prompt[len(text) :]
         return None
 
-    def _inserted(self, texts: Sequence[str], prompt: str, role: str | None, id_: int, rest: str) -> TokenBatch:
+    def _inserted(self, texts: Sequence[str], role: str | None, id_: int) -> TokenBatch:
         """A token behind the special ones that begin each text."""
         room = max(1 + sum(map(len, self._tokenizer.around)), self.limit(role) - 1)
-        batch = self._tokenizer.encode_batch([rest + text for text in texts], truncate_to=room)
+        batch = self._tokenizer.encode_batch(texts, truncate_to=room)
         at = batch.offsets[:-1] + len(self._tokenizer.around[0])
         types = None if batch.types is None else np.insert(batch.types, at, 0)
         offsets = batch.offsets + np.arange(len(batch.offsets))

@@ -200,6 +200,13 @@ class _Chain:
         only_tokens = not self.pooled and (bool(self.modules) or config.normalize_tokens or config.late is not None)
         if only_tokens and config.similarity not in TOKEN_SIMILARITIES:
             config = replace(config, similarity="maxsim")
+        if self.pooled and config.late is not None:
+            if config.late.expansion is not None and not config.late.expansion.implied:
+                raise UnsupportedModelError(
+                    f"{self.where}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version does so for "
+                    f"vectors of tokens alone (MultiVectorMask)"
+                )
+            config = replace(config, late=replace(config.late, expansion=None, prefixes=()))  # the lengths of roles hold here, too
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)
         return replace(config, modules=tuple(self.modules), pools=not only_tokens)
@@ -246,6 +253,8 @@ class _Chain:
                 f"{self.where}: there are two Pooling modules; this version pools once, by several modes side by side"
             )
         values, file = self._values(folder)
+        if self.config.late is not None and self.config.late.masked:
+            raise UnsupportedModelError(f"{file}: Pooling behind MultiVectorMask pools some tokens alone, which this version does not run")
         modes = values.get("pooling_mode")
         if modes is None:
             modes = [mode for key, mode in _POOLING_KEYS.items() if json_field(values, key, bool, file, False)] or ["mean"]
