@@ -171,9 +171,33 @@ def test_what_cannot_go_together(hermes: pumice.Model) -> None:
         hermes.chat([USER], tool_choice="required")
     with pytest.raises(ValueError, match="response_format were both given"):
         hermes.chat([USER], tools=TOOLS, tool_choice="now", response_format={"type": "json_object"})
+    with pytest.raises(ValueError, match="grammar were both given"):
+        hermes.chat([USER], tools=TOOLS, tool_choice="now", grammar=Grammar.choices(["dry"]))
     hard = copy.deepcopy(STRICT)
     hard[0]["function"]["parameters"]["properties"]["days"] = {"not": {"type": "string"}}
     with pytest.raises(pumice.GrammarError, match="not"):
         hermes.chat([USER], tools=hard, tool_choice="required")
     both = hermes.chat([USER], tools=STRICT, response_format=Grammar.choices(["dry", "wet"]), temperature=0, max_tokens=60)
     assert both.finish_reason == "length" or both.content in ("dry", "wet") or both.tool_calls
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"type": "json_object", "schema": {"type": "object"}}, ValueError, "'schema'.*a schema goes into"),
+        ({"type": "text", "schema": {}}, ValueError, "'schema'.*a schema goes into"),
+        ({"type": "json_schema", "json_schema": {"schema": {}}, "strict": True}, ValueError, "'strict'.*'json_schema'"),
+        ({"type": "json_schema", "json_schema": {"schema": {}, "stric": True}}, ValueError, "'stric'.*'strict'"),
+        ({"type": "json_schema", "json_schema": {"schema": {}, "strict": "true"}}, TypeError, "True or False"),
+    ],
+)
+def test_entries_that_would_not_be_read(hermes: pumice.Model, given: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        hermes.chat([USER], response_format=given, max_tokens=1)
+
+
+def test_an_answer_that_is_no_json_says_so(hermes: pumice.Model) -> None:
+    options: dict[str, Any] = {"template_kwargs": {"enable_thinking": False}, "temperature": 0, "max_tokens": 30}
+    answer = hermes.chat([USER], response_format=Grammar.choices(["dry", "wet"]), **options)
+    with pytest.raises(ValueError, match=r"the answer is no JSON \(.*\): its text is in \.content, '(dry|wet)'"):
+        assert answer.parsed

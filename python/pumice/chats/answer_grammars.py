@@ -30,19 +30,31 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 # ---- response_format -------------------------------------------------------------------------------------------
 
 
+def json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"the answer is no JSON ({e}): its text is in .content, {shown(text, 80)}") from None
+
+
 @dataclass(frozen=True)
 class Format:
     """A checked response_format: its grammar, and what .parsed makes of an answer."""
 
     grammar: Grammar
-    parse: Callable[[str], Any] = json.loads
+    parse: Callable[[str], Any] = json_of
+
+
+_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # of a dict, by its type, beside "type"
 
 
 def check_response_format(given: Any) -> Format | None:
+    if isinstance(given, Mapping) and isinstance(given.get("type"), str) and given["type"] in _ENTRIES:
+        _only(given, "response_format", ("type", *_ENTRIES[given["type"]]))
     if given is None or (isinstance(given, Mapping) and given.get("type") == "text"):
         return None
     if isinstance(given, Grammar):
-        return Format(given, json.loads if given._made_for is None else parser_of(given._made_for))
+        return Format(given, json_of if given._made_for is None else parser_of(given._made_for))
     if is_pydantic(given):
         return Format(Grammar.json_schema(given), parser_of(given))
     kind = given.get("type") if isinstance(given, Mapping) else None
@@ -55,12 +67,23 @@ def check_response_format(given: Any) -> Format | None:
                 f'response_format has no schema: it is {{"type": "json_schema", "json_schema": {{"name": ..., "schema": ...}}}}, '
                 f"not {shown(given)}"
             )
-        schema = inner["schema"]
-        return Format(Grammar.json_schema(closed(schema_of_type(schema)) if inner.get("strict") is True else schema))
+        _only(inner, "response_format['json_schema']", ("name", "description", "schema", "strict"))
+        schema, strict = inner["schema"], inner.get("strict")
+        if strict is not None and not isinstance(strict, bool):
+            raise TypeError(f"response_format['json_schema']['strict'] must be True or False, not {type(strict).__name__} {shown(strict)}")
+        return Format(Grammar.json_schema(closed(schema_of_type(schema)) if strict else schema))
     raise (TypeError if not isinstance(given, Mapping) else ValueError)(
         f'response_format is {{"type": "text", "json_object" or "json_schema", ...}}, a pydantic model, a TypeAdapter or a pumice.Grammar, '
         f"not {shown(given)}"
     )
+
+
+def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
+    """An entry that is not read would be a wish that an answer need not meet: a schema beside "json_object", say."""
+    for name in given:
+        if name not in known:
+            where = '; a schema goes into {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}' if name == "schema" else ""
+            raise ValueError(f"{what} has an unknown entry {shown(name)}; it takes {', '.join(map(repr, known))}{where}")
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:

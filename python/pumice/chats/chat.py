@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -53,7 +52,7 @@ class ChatResult(Generation):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
     reasoning_key: str = "reasoning_content"  # what the chat template calls it
-    parser: Callable[[str], Any] = json.loads  # of .parsed
+    parser: Callable[[str], Any] = answer_grammars.json_of  # of .parsed
 
     @property
     def parsed(self) -> Any:
@@ -175,7 +174,7 @@ class Asked:
     heard: Mapping[int, str]  # control tokens that the parser reads
     chat_template: str
     grammar: Grammar | None = None
-    parser: Callable[[str], Any] = json.loads
+    parser: Callable[[str], Any] = answer_grammars.json_of
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         if self.shape is None:
@@ -294,7 +293,7 @@ class Chats:
         heard = {} if shape is None else self._heard(shape, calls)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
         grammar = self._grammar(question, template.text, shape, opened, variables)
-        parser = json.loads if question.format is None else question.format.parse
+        parser = answer_grammars.json_of if question.format is None else question.format.parse
         return Asked(text, ids, shape, opened, tools, calls, heard, template.text, grammar, parser)
 
     def _grammar(
@@ -407,7 +406,8 @@ def check_question(
         only = check_grammars(grammar, 1, True)[0]
         form = None if only is None else answer_grammars.Format(only)
     if form is not None and chosen != "auto":
-        raise ValueError(f"tool_choice={shown(tool_choice)} and response_format were both given: the answer would have to be both")
+        asked = "grammar" if grammar is not None else "response_format"
+        raise ValueError(f"tool_choice={shown(tool_choice)} and {asked} were both given: the answer would have to be both")
     return Question(conversation, known, variables, flag("parse_special", parse_special), chosen, parallel or not known, form)
 
 
