@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import plain, shown_path, warn
+from ..arguments import plain, shown, shown_path, warn
 from ..errors import FallbackWarning
 from ..generate.prompts import prompt_list
 from ..interruptible import interruptible
@@ -24,7 +24,10 @@ Int32 = npt.NDArray[np.int32]
 def path_of(given: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
-    return plain(os.fsdecode(given))
+    path = plain(os.fsdecode(given))
+    if "\0" in path:
+        raise ValueError(f"path is {shown(path)}: no file's name holds a NUL character")
+    return path
 
 
 def is_conversation(given: Any) -> bool:

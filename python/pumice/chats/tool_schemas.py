@@ -20,6 +20,9 @@ class Exact(dict[str, Any]):
     """A Python function as OpenAI's dict: its schema says all that it takes, as that of a "strict" one does."""
 
 
+_NAME = re.compile(r"[\w.:/-]{1,128}")
+
+
 def is_strict(function: Mapping[str, Any]) -> bool:
     return isinstance(function, Exact) or function.get("strict") is True
 
@@ -48,8 +51,18 @@ def _tool(given: Any, index: int) -> dict[str, Any]:
             raise ValueError(f'tools[{index}] is {shown(given)}; a tool is {{"type": "function", "function": {{"name": ..., ...}}}}')
         if not isinstance(function.get("name"), str) or not function["name"].strip():
             raise ValueError(f"tools[{index}] has no name: {shown(given)}")
-        if not isinstance(function.get("parameters", {}), Mapping):
-            raise ValueError(f"tools[{index}] ({function['name']}): parameters must be a JSON schema, a dict")
+        name, parameters = function["name"], function.get("parameters", {})
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"tools[{index}]: the name {shown(name)} could not be told from what stands around it in a call; letters, digits, and "
+                f"_ . : / - make a name, 128 at most"
+            )
+        if not isinstance(parameters, Mapping):
+            raise ValueError(f"tools[{index}] ({name}): parameters must be a JSON schema, a dict")
+        if parameters.get("type", "object") != "object":
+            raise ValueError(
+                f"tools[{index}] ({name}): parameters is a schema of type {shown(parameters['type'])}; a call's arguments are an object"
+            )
         return {**tool, "type": "function", "function": dict(function)}
     if callable(given):
         return schema_of(given)
