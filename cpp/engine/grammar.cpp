@@ -14,7 +14,6 @@
 #include <mutex>
 #include <new>
 #include <numeric>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/error.h"
@@ -97,17 +96,47 @@ class DeepWork {
 };
 
 // A matcher learns while it computes a mask. A fork waits for that (a mask takes microseconds, 0.2 s at worst), so that the child has whole
-// ones. Its hook is older than every scheduler's, so the lock is taken behind theirs: they accept tokens under their own.
-// Never destroyed: threads may be at work when the process ends.
-std::shared_mutex& at_work = *new std::shared_mutex;
-[[maybe_unused]] const AtFork& at_fork = *new AtFork({
-    .before = [] { at_work.lock(); },
-    .in_parent = [] { at_work.unlock(); },
-    .in_child = [] { 
-          new (&at_work) std::shared_mutex;  // it knows its holder by the thread, which has another number here
-          DeepWork::forget_parent();
-        },
-});
+// ones. Its hook is older than every scheduler's, so it waits behind theirs: they accept tokens under their own locks.
+class MatchersAtWork {
+ public:
+  class Scope {
+   public:
+    Scope() { at_work().enter(); }
+    ~Scope() { at_work().leave(); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+ private:
+  static MatchersAtWork& at_work() {
+    static auto& all = *new MatchersAtWork;  // never destroyed: threads may be at work when the process ends
+    return all;
+  }
+  [[maybe_unused]] static inline MatchersAtWork& from_the_beginning_ = at_work();
+
+  void enter() {
+    const std::lock_guard lock(mutex_);
+    ++working_;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    if (--working_ == 0) idle_.notify_all();
+  }
+
+  std::mutex mutex_;  // held while the process forks, by the thread that does it
+  std::condition_variable idle_;
+  int working_ = 0;
+  const AtFork at_fork_{{.before = [this] {
+                           std::unique_lock lock(mutex_);
+                           idle_.wait(lock, [this] { return working_ == 0; });
+                           lock.release();
+                         },
+                         .in_parent = [this] { mutex_.unlock(); },
+                         .in_child = [this] {
+                           mutex_.unlock();
+                           DeepWork::forget_parent();
+                         }}};
+};
 
 std::string message_of(const llguidance::Library& library, llguidance::Matcher* matcher) {
   const char* told = library.matcher_get_error(matcher);
@@ -125,7 +154,7 @@ class GrammarFilter final : public TokenFilter {
 
   void mask(std::span<std::uint32_t> words) override {
     const auto& library = tokens_->library();
-    const std::shared_lock whole(at_work);
+    const MatchersAtWork::Scope whole;
     require(words.size() >= tokens_->words(), "a mask of ", words.size(), " words is shorter than the grammar's ", tokens_->words());
     if (library.matcher_compute_mask_into(matcher_, words.data(), tokens_->words() * sizeof(std::uint32_t)) != 0) fail_here();
     std::fill(words.begin() + static_cast<std::ptrdiff_t>(tokens_->words()), words.end(), 0u);
@@ -133,7 +162,7 @@ class GrammarFilter final : public TokenFilter {
 
   bool accept(std::int32_t id) override {
     const auto& library = tokens_->library();
-    const std::shared_lock whole(at_work);
+    const MatchersAtWork::Scope whole;
     if (library.matcher_consume_token(matcher_, static_cast<std::uint32_t>(id)) != 0) fail_here();
     return !library.matcher_is_stopped(matcher_);
   }
@@ -142,7 +171,7 @@ class GrammarFilter final : public TokenFilter {
   std::int32_t foreseen(std::span<const std::uint32_t> mask) const override { return tokens_->one_text(mask); }
 
   std::unique_ptr<TokenFilter> clone() const override {
-    const std::shared_lock whole(at_work);
+    const MatchersAtWork::Scope whole;
     return std::make_unique<GrammarFilter>(tokens_, tokens_->library().clone_matcher(matcher_));
   }
 
@@ -264,7 +293,7 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
 CompiledGrammar::~CompiledGrammar() { tokens_->library().free_matcher(matcher_); }
 
 std::unique_ptr<TokenFilter> CompiledGrammar::filter() const {
-  const std::shared_lock whole(at_work);
+  const MatchersAtWork::Scope whole;
   return std::make_unique<GrammarFilter>(tokens_, tokens_->library().clone_matcher(matcher_));
 }
 
