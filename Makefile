@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-vulkan-all test-storm fuzz-grammars bench format check sanitize clean
+.PHONY: demo test test-cpp test-python test-vulkan-all test-storm fuzz-grammars bench cpu-report format check sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -52,6 +52,10 @@ fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
 	$(PYTHON) bench/compare.py --python $(BIN)/python
+
+# All figures of docs/results for the processor at hand. Hours, and 12 GB of models with random weights.
+cpu-report: $(VENV)/.installed $(VENV)/.samples build/tests/.built
+	$(PYTHON) bench/cpu_report.py --python $(BIN)/python
 
 check: $(VENV)/.tools
 	$(BIN)/ruff check python tests examples bench cmake

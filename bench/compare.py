@@ -483,18 +483,20 @@ def first_line(b: Bench) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has pumice and the sample models")
     parser.add_argument("--peers", help="a Python that has the peers already")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="WHAT", help=", ".join(PARTS))
-    parser.add_argument("--plot", metavar="FOLDER", help=f"draw {' and '.join(DRAWN)} as PNGs there; both of them, unless --only names one")
     parser.add_argument(
         "--quick", action="store_true", help="to try the tables: less work, and a tiny model in place of the 1B and 7B shapes"
     )
-    arguments = parser.parse_args()
+    return parser
+
+
+def bench_of(arguments: argparse.Namespace) -> Bench:
     WORK.mkdir(parents=True, exist_ok=True)
     finder = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import samples, demo; "
@@ -503,7 +505,7 @@ def main() -> None:
     )
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     (WORK / "sentence.txt").write_text(SENTENCE)
-    b = Bench(
+    return Bench(
         os.path.abspath(arguments.python),
         peer_environment(arguments.peers),
         arguments.threads,
@@ -512,14 +514,25 @@ def main() -> None:
         *map(Path, found[:3]),
         {},
     )
+
+
+def plot(b: Bench, title: str, folder: str) -> None:
+    results = WORK / "plots.json"
+    results.write_text(json.dumps({"title": title, **b.results}))
+    subprocess.run([b.peers, str(ROOT / "bench" / "plots.py"), str(results), folder], check=True)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--plot", metavar="FOLDER", help=f"draw {' and '.join(DRAWN)} as PNGs there; both of them, unless --only names one")
+    arguments = parser.parse_args()
+    b = bench_of(arguments)
     title = first_line(b)
     print(title, flush=True)
     for part in arguments.only or (DRAWN if arguments.plot else UNASKED):
         PARTS[part](b)
     if arguments.plot:
-        results = WORK / "plots.json"
-        results.write_text(json.dumps({"title": title, **b.results}))
-        subprocess.run([b.peers, str(ROOT / "bench" / "plots.py"), str(results), arguments.plot], check=True)
+        plot(b, title, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws what compare.py --plot measured: python bench/plots.py RESULTS.json FOLDER"""
+"""Draws what compare.py --plot and cpu_report.py measured: python bench/plots.py RESULTS.json FOLDER"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from PIL import Image  # noqa: E402
 # File, axes, and whether the x axis doubles from mark to mark.
 PLOTS = {
     "batches": ("encode-by-batch.png", "texts a call", "sentences/s", True),
+    "products": ("products-by-tokens.png", "tokens", "multiply-adds a cycle, one core", True),
     "contexts": ("decode-by-context.png", "tokens in the context", "decode tokens/s", False),
 }
 MARKS = "osD^v<>ph"

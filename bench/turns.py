@@ -134,11 +134,30 @@ def in_turn(runs: Runs, rounds: int, warm: bool = True) -> Seen:
     return seen
 
 
+class Row(NamedTuple):
+    name: str
+    median: float
+    low: float
+    high: float
+    ratio: float  # how many times better pumice is, the median of the rounds
+    note: str
+
+
+class Table(NamedTuple):
+    title: str
+    key: str
+    rows: list[Row]
+
+
+TABLES: list[Table] = []  # all that were printed, for cpu_report.py
+
+
 def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[float]]], str] = lambda name, values: "") -> None:
     """Medians, and how many times better pumice is: speeds (".../s") are better large, times and bytes small."""
     ours = seen["pumice"][key]
     speed = key.endswith("/s")
     print(f"\n{title}: {key}, median (lowest to highest)")
+    TABLES.append(Table(title, key, []))
     for name, values in seen.items():
         if key not in values:
             continue
@@ -146,7 +165,9 @@ def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[
         digits = 1 if statistics.median(values[key]) >= 100 else 3
         middle, low, high = (f"{f(values[key]):.{digits}f}" for f in (statistics.median, min, max))
         label = "pumice / this" if speed else "this / pumice"
-        print(f"  {name:40s} {middle:>9s}  ({low} to {high})   {label}: {statistics.median(ratios):.2f}{note(name, values)}", flush=True)
+        more, ratio = note(name, values), statistics.median(ratios)
+        print(f"  {name:40s} {middle:>9s}  ({low} to {high})   {label}: {ratio:.2f}{more}", flush=True)
+        TABLES[-1].rows.append(Row(name, statistics.median(values[key]), min(values[key]), max(values[key]), ratio, more.strip()))
 
 
 def quality(key: str) -> Callable[[str, dict[str, list[float]]], str]:
