@@ -166,6 +166,13 @@ class Storm:
         except BaseException as error:  # noqa: BLE001
             self.wrong.append(f"thread {number}: {error!r}")
 
+    def crowd(self) -> None:
+        """One call whose prompts (3 pages each) all begin together and whose answers outgrow the pages: some are preempted, whatever else runs."""
+        prompts = [[3 + (i + j) % 2 for j in range(90)] + [7 + i] for i in range(16)]
+        given: dict[str, Any] = {"max_new_tokens": 150, "temperature": 0, "ignore_eos": True, "logit_bias": FORBIDDEN}
+        for prompt, answer in zip(prompts, self.model.generate(prompts, **given), strict=True):
+            self.check(prompt, given, answer)
+
     def held(self) -> str:
         """What is not given back, once the running steps have ended."""
         end = time.monotonic() + 10
@@ -180,12 +187,13 @@ class Storm:
 def storm(requests: int, threads: int, seed: int = 0) -> Storm:
     with tempfile.TemporaryDirectory() as folder:
         path = poisonous(Path(folder) / "poisonous.gguf")
-        # Pages for some ten of the longer ones: others wait, and some are preempted.
+        # Pages for six of the longest: others wait, and some are preempted.
         with pumice.load(path, device="cpu", threads=2, kv_budget=50 * 32 * 32 * 2 * 2, progress=False) as model:
             found = Storm(model, seed)
             running = [threading.Thread(target=found.thread, args=(i, -(-requests // threads))) for i in range(threads)]
             for thread in running:
                 thread.start()
+            found.crowd()
             for thread in running:
                 thread.join()
             if left := found.held():
