@@ -15,9 +15,10 @@
 
 #include "core/checked.h"
 #include "cpu/blas.h"
-#include "cpu/executor.h"
 #include "cpu/kernels.h"
+#include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
+#include "cpu/steps/cut.h"
 #include "cpu/system.h"
 #include "machine.h"
 

@@ -17,8 +17,8 @@
 #include "core/checked.h"
 #include "cpu/cache_store.h"
 #include "cpu/cpu_backend.h"
-#include "cpu/executor.h"
 #include "cpu/packed_weights.h"
+#include "cpu/scratch.h"
 #include "reference/reference_backend.h"
 
 namespace pumice::cpu {

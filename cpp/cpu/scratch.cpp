@@ -1,0 +1,98 @@
+#include "cpu/scratch.h"
+
+#include <algorithm>
+
+#include "core/checked.h"
+
+namespace pumice::cpu {
+namespace {
+
+std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
+  return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "cpu: scratch"));
+}
+
+}  // namespace
+
+std::uint64_t align_line(std::uint64_t bytes) {
+  const auto aligned = checked_align(bytes, kLine);
+  if (!aligned) fail(ErrorKind::out_of_memory, "cpu: scratch of more bytes than can be addressed");
+  return *aligned;
+}
+
+void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) {
+  rows[static_cast<int>(Rows::tokens)] = batch.rows;
+  rows[static_cast<int>(Rows::segments)] = static_cast<std::int64_t>(batch.segments.size());
+  rows[static_cast<int>(Rows::selected)] = static_cast<std::int64_t>(batch.selected.size());
+
+  page_runs.clear();
+  first_page.clear();
+  std::int64_t pages = 0;
+  most_pages = 1;
+  for (std::size_t s = 0; plan.facts.takes_segments && s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    first_page.push_back(pages);
+    const std::int64_t of_segment = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
+    pages += of_segment;
+    most_pages = std::max(most_pages, of_segment);
+    for (std::int32_t row = 0; row < segment.rows;) {
+      const std::int32_t position = segment.past + row;
+      const std::int32_t count = std::min(segment.rows - row, kPageTokens - position % kPageTokens);
+      page_runs.push_back({static_cast<std::int32_t>(s), segment.first + row, count, position});
+      row += count;
+    }
+  }
+  first_page.push_back(pages);
+
+  total = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    const std::uint64_t at = total;
+    const auto sum = checked_add(total, align_line(bytes));
+    if (!sum) fail(ErrorKind::out_of_memory, "cpu: scratch of more bytes than can be addressed");
+    total = *sum;
+    return at;
+  };
+  area_at.clear();
+  for (const Area& area : plan.areas) {
+    const std::int64_t count = rows[static_cast<int>(area.rows)];
+    area_at.push_back(take(bytes_of(area.in_blocks ? std::min(count, kTailRows) : count, area.row_bytes) + 2 * kLine));
+  }
+  turns_at.clear();
+  for (const RopeTable& table : plan.turns) turns_at.push_back(take(bytes_of(batch.rows, std::int64_t{8} * std::ssize(table.inv_freq))));
+
+  attends.resize(plan.attends.size());
+  std::uint64_t kept = 0, partials = 0, per_thread = 0;
+  if (plan.gated) per_thread = bytes_of(kTileFloats, sizeof(float));
+  per_thread = std::max(per_thread, 2 * align_line(bytes_of(plan.widest_embedding, sizeof(float))));
+  for (std::size_t a = 0; a < attends.size(); ++a) {
+    const AttendShape& shape = plan.attends[a];
+    attends[a].arrange(shape, batch, threads);
+    if (!shape.cached) kept = std::max(kept, bytes_of(pages * shape.kv_heads, kv_page_bytes(KvFormat::f32, shape.head_dim)));
+    partials = std::max(partials, bytes_of(attends[a].partial_floats, sizeof(float)));
+    const std::int64_t own = attends[a].split ? 0 : attends[a].most_chunks * kMaxQueries * (shape.head_dim + 2);
+    per_thread = std::max(per_thread, align_line(bytes_of(most_pages, sizeof(std::uint8_t*))) + align_line(bytes_of(own, sizeof(float))));
+  }
+  kept_at = take(kept);
+  partials_at = take(partials);
+  thread_bytes = align_line(per_thread) + 2 * kLine;  // threads' pieces never share a line, nor a pair of them
+  threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
+}
+
+// Steps of an eighth: batches of slowly growing size do not allocate each time.
+std::uint64_t scratch_capacity(std::uint64_t needed) {
+  std::uint64_t step = 4096;
+  while (step * 16 <= needed) step *= 2;
+  return (needed + step - 1) / step * step;
+}
+
+void ScratchSpace::fit() {
+  constexpr std::uint64_t kWorthGivingBack = 32 << 20;
+  const std::uint64_t wanted = scratch_capacity(layout.total);
+  // A long prompt between single steps keeps its scratch; sixteen small runs in a row give it back.
+  far_too_large = scratch.bytes() > kWorthGivingBack && wanted < scratch.bytes() / 4 ? far_too_large + 1 : 0;
+  if (wanted <= scratch.bytes() && far_too_large < 16) return;
+  scratch = Buffer();
+  far_too_large = 0;
+  if (wanted > kWorthGivingBack) check_memory(wanted, "the scratch memory of a run");
+  scratch = Buffer(wanted, "the scratch memory of a run");
+}
+}  // namespace pumice::cpu

@@ -1,0 +1,79 @@
+#include "cpu/steps/codes.h"
+
+#include "core/checked.h"
+
+namespace pumice::cpu {
+
+FixedRows CodeRows::fixed() const {
+  FixedRows x{.codes = reinterpret_cast<std::int16_t*>(at), .rows = rows, .cols = place.cols};
+  const std::int64_t blocks = rows * ceil_div(x.cols, kFixedBlock);
+  x.scales = reinterpret_cast<float*>(x.codes + blocks * kFixedBlock);
+  x.starts = reinterpret_cast<std::int32_t*>(x.scales + blocks);
+  return x;
+}
+
+FixedRows CodeRows::words() const {
+  FixedRows x{.codes = reinterpret_cast<std::int16_t*>(at), .rows = rows, .cols = place.cols};
+  x.scales = reinterpret_cast<float*>(x.codes + rows * x.cols);
+  x.starts = reinterpret_cast<std::int32_t*>(x.scales + rows * (x.cols / kByteBlock));
+  return x;
+}
+
+ByteRows CodeRows::bytes() const {
+  ByteRows x{.codes = at, .rows = rows, .cols = place.cols};
+  x.scales = reinterpret_cast<float*>(x.codes + rows * x.cols);
+  x.zeros = reinterpret_cast<std::int32_t*>(x.scales + rows * (x.cols / kByteBlock));
+  return x;
+}
+
+QuantRows CodeRows::int8() const {
+  QuantRows x{.codes = reinterpret_cast<std::int8_t*>(at), .rows = rows, .cols = place.cols};
+  std::uint8_t* const scales = at + round_up(rows * x.cols, kLine);
+  x.scales = reinterpret_cast<float*>(scales);
+  x.sums =
+      reinterpret_cast<std::int32_t*>(scales + round_up(rows * (x.cols / kQuantBlock) * static_cast<std::int64_t>(sizeof(float)), kLine));
+  return x;
+}
+
+namespace {
+
+// x ~ s c + s' c': the second term is what rounding took from the first, at most s / 2, so that s' <= s / 254.
+void quantize_twice(const RowKernels& kernels, const float* in, std::int64_t row, const QuantRows& out) {
+  constexpr std::int64_t kCols = 16 * kQuantBlock;
+  float rest[kCols];
+  for (std::int64_t c = 0; c < out.cols; c += kCols) {
+    const std::int64_t block = c / kQuantBlock * out.rows;
+    const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.rows,
+                         std::min(kCols, out.cols - c)};
+    kernels.quantize(in + c, part.cols, 1, row, part);
+    for (std::int64_t k = 0; k < part.cols; ++k) {
+      const std::int64_t at = k / kQuantBlock * part.rows + row;
+      rest[k] = in[c + k] - part.scales[at] * static_cast<float>(part.codes[at * kQuantBlock + k % kQuantBlock]);
+    }
+    kernels.quantize(rest, part.cols, 1, row + 1, part);
+  }
+}
+
+}  // namespace
+
+void CodeRows::quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const {
+  const RowKernels& kernels = run.kernels.rows;
+  switch (place.codes) {
+    case Codes::int8:
+      return kernels.quantize(in, in_stride, count, row(first), int8());
+    case Codes::fixed:
+      return kernels.quantize_fixed(in, in_stride, count, row(first), fixed());
+    case Codes::bytes: {
+      const Folded* folded = run.weights.matrix(place.folded).folded;
+      const Turn turn = folded ? Turn{folded->scale.data(), folded->shift.data()} : Turn{};
+      if (as_bytes()) return kernels.quantize_bytes(in, in_stride, count, row(first), turn, bytes());
+      return kernels.quantize_words(in, in_stride, count, row(first), turn, words());
+    }
+    case Codes::two_int8: {
+      const QuantRows out = int8();
+      for (std::int64_t r = 0; r < count; ++r) quantize_twice(kernels, in + r * in_stride, row(first + r), out);
+    }
+  }
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,32 @@
+// Rows of activations as the integers that products take: where they lie in scratch, and how they come to be.
+#pragma once
+
+#include "cpu/steps/run.h"
+
+namespace pumice::cpu {
+
+struct CodeRows {
+  CodeRows(const Run& run, std::int32_t index)
+      : run(run), place(run.plan.quantized[static_cast<std::size_t>(index)]), at(run.area(place.area)) {
+    const std::int64_t all = run.layout().rows[static_cast<int>(place.rows)];
+    rows = place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
+  }
+
+  std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }  // of the batch's row r
+  QuantRows int8() const;
+  FixedRows fixed() const;
+  // Codes of 8 bits, as the instruction set takes them.
+  bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
+  ByteRows bytes() const;
+  FixedRows words() const;
+
+  // Rows [first, first + count) of the batch.
+  void quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const;
+
+  const Run& run;
+  const QuantizedPlace& place;
+  std::uint8_t* at;
+  std::int64_t rows;  // of codes
+};
+
+}  // namespace pumice::cpu

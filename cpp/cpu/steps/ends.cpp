@@ -1,0 +1,104 @@
+// What a program gives: rows that were asked for, one vector a segment, and what is read from logits.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "core/top.h"
+#include "cpu/steps/steps.h"
+
+namespace pumice::cpu {
+
+Cut cut(const Run& run, const SelectStep& s) { return cut_rows(run.rows_of(Rows::selected), s.out.width); }
+void task(const Run& run, const SelectStep& s, const Cut& cut, std::int64_t index, int) {
+  const Range rows = cut.task_rows(index);
+  for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+    std::memcpy(run.row(s.out, r), run.row(s.in, run.batch.selected[static_cast<std::size_t>(r)]),
+                static_cast<std::size_t>(s.out.width) * sizeof(float));
+  }
+}
+
+Cut cut(const Run& run, const PoolStep& s) {
+  Cut cut{.rows = run.rows_of(Rows::segments)};
+  if (cut.rows.count == 0) return cut;
+  cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * ceil_div(std::max(1, run.batch.rows), cut.rows.count)));
+  cut.tasks = ceil_div(cut.rows.count, cut.per_task);
+  return cut;
+}
+void task(const Run& run, const PoolStep& s, const Cut& cut, std::int64_t index, int) {
+  const Range segments = cut.task_rows(index);
+  for (std::int64_t i = segments.first; i < segments.first + segments.count; ++i) {
+    const Segment& segment = run.batch.segments[static_cast<std::size_t>(i)];
+    run.kernels.rows.pool(run.row(s.in, segment.first), run.stride(s.in), segment.prompt, segment.rows, s.in.width, s.kind,
+                          run.row(s.out, i));
+  }
+}
+
+Cut cut(const Run& run, const LogProbStep& s) { return cut_rows(run.rows_of(Rows::tokens), s.logits.width); }
+void task(const Run& run, const LogProbStep& s, const Cut& cut, std::int64_t index, int) {
+  const Range rows = cut.task_rows(index);
+  for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+    const float* logits = run.row(s.logits, r);
+    const double sum = run.kernels.rows.log_sum_exp(logits, s.logits.width);
+    *run.row(s.out, r) = static_cast<float>(static_cast<double>(logits[run.batch.ids[static_cast<std::size_t>(r)]]) - sum);
+  }
+}
+
+namespace {
+
+// The k largest so far, in order; nearly every logit is below the last of them. allowed: a bit for each id; null: all.
+void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported,
+             const std::uint32_t* allowed, float* out) {
+  const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
+  const std::int32_t width = op.logits.width, k = op.k;
+  std::fill_n(out, op.out.width, 0.0f);
+  float *largest = out + kTopHead, *ids = largest + k;
+  std::transform(reported.begin(), reported.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
+  std::int32_t not_finite = 0, first = -1, count = 0;
+  for (std::int64_t id = 0; id < width; ++id) {
+    const float x = logits[id];
+    const auto at_id = static_cast<std::int32_t>(id);
+    if (!std::isfinite(x) && not_finite++ == 0) first = at_id;
+    if (count == k && x <= largest[k - 1]) continue;
+    if (allowed != nullptr && (allowed[id / 32] >> (id % 32) & 1u) == 0) continue;
+    if (std::binary_search(reported.begin(), reported.end(), at_id)) continue;
+    if (count < k) ++count;
+    std::int32_t at = count - 1;
+    for (; at > 0 && largest[at - 1] < x; --at) {
+      largest[at] = largest[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    largest[at] = x;
+    ids[at] = bits(at_id);
+  }
+  out[0] = bits(not_finite);
+  out[1] = bits(first);
+  out[2] = not_finite > 0 ? logits[first] : 0.0f;
+  out[3] = bits(count);
+  for (std::int32_t i = count; i < k; ++i) {
+    largest[i] = std::numeric_limits<float>::lowest();
+    ids[i] = bits(-1);
+  }
+}
+
+}  // namespace
+
+Cut cut(const Run& run, const TopStep& s) { return cut_rows(run.rows_of(Rows::tokens), s.op.logits.width); }
+void task(const Run& run, const TopStep& s, const Cut& cut, std::int64_t index, int) {
+  const Batch& batch = run.batch;
+  const Range rows = cut.task_rows(index);
+  for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
+    std::span<const std::int32_t> reported;
+    if (!batch.reported_first.empty()) {
+      const auto first = static_cast<std::size_t>(batch.reported_first[static_cast<std::size_t>(r)]);
+      reported = batch.reported.subspan(first, static_cast<std::size_t>(batch.reported_first[static_cast<std::size_t>(r) + 1]) - first);
+    }
+    const std::int32_t mask = batch.allowed_first.empty() ? -1 : batch.allowed_first[static_cast<std::size_t>(r)];
+    top_row(s.op, run.row(s.op.logits, r), reported, mask < 0 ? nullptr : batch.allowed.data() + mask,
+            run.row(s.op.out, r));
+  }
+}
+
+}  // namespace pumice::cpu

@@ -1,0 +1,65 @@
+// One run of a plan as its steps see it: what it works on, and where rows lie.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/cancel.h"
+#include "cpu/cache_store.h"
+#include "cpu/kernels.h"
+#include "cpu/lowering.h"
+#include "cpu/packed_weights.h"
+#include "cpu/scratch.h"
+#include "cpu/steps/cut.h"
+
+namespace pumice::cpu {
+
+// What steps need beside weights.
+struct Constants {
+  std::vector<float> ones, zeros;                 // for norms without weight or bias
+  std::vector<std::vector<float>> folded_biases;  // ProductPart::folded_bias
+};
+
+struct Run {
+  const CpuPlan& plan;
+  const PackedWeights& weights;
+  const Constants& constants;
+  const ScratchSpace& space;
+  const PageStore* store;  // null: no caches
+  const Batch& batch;
+  const Io& io;
+  const Cancel& cancel;
+  const Kernels& kernels;
+
+  // The block of the tail (CpuPlan::tail) at work: written between phases only.
+  bool in_tail = false;
+  std::int64_t tail_row = 0;
+
+  const BatchLayout& layout() const { return space.layout; }
+  Range rows_of(Rows rows) const {
+    const std::int64_t count = layout().rows[static_cast<int>(rows)];
+    return in_tail ? Range{tail_row, std::min(kTailRows, count - tail_row)} : Range{0, count};
+  }
+  const SlotPlace& slot(const View& view) const { return plan.slots[static_cast<std::size_t>(view.slot)]; }
+  std::int64_t stride(const View& view) const { return slot(view).stride; }
+  std::uint8_t* area(std::int32_t a) const { return space.scratch.data() + layout().area_at[static_cast<std::size_t>(a)]; }
+  std::int64_t first_row(std::int32_t a) const { return plan.areas[static_cast<std::size_t>(a)].in_blocks ? tail_row : 0; }
+  float* row(const View& view, std::int64_t r) const {
+    const SlotPlace& place = slot(view);
+    if (place.area < 0) return io.out.data() + r * place.stride + view.col;
+    return reinterpret_cast<float*>(area(place.area)) + (r - first_row(place.area)) * place.stride + view.col;
+  }
+  const float* vector_or(VectorId id, const std::vector<float>& otherwise) const {
+    return id == VectorId::none ? otherwise.data() : weights.vector(id);
+  }
+  std::uint8_t* scratch_of(int thread) const {
+    return space.scratch.data() + layout().threads_at + static_cast<std::uint64_t>(thread) * layout().thread_bytes + kLine;
+  }
+
+  // `at`: the segment of the row before, so that a walk over rows is a walk over segments.
+  std::int64_t position_of(std::int64_t r, std::size_t& at) const;
+};
+
+}  // namespace pumice::cpu
