@@ -166,6 +166,8 @@ struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };
 
+inline constexpr std::int64_t kSkip = 16;
+
 struct RowKernels {
   // Rows [0, count) of x go to rows [first, first + count) of out.
   void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
@@ -200,6 +202,8 @@ struct RowKernels {
   // Of rows [prompt, rows).
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);
+  // How many of the first of n values, in whole blocks of kSkip, are all finite and not above `bound`: what a ranking skips.
+  std::int64_t (*skip)(const float* x, std::int64_t n, float bound);
 };
 
 std::int64_t kv_page_bytes(KvFormat format, int head_dim);  // of one kv head, a multiple of 64

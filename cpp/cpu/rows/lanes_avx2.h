@@ -102,6 +102,7 @@ PUMICE_INLINE Mask between(int first, int last) {
   return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lo, begin), _mm256_cmpgt_epi32(end, lo))),
           _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(hi, begin), _mm256_cmpgt_epi32(end, hi)))};
 }
+PUMICE_INLINE bool any(Mask m) { return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0; }
 PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }

@@ -91,6 +91,7 @@ PUMICE_INLINE Mask between(int first, int last) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return {_mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(first)), lane, _mm512_set1_epi32(last))};
 }
+PUMICE_INLINE bool any(Mask m) { return m.m != 0; }
 PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) { return {_mm512_mask_blend_ps(m.m, no.v, yes.v)}; }
 
 PUMICE_INLINE float sum(Lanes x) {

@@ -95,6 +95,11 @@ PUMICE_INLINE Bits shift_left(const Bits& a) {
 PUMICE_INLINE Mask less(const Lanes& a, const Lanes& b) { return map<Mask>([&](int i) { return a.v[i] < b.v[i]; }); }
 PUMICE_INLINE Mask is_nan(const Lanes& a) { return map<Mask>([&](int i) { return a.v[i] != a.v[i]; }); }
 PUMICE_INLINE Mask between(int first, int last) { return map<Mask>([=](int i) { return i >= first && i < last; }); }
+PUMICE_INLINE bool any(const Mask& m) {
+  bool found = false;
+  for (int i = 0; i < kLanes; ++i) found |= m.v[i];
+  return found;
+}
 PUMICE_INLINE Lanes select(const Mask& m, const Lanes& yes, const Lanes& no) {
   return map<Lanes>([&](int i) { return m.v[i] ? yes.v[i] : no.v[i]; });
 }

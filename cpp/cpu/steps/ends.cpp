@@ -48,8 +48,9 @@ void task(const Run& run, const LogProbStep& s, const Cut& cut, std::int64_t ind
 
 namespace {
 
-// The k largest so far, in order; nearly every logit is below the last of them. allowed: a bit for each id; null: all.
-void top_row(const Top& op, const float* logits, std::span<const std::int32_t> reported,
+// The k largest so far, in order; nearly every logit is below the last of them, and is skipped in blocks. allowed: a bit for each id; null:
+// all.
+void top_row(const RowKernels& kernels, const Top& op, const float* logits, std::span<const std::int32_t> reported,
              const std::uint32_t* allowed, float* out) {
   const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
   const std::int32_t width = op.logits.width, k = op.k;
@@ -58,6 +59,8 @@ void top_row(const Top& op, const float* logits, std::span<const std::int32_t> r
   std::transform(reported.begin(), reported.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
   std::int32_t not_finite = 0, first = -1, count = 0;
   for (std::int64_t id = 0; id < width; ++id) {
+    if (count == k && id % kSkip == 0) id += kernels.skip(logits + id, width - id, largest[k - 1]);
+    if (id == width) break;
     const float x = logits[id];
     const auto at_id = static_cast<std::int32_t>(id);
     if (!std::isfinite(x) && not_finite++ == 0) first = at_id;
@@ -96,7 +99,7 @@ void task(const Run& run, const TopStep& s, const Cut& cut, std::int64_t index, 
       reported = batch.reported.subspan(first, static_cast<std::size_t>(batch.reported_first[static_cast<std::size_t>(r) + 1]) - first);
     }
     const std::int32_t mask = batch.allowed_first.empty() ? -1 : batch.allowed_first[static_cast<std::size_t>(r)];
-    top_row(s.op, run.row(s.op.logits, r), reported, mask < 0 ? nullptr : batch.allowed.data() + mask,
+    top_row(run.kernels.rows, s.op, run.row(s.op.logits, r), reported, mask < 0 ? nullptr : batch.allowed.data() + mask,
             run.row(s.op.out, r));
   }
 }

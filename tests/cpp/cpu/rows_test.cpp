@@ -339,6 +339,26 @@ TEST(Rows, LogSumExp) {
   }
 }
 
+TEST(Rows, SkipStopsBeforeWhatIsAboveOrNoNumber) {
+  const auto skipped = [](const Floats& x, float bound) {
+    const Floats y = on_all("skip", [&](const RowKernels& rows) {
+      return Floats{static_cast<float>(rows.skip(x.data(), static_cast<std::int64_t>(x.size()), bound))};
+    });
+    return static_cast<std::size_t>(y[0]);
+  };
+  constexpr std::size_t kBlock = kSkip, kSize = 5 * kBlock + 3;
+  const Floats below(kSize, -2.0f);
+  EXPECT_EQ(skipped(below, -2.0f), 5 * kBlock) << "what equals the bound is not above it; the rest is no whole block";
+  EXPECT_EQ(skipped(Floats(3, 0.0f), 1.0f), 0u);
+  for (std::size_t at = 0; at < kSize; ++at) {
+    for (const float odd : {-1.0f, kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+      Floats x = below;
+      x[at] = odd;
+      EXPECT_EQ(skipped(x, -2.0f), std::min(at / kBlock, std::size_t{5}) * kBlock) << at << ": " << odd;
+    }
+  }
+}
+
 struct Quantized {
   std::vector<std::int8_t> codes;
   Floats scales;
@@ -512,8 +532,8 @@ Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const
   const std::int64_t chunks = (static_cast<std::int64_t>(cache.pages.size()) * kPageTokens + kChunkKeys - 1) / kChunkKeys;
   Floats partials(chunks * count * stride), out(count * cache.head_dim);
   for (std::int64_t c = 0; c < chunks; ++c) {
-    const AttendCall call{cache.format, cache.head_dim,     1.0f / std::sqrt(static_cast<float>(cache.head_dim)),
-                          softcap,      cache.pages.data(), c, reach};
+    const AttendCall call{
+        cache.format, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c, reach};
     rows.attend(call, queries.data(), static_cast<int>(count), partials.data() + c * count * stride);
   }
   for (std::int64_t q = 0; q < count; ++q) {
