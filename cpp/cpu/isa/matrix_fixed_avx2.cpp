@@ -3,8 +3,10 @@
 
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/fixed.h"
+#include "cpu/matrix/fixed_product.h"
 #include "cpu/matrix/four_steps_avx2.h"
 #include "cpu/matrix/plain.h"
+#include "cpu/matrix/store_avx2.h"
 
 namespace pumice::cpu::matrix {
 namespace {
@@ -12,7 +14,7 @@ namespace {
 // A block times four tokens.
 template <class Block>
 void block_product(const Block& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
-  for (int n = 0; n < kTileTokens; ++n) {
+  for (int n = 0; n < kFourTokens; ++n) {
     for (int half = 0; half < 2; ++half) {
       const __m256i start = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.start + 8 * half));
       a[n][half] = _mm256_add_epi32(_mm256_set1_epi32(starts[n]), start);
@@ -22,31 +24,6 @@ void block_product(const Block& block, const std::int16_t* codes, const std::int
 }
 void block_product(const WordBlock<32>& block, const std::int16_t* codes, const std::int32_t*, TileSums& a) {
   wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
-}
-
-constexpr int kTileGroups = 1;
-constexpr int kGroupSums = 96 + 5;  // groups 4 KiB apart would share the sets of L1
-
-// One panel of so many columns times four tokens; zeros fill up the last tile.
-template <class Block>
-void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
-                  Ahead& ahead) {
-  const Block* panel = panels[0];
-  for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
-    const std::int64_t row = k / kFixedBlock * x.rows, scale = k / Block::kScaleColumns * x.rows;
-    ahead.some();
-    TileSums a;
-    block_product(*panel, x.codes + row * kFixedBlock + k % kFixedBlock, x.starts + scale, a);
-    const float* scales = x.scales + scale;
-    for (int half = 0; half < 2; ++half) {
-      const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);
-      for (int n = 0; n < kTileTokens; ++n) {
-        float* at = sums[n] + 8 * half;
-        const __m256 dots = _mm256_mul_ps(_mm256_cvtepi32_ps(a[n][half]), _mm256_broadcast_ss(scales + n));
-        _mm256_storeu_ps(at, _mm256_fmadd_ps(d, dots, _mm256_loadu_ps(at)));
-      }
-    }
-  }
 }
 
 // Four columns of eight rows at a time: bytes go to the high halves of words, and down with their sign.
@@ -65,29 +42,43 @@ void widen_quads(const void* quads, Block& block) {
     }
   }
 }
-void widen_q8_0(const std::uint8_t* stream, WordBlock<32>& block) {
-  constexpr Layout l = Traits<Format::Q8_0>::layout;
-  for (int half = 0; half < 2; ++half)
-    _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
-  widen_quads(stream + l.low_at(), block);
-}
 
-void store_sums(const float* sums, std::int64_t lanes, float* out) {
-  if (lanes == 16) {
-    _mm256_storeu_ps(out, _mm256_loadu_ps(sums));
-    _mm256_storeu_ps(out + 8, _mm256_loadu_ps(sums + 8));
-  } else {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] = sums[lane];
+struct FixedTilesAvx2 {
+  static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
+  static constexpr int kGroupSums = 96 + 5;  // groups 4 KiB apart would share the sets of L1
+
+  // One panel of so many columns times four tokens; zeros fill up the last tile.
+  template <class Block>
+  static void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
+                           Ahead& ahead) {
+    const Block* panel = panels[0];
+    for (std::int64_t k = 0; k < columns; k += Block::kColumns, ++panel) {
+      const std::int64_t row = k / kFixedBlock * x.rows, scale = k / Block::kScaleColumns * x.rows;
+      ahead.some();
+      TileSums a;
+      block_product(*panel, x.codes + row * kFixedBlock + k % kFixedBlock, x.starts + scale, a);
+      const float* scales = x.scales + scale;
+      for (int half = 0; half < 2; ++half) {
+        const __m256 d = _mm256_loadu_ps(panel->scale + 8 * half);
+        for (int n = 0; n < kTileTokens; ++n) {
+          float* at = sums[n] + 8 * half;
+          const __m256 dots = _mm256_mul_ps(_mm256_cvtepi32_ps(a[n][half]), _mm256_broadcast_ss(scales + n));
+          _mm256_storeu_ps(at, _mm256_fmadd_ps(d, dots, _mm256_loadu_ps(at)));
+        }
+      }
+    }
   }
-}
 
-}  // namespace
-}  // namespace pumice::cpu::matrix
+  static void widen_q8_0(const std::uint8_t* stream, WordBlock<32>& block) {
+    constexpr Layout l = Traits<Format::Q8_0>::layout;
+    for (int half = 0; half < 2; ++half)
+      _mm256_store_ps(block.scale + 8 * half, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stream + 16 * half))));
+    widen_quads(stream + l.low_at(), block);
+  }
 
-#include "cpu/matrix/fixed_product.inc"
-
-namespace pumice::cpu::matrix {
-namespace {
+  static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
+};
+using Product = FixedProduct<FixedTilesAvx2>;
 
 // Codes of 8 bits, widened.
 struct NarrowBlock : WordBlock<kByteBlock> {
@@ -99,7 +90,7 @@ struct Narrow {
   using Block = NarrowBlock;
   static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
   static std::int64_t bytes(std::int64_t columns) { return byte_group_bytes(columns); }
-  alignas(64) Block blocks[kPanelBlocks * kFixedBlock / kColumns];
+  alignas(64) Block blocks[Product::kPanelBlocks * kFixedBlock / kColumns];
 
   const Block* panel(const std::uint8_t* group, std::int64_t first, std::int64_t count) {
     const auto* from = reinterpret_cast<const ByteBlock*>(group) + first / kColumns;
@@ -116,17 +107,17 @@ struct Narrow {
 
 void product_words_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride) {
-  product_fixed<Narrow>(groups, rows, cols, x, first, count, out, out_stride);
+  Product::product<Narrow>(groups, rows, cols, x, first, count, out, out_stride);
 }
 
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride) {
-  product_fixed<PackedFloats>(groups, rows, cols, x, first, count, out, out_stride);
+  Product::product<PackedFloats>(groups, rows, cols, x, first, count, out, out_stride);
 }
 
 void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride) {
-  product_fixed<Q8_0>(groups, rows, cols, x, first, count, out, out_stride);
+  Product::product<Product::Q8_0>(groups, rows, cols, x, first, count, out, out_stride);
 }
 
 }  // namespace pumice::cpu::matrix

@@ -1,3 +1,7 @@
 // AVX-512 VNNI: products in fixed point.
+#include "cpu/matrix/fixed_512.h"
 #include "cpu/matrix/simd512_native.h"
-#include "cpu/matrix/fixed_512.inc"
+
+namespace pumice::cpu::matrix {
+template struct FixedProducts512<Native512>;
+}  // namespace pumice::cpu::matrix

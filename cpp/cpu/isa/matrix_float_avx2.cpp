@@ -1,13 +1,13 @@
 // AVX2: float32 products of every format, and the formats that are floats themselves.
 #include <immintrin.h>
 
+#include "cpu/matrix/float_product.h"
 #include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
+#include "cpu/matrix/store_avx2.h"
 
 namespace pumice::cpu::matrix {
 namespace {
-
-constexpr int kTile = 6;  // 12 accumulators, 2 weights, 1 activation
 
 template <Format F>
 __m256 widen(const std::uint8_t* words) {
@@ -15,44 +15,6 @@ __m256 widen(const std::uint8_t* words) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
   if constexpr (F == Format::F16) return _mm256_cvtph_ps(half);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
-}
-
-// Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
-// the weights ahead.
-template <Format F, int G, int N, bool kAsk = false>
-void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
-          std::int64_t group_stride) {
-  __m256 acc[G][N][2];
-  for (int g = 0; g < G; ++g) {
-    for (int n = 0; n < N; ++n) {
-      acc[g][n][0] = _mm256_loadu_ps(sums + g * group_stride + 16 * n);
-      acc[g][n][1] = _mm256_loadu_ps(sums + g * group_stride + 16 * n + 8);
-    }
-  }
-  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-  const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
-  const auto column = [&](std::int64_t k) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) {
-      if constexpr (kAsk) _mm_prefetch(reinterpret_cast<const char*>(panels[g] + 16 * kWord * k + ahead), _MM_HINT_T0);
-      const __m256 w0 = widen<F>(panels[g] + 16 * kWord * k), w1 = widen<F>(panels[g] + 16 * kWord * k + 8 * kWord);
-#pragma GCC unroll 6
-      for (int n = 0; n < N; ++n) {
-        const __m256 xn = _mm256_broadcast_ss(x + n * x_stride + k);
-        acc[g][n][0] = _mm256_fmadd_ps(w0, xn, acc[g][n][0]);
-        acc[g][n][1] = _mm256_fmadd_ps(w1, xn, acc[g][n][1]);
-      }
-    }
-  };
-  std::int64_t k = 0;
-  for (; k + 4 <= count; k += 4) column(k), column(k + 1), column(k + 2), column(k + 3);
-  for (; k < count; ++k) column(k);
-  for (int g = 0; g < G; ++g) {
-    for (int n = 0; n < N; ++n) {
-      _mm256_storeu_ps(sums + g * group_stride + 16 * n, acc[g][n][0]);
-      _mm256_storeu_ps(sums + g * group_stride + 16 * n + 8, acc[g][n][1]);
-    }
-  }
 }
 
 // tile<Format::F32, 1, 6> in assembly, to the bit: 21 instructions a column, where GCC 12 makes 26, or spills when it unrolls. Issue slots
@@ -118,39 +80,69 @@ void tile_of_six(const std::uint8_t* const* panels, std::int64_t count, const fl
 #undef PUMICE_LOAD
 #undef PUMICE_STORE
 
-template <int N>
-constexpr Tile kTileOf = tile<Format::F32, 1, N>;
-constexpr Tile kTiles[kTile + 1] = {nullptr, kTileOf<1>, kTileOf<2>, kTileOf<3>, kTileOf<4>, kTileOf<5>, tile_of_six};
+struct FloatTilesAvx2 {
+  static constexpr int kTile = 6;  // 12 accumulators, 2 weights, 1 activation
 
-void store_sums(const float* sums, std::int64_t lanes, float* out) {
-  if (lanes == 16) {
-    _mm256_storeu_ps(out, _mm256_loadu_ps(sums));
-    _mm256_storeu_ps(out + 8, _mm256_loadu_ps(sums + 8));
-  } else {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] = sums[lane];
+  // Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
+  // the weights ahead.
+  template <Format F, int G, int N, bool kAsk = false>
+  static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
+                   std::int64_t group_stride) {
+    __m256 acc[G][N][2];
+    for (int g = 0; g < G; ++g) {
+      for (int n = 0; n < N; ++n) {
+        acc[g][n][0] = _mm256_loadu_ps(sums + g * group_stride + 16 * n);
+        acc[g][n][1] = _mm256_loadu_ps(sums + g * group_stride + 16 * n + 8);
+      }
+    }
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
+    const auto column = [&](std::int64_t k) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) {
+        if constexpr (kAsk) _mm_prefetch(reinterpret_cast<const char*>(panels[g] + 16 * kWord * k + ahead), _MM_HINT_T0);
+        const __m256 w0 = widen<F>(panels[g] + 16 * kWord * k), w1 = widen<F>(panels[g] + 16 * kWord * k + 8 * kWord);
+#pragma GCC unroll 6
+        for (int n = 0; n < N; ++n) {
+          const __m256 xn = _mm256_broadcast_ss(x + n * x_stride + k);
+          acc[g][n][0] = _mm256_fmadd_ps(w0, xn, acc[g][n][0]);
+          acc[g][n][1] = _mm256_fmadd_ps(w1, xn, acc[g][n][1]);
+        }
+      }
+    };
+    std::int64_t k = 0;
+    for (; k + 4 <= count; k += 4) column(k), column(k + 1), column(k + 2), column(k + 3);
+    for (; k < count; ++k) column(k);
+    for (int g = 0; g < G; ++g) {
+      for (int n = 0; n < N; ++n) {
+        _mm256_storeu_ps(sums + g * group_stride + 16 * n, acc[g][n][0]);
+        _mm256_storeu_ps(sums + g * group_stride + 16 * n + 8, acc[g][n][1]);
+      }
+    }
   }
-}
 
-template <Format F>
-void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {
-  constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-  for (std::int64_t i = 0; i < count; i += 16) {
-    _mm_prefetch(reinterpret_cast<const char*>(words + i * kWord + 2048), _MM_HINT_T0);
-    _mm256_storeu_ps(out + i, widen<F>(words + i * kWord));
-    _mm256_storeu_ps(out + i + 8, widen<F>(words + (i + 8) * kWord));
+  template <int N>
+  static constexpr Tile kTileOf = tile<Format::F32, 1, N>;
+  static constexpr Tile kTiles[kTile + 1] = {nullptr, kTileOf<1>, kTileOf<2>, kTileOf<3>, kTileOf<4>, kTileOf<5>, tile_of_six};
+
+  static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
+
+  template <Format F>
+  static void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    for (std::int64_t i = 0; i < count; i += 16) {
+      _mm_prefetch(reinterpret_cast<const char*>(words + i * kWord + 2048), _MM_HINT_T0);
+      _mm256_storeu_ps(out + i, widen<F>(words + i * kWord));
+      _mm256_storeu_ps(out + i + 8, widen<F>(words + (i + 8) * kWord));
+    }
   }
-}
+};
 
 }  // namespace
-}  // namespace pumice::cpu::matrix
-
-#include "cpu/matrix/float_product.inc"
-
-namespace pumice::cpu::matrix {
 
 void product_panels_avx2(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
                          const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
-  product_panels(panel, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
+  FloatProduct<FloatTilesAvx2>::product_panels(panel, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
 }
 
 template <Format F>
@@ -181,7 +173,7 @@ void Avx2<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols,
 template <Format F>
 void Avx2<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                           std::int64_t count, float* out, std::int64_t out_stride) {
-  product_floats<F>(groups, rows, cols, x, x_stride, count, out, out_stride);
+  FloatProduct<FloatTilesAvx2>::product_floats<F>(groups, rows, cols, x, x_stride, count, out, out_stride);
 }
 
 template struct Avx2<Format::F32>;

@@ -1,3 +1,7 @@
 // AVX-512 BF16: the one kernel that needs it.
+#include "cpu/matrix/bf16_512.h"
 #include "cpu/matrix/simd512_native.h"
-#include "cpu/matrix/bf16_512.inc"
+
+namespace pumice::cpu::matrix {
+template struct Bf16Products512<Native512Bf16>;
+}  // namespace pumice::cpu::matrix

@@ -1,5 +1,5 @@
 // AVX2: the K formats (scales in two levels).
-#include "cpu/matrix/quantized_avx2.inc"
+#include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {
 template struct Avx2<Format::Q2_K>;

@@ -1,5 +1,5 @@
 // AVX2: one scale per 32 columns.
-#include "cpu/matrix/quantized_avx2.inc"
+#include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {
 template struct Avx2<Format::Q4_0>;

@@ -1,11 +1,11 @@
 // AVX-512 VNNI: one scale per 32 columns.
+#include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_native.h"
-#include "cpu/matrix/quantized_512.inc"
 
-namespace pumice::cpu::matrix::avx512 {
-template struct Products<Format::Q4_0>;
-template struct Products<Format::Q4_1>;
-template struct Products<Format::Q5_0>;
-template struct Products<Format::Q5_1>;
-template struct Products<Format::Q8_0>;
-}  // namespace pumice::cpu::matrix::avx512
+namespace pumice::cpu::matrix {
+template struct Products512<Native512, Format::Q4_0>;
+template struct Products512<Native512, Format::Q4_1>;
+template struct Products512<Native512, Format::Q5_0>;
+template struct Products512<Native512, Format::Q5_1>;
+template struct Products512<Native512, Format::Q8_0>;
+}  // namespace pumice::cpu::matrix

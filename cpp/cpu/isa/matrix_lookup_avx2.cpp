@@ -1,5 +1,5 @@
 // AVX2: formats whose codes index a table.
-#include "cpu/matrix/quantized_avx2.inc"
+#include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {
 template struct Avx2<Format::IQ4_NL>;

@@ -10,8 +10,8 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-inline constexpr int kTileTokens = 4;
-using TileSums = __m256i[kTileTokens][2];
+inline constexpr int kFourTokens = 4;
+using TileSums = __m256i[kFourTokens][2];
 
 // clang-format off
 #define PUMICE_TOKEN(MUL, ADD, S, STEP, N, A, B)                      \

@@ -214,7 +214,9 @@ struct Traits<Format::BF16> {
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                            float* out, std::int64_t out_stride);
 
-constexpr std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+constexpr std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 
 // Block b of 32 columns in a group.
 template <Format F>

@@ -1,123 +1,126 @@
-// Vectors of 512 bits: the operations that the matrix kernels of AVX-512 are written over. tests/cpp/cpu/emulated/simd512.h is the same
-// list in plain C++, so that the kernels run, slowly, where the processor has none of these instructions.
+// The vectors of AVX-512 (BW, DQ, VL, VNNI): Vectors512 of simd512.h says what each operation is. Always inlined: one that were left as a
+// function would be a weak symbol with instructions that other machines lack (tests/cpp/cpu/isa_symbols.cmake).
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
 
-#define PUMICE_512 avx512  // the namespace of the kernels that are written over these
+#include "cpu/matrix/simd512.h"
+
+#define PUMICE_OPERATION [[gnu::always_inline]] static
 
 namespace pumice::cpu::matrix {
-namespace {
 
-using Ints = __m512i;   // 64 bytes, 32 words or 16 dwords
-using Floats = __m512;  // 16 of them
+struct Native512 {
+  using Ints = __m512i;
+  using Floats = __m512;
 
-inline Ints load(const void* p) { return _mm512_loadu_si512(p); }
-inline void save(void* p, Ints v) { _mm512_storeu_si512(p, v); }
-inline Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
-inline void save_floats(float* p, Floats v) { _mm512_storeu_ps(p, v); }
-inline void save_first(float* p, Floats v, std::int64_t lanes) {  // the others stay as they are
-  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << lanes) - 1), v);
-}
-inline void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  PUMICE_OPERATION Ints load(const void* p) { return _mm512_loadu_si512(p); }
+  PUMICE_OPERATION void save(void* p, Ints v) { _mm512_storeu_si512(p, v); }
+  PUMICE_OPERATION Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
+  PUMICE_OPERATION void save_floats(float* p, Floats v) { _mm512_storeu_ps(p, v); }
+  PUMICE_OPERATION __mmask16 first(std::int64_t lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
+  PUMICE_OPERATION Floats load_first(const float* p, std::int64_t lanes) { return _mm512_maskz_loadu_ps(first(lanes), p); }
+  PUMICE_OPERATION void save_first(float* p, Floats v, std::int64_t lanes) { _mm512_mask_storeu_ps(p, first(lanes), v); }
+  PUMICE_OPERATION void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
+    const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << (2 * count)) - 1);
+    const Ints low = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), p);
+    const Ints high = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), p + 16);
+    even_odd_dwords(low, high, out);
+  }
+  PUMICE_OPERATION void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  PUMICE_OPERATION void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
-inline Ints broadcast4(const void* p) {  // 4 bytes, 2 words or a dword
-  int dword;
-  __builtin_memcpy(&dword, p, 4);
-  return _mm512_set1_epi32(dword);
-}
-inline Ints splat(std::int32_t v) { return _mm512_set1_epi32(v); }
-inline Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
-inline Floats splat(float v) { return _mm512_set1_ps(v); }
-inline Floats zero_floats() { return _mm512_setzero_ps(); }
+  PUMICE_OPERATION Ints broadcast4(const void* p) {
+    int dword;
+    __builtin_memcpy(&dword, p, 4);
+    return _mm512_set1_epi32(dword);
+  }
+  // vpbroadcastd: on Zen 4 vbroadcastss to 512 bits takes twice as long.
+  PUMICE_OPERATION Floats broadcast_float(const float* p) { return _mm512_castsi512_ps(broadcast4(p)); }
+  PUMICE_OPERATION Ints splat(std::int32_t v) { return _mm512_set1_epi32(v); }
+  PUMICE_OPERATION Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
+  PUMICE_OPERATION Floats splat(float v) { return _mm512_set1_ps(v); }
+  PUMICE_OPERATION Floats zero_floats() { return _mm512_setzero_ps(); }
 
-// vpbroadcastd: on Zen 4 vbroadcastss to 512 bits takes twice as long.
-inline Floats broadcast_float(const float* p) { return _mm512_castsi512_ps(broadcast4(p)); }
-inline __mmask16 first(std::int64_t lanes) { return static_cast<__mmask16>((1u << lanes) - 1); }
-inline Floats load_first(const float* p, std::int64_t lanes) { return _mm512_maskz_loadu_ps(first(lanes), p); }  // the others are zeros
-// The first and the second of `count` <= 16 pairs of dwords; zeros for the others.
-inline void load_pairs(const std::int32_t* p, std::int64_t count, Ints (&out)[2]) {
-  const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << (2 * count)) - 1);
-  const Ints low = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), p);
-  const Ints high = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), p + 16);
-  const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  out[0] = _mm512_permutex2var_epi32(low, even, high);
-  out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
-}
-inline Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
-inline Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+  PUMICE_OPERATION Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
+  PUMICE_OPERATION Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
+  PUMICE_OPERATION Ints bit_xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
+  template <int kLeft>
+  PUMICE_OPERATION Ints shift_words(Ints v) {
+    if constexpr (kLeft >= 0) return _mm512_slli_epi16(v, kLeft);
+    return _mm512_srli_epi16(v, kLeft < 0 ? -kLeft : 0);
+  }
+  PUMICE_OPERATION Ints shift_dwords_right_4(Ints v) { return _mm512_srli_epi32(v, 4); }
+  PUMICE_OPERATION Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+  PUMICE_OPERATION Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+  PUMICE_OPERATION Ints subtract_bytes(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
+  template <int kByte>
+  PUMICE_OPERATION Ints signed_byte(Ints v) {
+    return _mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * kByte), 24);
+  }
+  PUMICE_OPERATION Ints look_up(const std::int8_t (&table)[16], int add, Ints codes) {
+    const Ints all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return _mm512_shuffle_epi8(_mm512_add_epi8(all, splat_bytes(add)), codes);
+  }
+  PUMICE_OPERATION Ints pair_words(Ints v) {
+    const Ints low = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007,
+                                       0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+    return _mm512_permutexvar_epi16(low, v);
+  }
+  // Four operations; shifts and blends took ten.
+  PUMICE_OPERATION void widen_quads(const void* p, Ints (&out)[2]) {
+    const auto* halves = static_cast<const __m256i*>(p);
+    const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
+    even_odd_dwords(low, high, out);
+  }
+  PUMICE_OPERATION Ints dot_bytes(Ints sums, Ints unsigned_bytes, Ints signed_bytes) {
+    return _mm512_dpbusd_epi32(sums, unsigned_bytes, signed_bytes);
+  }
+  PUMICE_OPERATION Ints dot_words(Ints sums, Ints a, Ints b) { return _mm512_dpwssd_epi32(sums, a, b); }
 
-inline Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
-inline Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
-inline Ints bit_xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
-template <int kLeft>  // negative: to the right
-inline Ints shift_words(Ints v) {
-  if constexpr (kLeft >= 0) return _mm512_slli_epi16(v, kLeft);
-  return _mm512_srli_epi16(v, kLeft < 0 ? -kLeft : 0);
-}
-inline Ints subtract_bytes(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
-inline Ints shift_dwords_right_4(Ints v) { return _mm512_srli_epi32(v, 4); }
-template <int kByte>
-inline Ints signed_byte(Ints v) {  // of every dword, as a dword
-  return _mm512_srai_epi32(_mm512_slli_epi32(v, 24 - 8 * kByte), 24);
-}
-// table[code] + add in every byte; codes are below 16.
-inline Ints look_up(const std::int8_t (&table)[16], int add, Ints codes) {
-  const Ints all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  return _mm512_shuffle_epi8(_mm512_add_epi8(all, splat_bytes(add)), codes);
-}
+  PUMICE_OPERATION Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+  PUMICE_OPERATION Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+  PUMICE_OPERATION Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+  PUMICE_OPERATION Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  PUMICE_OPERATION Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  PUMICE_OPERATION Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
 
-// Every dword of `sums` gains four products of bytes, or two of words; nothing saturates.
-inline Ints dot_bytes(Ints sums, Ints unsigned_bytes, Ints signed_bytes) { return _mm512_dpbusd_epi32(sums, unsigned_bytes, signed_bytes); }
-inline Ints dot_words(Ints sums, Ints a, Ints b) { return _mm512_dpwssd_epi32(sums, a, b); }
+  PUMICE_OPERATION Ints load_unsigned_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+  PUMICE_OPERATION Ints load_signed_bytes(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+  PUMICE_OPERATION Floats load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+  PUMICE_OPERATION Floats load_bf16(const void* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
+  }
+  PUMICE_OPERATION Floats load_half_exponents(const void* p) {
+    const Ints e = load_unsigned_bytes(p);
+    const Ints normal = _mm512_slli_epi32(_mm512_sub_epi32(e, splat(1)), 23), tiny = _mm512_sllv_epi32(splat(0x00200000), e);
+    return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epu32_mask(e, splat(2)), normal, tiny));
+  }
 
-inline Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
-inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
-inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-inline Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a b
+ private:
+  // Of 32 dwords the even ones and the odd ones.
+  PUMICE_OPERATION void even_odd_dwords(Ints low, Ints high, Ints (&out)[2]) {
+    const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    out[0] = _mm512_permutex2var_epi32(low, even, high);
+    out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
+  }
+};
+static_assert(Vectors512<Native512>);
 
-// 16 numbers of a stream, widened.
-inline Ints load_unsigned_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-inline Ints load_signed_bytes(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-inline Floats load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
-inline Floats load_bf16(const void* p) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
-}
-inline Floats load_half_exponents(const void* p) {  // half_exponent() of 16 bytes
-  const Ints e = load_unsigned_bytes(p);
-  const Ints normal = _mm512_slli_epi32(_mm512_sub_epi32(e, splat(1)), 23), tiny = _mm512_sllv_epi32(splat(0x00200000), e);
-  return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epu32_mask(e, splat(2)), normal, tiny));
-}
-
-// Words 0-15 and 16-31, two rows of 16, as 16 pairs: dword i is words i and 16 + i.
-inline Ints pair_words(Ints v) {
-  const Ints low = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005, 0x00160006, 0x00170007,
-                                     0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
-  return _mm512_permutexvar_epi16(low, v);
-}
-// 16 dwords of four signed bytes, as words: bytes 0 and 1 of each dword, and 2 and 3. Four operations; shifts and blends took ten.
-inline void widen_quads(const void* p, Ints (&out)[2]) {
-  const auto* halves = static_cast<const __m256i*>(p);
-  const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
-  const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  out[0] = _mm512_permutex2var_epi32(low, even, high);
-  out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
-}
-
-#ifdef __AVX512BF16__
-// Every dword of `sums` gains two products of bfloat16, the odd one first; numbers below 2^-126 count as zeros.
-inline Floats dot_bf16(Floats sums, Ints a, Ints b) {
-  return _mm512_dpbf16_ps(sums, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
-}
-inline void save_bf16(void* p, Floats v) {  // 16 of them, rounded to nearest even
-  _mm256_storeu_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(v)));
-}
+#ifdef __AVX512BF16__  // a name of its own: files without these instructions know the vectors without these operations
+struct Native512Bf16 : Native512 {
+  PUMICE_OPERATION Floats dot_bf16(Floats sums, Ints a, Ints b) {
+    return _mm512_dpbf16_ps(sums, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
+  }
+  PUMICE_OPERATION void save_bf16(void* p, Floats v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(v)));
+  }
+};
+static_assert(Bf16Vectors512<Native512Bf16>);
 #endif
 
-}  // namespace
 }  // namespace pumice::cpu::matrix
+
+#undef PUMICE_OPERATION

@@ -1,6 +1,6 @@
 # cmake -DNM=nm -DOBJECTS="a.o;b.o" -P isa_symbols.cmake: objects of an instruction set (isa/*_avx2.cpp, ...) may define no weak symbol but
-# the instruction set's own templates. Of an inline function that several objects hold, a linker keeps one copy for all: a shared one
-# compiled for AVX-512 would end other machines' processes with an illegal instruction.
+# the instruction set's own templates (Avx2<...>, those over Native512). Of an inline function that several objects hold, a linker
+# keeps one copy for all: a shared one compiled for AVX-512 would end other machines' processes with an illegal instruction.
 set(seen 0)
 set(shared "")
 foreach(object IN LISTS OBJECTS)
@@ -14,7 +14,7 @@ foreach(object IN LISTS OBJECTS)
   endif()
   string(REGEX MATCHALL " [VWu] [^\n]*" weak "${symbols}")
   foreach(symbol IN LISTS weak)
-    if(NOT symbol MATCHES "^ W pumice::cpu::matrix::(Avx2<|avx512::)")
+    if(NOT symbol MATCHES "^ W pumice::cpu::matrix::(Avx2<|[A-Za-z0-9]+<pumice::cpu::matrix::Native512)")
       string(APPEND shared "\n  ${object}:${symbol}")
     endif()
   endforeach()

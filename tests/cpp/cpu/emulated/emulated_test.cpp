@@ -112,21 +112,21 @@ TEST(Emulated, ProductsOfTheOpCasesHaveTheScalarBits) {
 }
 
 TEST(Emulated, RoundsToBfloat16AsTheInstructionsDo) {
-  using namespace matrix;
+  using V = matrix::Emulated512;
   const auto bf16 = [](float x) { return std::uint32_t{f32_to_bf16(x)}; };
-  const auto pairs = [&](float even, float odd) { return splat(static_cast<std::int32_t>(bf16(even) | bf16(odd) << 16)); };
+  const auto pairs = [&](float even, float odd) { return V::splat(static_cast<std::int32_t>(bf16(even) | bf16(odd) << 16)); };
   // The odd product is added first: 2^24 + 1 is no float32, so 1 is lost before -2^24 comes, and kept after.
-  const Ints ones = pairs(1, 1);
-  EXPECT_EQ(dot_bf16(splat(16777216.0f), pairs(-16777216.0f, 1), ones).v[0], 0.0f);
-  EXPECT_EQ(dot_bf16(splat(16777216.0f), pairs(1, -16777216.0f), ones).v[0], 1.0f);
-  EXPECT_EQ(dot_bf16(splat(1e-39f), pairs(0, 0), ones).v[0], 0.0f);                   // a sum that is too small
-  EXPECT_EQ(dot_bf16(splat(0.0f), pairs(1e-30f, 0), pairs(1e-9f, 0)).v[0], 0.0f);     // a product
+  const V::Ints ones = pairs(1, 1);
+  EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(-16777216.0f, 1), ones).v[0], 0.0f);
+  EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(1, -16777216.0f), ones).v[0], 1.0f);
+  EXPECT_EQ(V::dot_bf16(V::splat(1e-39f), pairs(0, 0), ones).v[0], 0.0f);                // a sum that is too small
+  EXPECT_EQ(V::dot_bf16(V::splat(0.0f), pairs(1e-30f, 0), pairs(1e-9f, 0)).v[0], 0.0f);  // a product
   std::uint16_t rounded[16];
-  save_bf16(rounded, splat(1.00390625f));
+  V::save_bf16(rounded, V::splat(1.00390625f));
   EXPECT_EQ(rounded[0], 0x3f80);
-  save_bf16(rounded, splat(1.01171875f));
+  V::save_bf16(rounded, V::splat(1.01171875f));
   EXPECT_EQ(rounded[15], 0x3f82);
-  save_bf16(rounded, splat(-1e-39f));
+  V::save_bf16(rounded, V::splat(-1e-39f));
   EXPECT_EQ(rounded[7], 0x8000);
 }
 

@@ -1,2 +1,9 @@
 #include "cpu/emulated/simd512.h"
-#include "cpu/matrix/float_512.inc"
+#include "cpu/matrix/float_512.h"
+
+namespace pumice::cpu::matrix {
+template struct Panels512<Emulated512>;
+template struct Products512<Emulated512, Format::F32>;
+template struct Products512<Emulated512, Format::F16>;
+template struct Products512<Emulated512, Format::BF16>;
+}  // namespace pumice::cpu::matrix

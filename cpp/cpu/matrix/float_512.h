@@ -1,0 +1,91 @@
+// Float32 products over vectors of 512 bits: every output is one chain of fused multiply-adds over the columns.
+#pragma once
+
+#include "cpu/matrix/float_product.h"
+#include "cpu/matrix/plain.h"
+#include "cpu/matrix/products_512.h"
+#include "cpu/matrix/simd512.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+template <Vectors512 V>
+struct FloatTiles512 {
+  using Floats = typename V::Floats;
+
+  // As many chains: 8 hide the latency of two multiply-adds a cycle; activations are broadcast from memory.
+  static constexpr int kTile = 12;
+
+  template <Format F>
+  static Floats widen(const std::uint8_t* words) {
+    if constexpr (F == Format::F32)
+      return V::load_floats(reinterpret_cast<const float*>(words));
+    else if constexpr (F == Format::F16)
+      return V::load_f16(words);
+    else
+      return V::load_bf16(words);
+  }
+
+  // Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
+  // the weights ahead.
+  template <Format F, int G, int N, bool kAsk = false>
+  static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
+                   std::int64_t group_stride) {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
+    Floats acc[G][N];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 12
+      for (int n = 0; n < N; ++n) acc[g][n] = V::load_floats(sums + g * group_stride + 16 * n);
+    }
+#pragma GCC unroll 2
+    for (std::int64_t k = 0; k < count; ++k) {
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) {
+        if constexpr (kAsk) V::prefetch(panels[g] + 16 * kWord * k + ahead);
+        const Floats w = widen<F>(panels[g] + 16 * kWord * k);
+#pragma GCC unroll 12
+        for (int n = 0; n < N; ++n) acc[g][n] = V::fma(w, V::splat(x[n * x_stride + k]), acc[g][n]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 12
+      for (int n = 0; n < N; ++n) V::save_floats(sums + g * group_stride + 16 * n, acc[g][n]);
+    }
+  }
+
+  template <int N>
+  static constexpr Tile kTileOf = tile<Format::F32, 1, N>;
+  static constexpr Tile kTiles[kTile + 1] = {nullptr,    kTileOf<1>, kTileOf<2>, kTileOf<3>,  kTileOf<4>,  kTileOf<5>, kTileOf<6>,
+                                             kTileOf<7>, kTileOf<8>, kTileOf<9>, kTileOf<10>, kTileOf<11>, kTileOf<12>};
+
+  template <Format F>
+  static void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    for (std::int64_t i = 0; i < count; i += 16) {
+      V::prefetch(words + i * kWord + 2048);
+      V::save_floats(out + i, widen<F>(words + i * kWord));
+    }
+  }
+
+  static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
+};
+
+}  // namespace
+
+template <class V>
+void Panels512<V>::product(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
+                           const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
+  FloatProduct<FloatTiles512<V>>::product_panels(panel, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
+}
+
+template <class V, Format F>
+  requires(!info(F).quantized)
+void Products512<V, F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                                    std::int64_t count, float* out, std::int64_t out_stride) {
+  FloatProduct<FloatTiles512<V>>::template product_floats<F>(groups, rows, cols, x, x_stride, count, out, out_stride);
+}
+
+}  // namespace pumice::cpu::matrix

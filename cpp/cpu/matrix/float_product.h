@@ -1,0 +1,159 @@
+// Products on float activations, of every format and of the formats that are floats themselves: all but the register tiles, which an
+// instruction set brings.
+#pragma once
+
+#include <concepts>
+
+#include "cpu/matrix/ahead.h"
+#include "cpu/matrix/layout.h"
+#include "cpu/matrix/panel_f32.h"
+#include "cpu/matrix/plain.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+template <class T, Format F>
+concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
+  // tile<F, G, N, kAsk = false>: G groups times N tokens, weights as F stores them; kAsk: asks for weights ahead.
+  requires std::convertible_to<decltype(&T::template tile<F, 1, 1>), Tile>;
+  requires std::convertible_to<decltype(&T::template tile<F, 1, 1, true>), Tile>;
+  T::template widen_words<F>(words, count, out);  // `count` weights, a multiple of 16, as floats
+};
+template <class T>
+concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16> && FloatTilesOf<T, Format::BF16> &&
+                     requires(const float* of_token, std::int64_t lanes, float* out) {
+                       requires T::kTile > 0;  // tokens of its largest register tile, over one group
+                       // kTiles[n], n in [1, kTile]: tiles of one float panel and n tokens.
+                       requires std::same_as<decltype(T::kTiles), const Tile[T::kTile + 1]>;
+                       T::store_sums(of_token, lanes, out);  // the first `lanes` of 16 sums
+                     };
+
+template <FloatTiles T>
+struct FloatProduct {
+  static constexpr std::int64_t kColumns = 192;    // of a panel: 12 KiB, a third of L1
+  static constexpr std::int64_t kFewColumns = 64;  // of four panels at once, for few tokens
+  static constexpr int kTokens = 72;               // tokens of a local tile of sums: whole register tiles of either size, 6 and 12
+  static constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
+
+  // Few tokens: more groups at once, so that 8 to 12 chains hide the latency of a multiply-add. F: how the weights are stored. Up to kFew
+  // tokens weights that are floats come straight from the stream, all columns in one pass, asked for ahead where it is one stream (F32 of 8
+  // tokens from memory on Sapphire Rapids: 5.9 GB/s by panels, 6.5 so without asking, 8.5 with it); those that become floats first, up to
+  // kFewPanels.
+  static constexpr int kMostFew = 8, kFew = T::kTile < kMostFew ? T::kTile : kMostFew, kFewPanels = 3;
+  static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
+  template <Format F, int N>
+  static constexpr Tile one_group() {
+    if constexpr (N <= kFew) return T::template tile<F, 1, N, true>;
+    return nullptr;
+  }
+  template <Format F>
+  static constexpr Tile kFewTiles[kMostFew + 1][kGroups + 1] = {
+      {},
+      {nullptr, T::template tile<F, 1, 1>, T::template tile<F, 2, 1>, T::template tile<F, 3, 1>, T::template tile<F, 4, 1>},
+      {nullptr, T::template tile<F, 1, 2>, T::template tile<F, 2, 2>, T::template tile<F, 3, 2>},
+      {nullptr, T::template tile<F, 1, 3>, T::template tile<F, 2, 3>},
+      {nullptr, one_group<F, 4>()},
+      {nullptr, one_group<F, 5>()},
+      {nullptr, one_group<F, 6>()},
+      {nullptr, one_group<F, 7>()},
+      {nullptr, one_group<F, 8>()}};
+
+  // A product of up to kFew tokens, `columns` at a time. stored(g, k, count, slot): where those columns of group g lie as F; it may write
+  // them to one of kGroups slots first.
+  template <Format F, class Stored>
+  static void few_tokens(Stored stored, std::int64_t columns, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                         std::int64_t count, float* out, std::int64_t out_stride) {
+    const std::int64_t groups = (rows + 15) / 16, together = kFewGroups[count];
+    alignas(64) float sums[kGroups][kFew][16];
+    for (std::int64_t g0 = 0; g0 < groups; g0 += together) {
+      const std::int64_t gs = least(together, groups - g0);
+      __builtin_memset(sums, 0, sizeof(sums));
+      for (std::int64_t k = 0; k < cols; k += columns) {
+        const std::int64_t ks = least(columns, cols - k);
+        const std::uint8_t* panels[kGroups];
+        for (std::int64_t g = 0; g < gs; ++g) panels[g] = stored(g0 + g, k, ks, g);
+        kFewTiles<F>[count][gs](panels, ks, x + k, x_stride, sums[0][0], kFew * 16);
+      }
+      for (std::int64_t g = 0; g < gs; ++g) {
+        const std::int64_t row = (g0 + g) * 16;
+        for (std::int64_t t = 0; t < count; ++t) T::store_sums(sums[g][t], least(16, rows - row), out + t * out_stride + row);
+      }
+    }
+  }
+
+  static void product_panels(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
+                             const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
+    if (count <= 0) return;
+    alignas(64) float sums[kGroups][kTokens][16];
+    alignas(64) float buffer[kGroups * kFewColumns * 16];
+    static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float));
+    if (count <= kFewPanels) {
+      const auto unpacked = [&](std::int64_t g, std::int64_t k, std::int64_t ks, std::int64_t slot) {
+        return reinterpret_cast<const std::uint8_t*>(panel(groups + g * group_bytes, k, ks, buffer + slot * kFewColumns * 16));
+      };
+      few_tokens<Format::F32>(unpacked, kFewColumns, rows, cols, x, x_stride, count, out, out_stride);
+      return;
+    }
+    const std::int64_t all_groups = (rows + 15) / 16;
+    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // of equal size
+    for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
+      const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
+      for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
+        const std::int64_t gs = least(kGroups, all_groups - g0);
+        for (std::int64_t g = 0; g < gs; ++g) __builtin_memset(sums[g], 0, static_cast<std::size_t>(tokens) * sizeof(sums[0][0]));
+        for (std::int64_t k = 0; k < cols; k += kColumns) {
+          const std::int64_t ks = least(kColumns, cols - k);
+          const float* xk = x + t0 * x_stride + k;
+          for (std::int64_t g = 0; g < gs; ++g) {
+            const std::uint8_t* group = groups + (g0 + g) * group_bytes;
+            const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
+            const auto at = [&](std::int64_t column) {
+              return column * group_bytes / cols;
+            };  // to a few lines, where there are heads of blocks
+            const std::uint8_t* next = g + 1 < gs      ? group + group_bytes + at(k)
+                                       : k + ks < cols ? groups + g0 * group_bytes + at(k + ks)
+                                                       : group + group_bytes;
+            Ahead ahead(next, at(ks), (tokens + T::kTile - 1) / T::kTile);
+            for (std::int64_t t = 0; t < tokens;) {
+              ahead.some();
+              const std::int64_t left = tokens - t;  // the last two tiles share evenly: one token takes as long as four
+              const std::int64_t n = left >= 2 * T::kTile || left == T::kTile ? T::kTile : left < T::kTile ? left : (left + 1) / 2;
+              T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
+              t += n;
+            }
+          }
+        }
+        for (std::int64_t g = 0; g < gs; ++g) {
+          const std::int64_t row = (g0 + g) * 16;
+          for (std::int64_t t = 0; t < tokens; ++t) T::store_sums(sums[g][t], least(16, rows - row), out + (t0 + t) * out_stride + row);
+        }
+      }
+      t0 += tokens;
+    }
+  }
+
+  template <Format F>
+  static const float* float_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    const std::uint8_t* words = group + first * 16 * kWord;
+    if constexpr (F == Format::F32) return reinterpret_cast<const float*>(words);
+    T::template widen_words<F>(words, 16 * count, buffer);
+    return buffer;
+  }
+
+  // Weights that are floats.
+  template <Format F>
+  static void product_floats(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                             std::int64_t count, float* out, std::int64_t out_stride) {
+    const std::int64_t group_bytes = group_bytes_of<F>(cols);
+    if (count < 1 || count > kFew) {
+      product_panels(float_panel<F>, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
+      return;
+    }
+    const auto as_stored = [&](std::int64_t g, std::int64_t, std::int64_t, std::int64_t) { return groups + g * group_bytes; };
+    few_tokens<F>(as_stored, cols, rows, cols, x, x_stride, count, out, out_stride);
+  }
+};
+
+}  // namespace
+}  // namespace pumice::cpu::matrix

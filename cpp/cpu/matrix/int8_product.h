@@ -1,0 +1,93 @@
+// Products on int8 activations: how tokens and groups are cut. An instruction set brings its tiles.
+#pragma once
+
+#include <concepts>
+
+#include "cpu/matrix/ahead.h"
+#include "cpu/matrix/layout.h"
+#include "cpu/matrix/plain.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+// The tiles of a format.
+template <class T>
+concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& panel, const typename T::Panel (&panels)[T::kTileGroups],
+                             typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,
+                             int blocks, int tokens, float (*sums)[16], Ahead& ahead, const float* of_token, float* out) {
+  requires std::same_as<decltype(T::kFormat), const Format>;
+  // Groups and tokens of a register tile; blocks of 32 columns of a panel.
+  requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kPanelBlocks > 0;
+  // Tokens of a local tile of sums, whole register tiles; its rows from group to group.
+  requires T::kMostTokens % T::kTileTokens == 0 && T::kMostTokens < T::kGroupSums;
+  // few_tokens<n>, n <= kFew: one group times n tokens, straight from the stream.
+  requires std::same_as<decltype(T::kFewTokens), const FewTokens[T::kFew + 1]>;
+  panel_x.fill(x, first, count, block, blocks);  // the activations of a panel
+  T::fill_panel(stream, blocks, panel);          // a group's weights of one panel
+  // Tokens [first, first + tokens) times kTileGroups panels onto `sums` [token][16] of the first, those of the next kGroupSums rows on;
+  // `first` is a multiple of kTileTokens. Asks for some of what is `ahead` with each block.
+  T::tile_product(panels, panel_x, first, tokens, blocks, sums, ahead);
+  T::store_sums(of_token, count, out);  // the first `count` of 16 sums
+};
+
+template <Int8Tiles T>
+struct Int8Product {
+  static constexpr int kPanelGroups = 4;  // of a local tile of sums: 64 rows by kMostTokens, 25 KiB
+  static_assert(kPanelGroups % T::kTileGroups == 0);
+
+  // Up to kMostTokens tokens.
+  static void many_tokens(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                          std::int64_t count, float* out, std::int64_t out_stride) {
+    constexpr Layout l = Traits<T::kFormat>::layout;
+    alignas(64) typename T::PanelX panel_x;
+    alignas(64) typename T::Panel panels[T::kTileGroups];
+    alignas(64) float sums[kPanelGroups][T::kGroupSums][16];
+    const std::int64_t group_bytes = group_bytes_of<T::kFormat>(cols), all_groups = (rows + 15) / 16;
+    const std::int64_t used = (count + T::kTileTokens - 1) / T::kTileTokens;
+    for (std::int64_t g0 = 0; g0 < all_groups; g0 += kPanelGroups) {
+      const std::int64_t gs = least(kPanelGroups, all_groups - g0);
+      for (std::int64_t g = 0; g < (gs + T::kTileGroups - 1) / T::kTileGroups * T::kTileGroups; ++g)
+        __builtin_memset(sums[g], 0, static_cast<std::size_t>(used) * T::kTileTokens * 16 * sizeof(float));
+      for (std::int64_t block = 0; block < cols / 32; block += T::kPanelBlocks) {
+        const int blocks = static_cast<int>(least(T::kPanelBlocks, cols / 32 - block));
+        const std::int64_t block_at = block / l.blocks() * l.super_bytes(), panel_bytes = blocks / l.blocks() * l.super_bytes();
+        panel_x.fill(x, first, count, block, blocks);
+        for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
+          const std::uint8_t* group = groups + (g0 + g) * group_bytes;
+          // A tile that has more groups than are left takes the last one again, onto sums that nobody reads.
+          for (std::int64_t i = 0; i < T::kTileGroups; ++i)
+            T::fill_panel(group + least(i, gs - g - 1) * group_bytes + block_at, blocks, panels[i]);
+          const std::uint8_t* next = g + T::kTileGroups < gs               ? group + T::kTileGroups * group_bytes + block_at
+                                     : block + T::kPanelBlocks < cols / 32 ? groups + g0 * group_bytes + block_at + panel_bytes
+                                                                           : group + T::kTileGroups * group_bytes;
+          Ahead ahead(next, panel_bytes, used * blocks, T::kTileGroups, group_bytes);
+          for (std::int64_t i = 0; i < used; ++i)
+            T::tile_product(panels, panel_x, T::kTileTokens * i, static_cast<int>(least(T::kTileTokens, count - T::kTileTokens * i)),
+                            blocks, sums[g] + T::kTileTokens * i, ahead);
+        }
+      }
+      for (std::int64_t g = 0; g < gs; ++g) {
+        const std::int64_t row = (g0 + g) * 16;
+        for (std::int64_t t = 0; t < count; ++t) T::store_sums(sums[g][t], least(16, rows - row), out + t * out_stride + row);
+      }
+    }
+  }
+
+  static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                      std::int64_t count, float* out, std::int64_t out_stride) {
+    if (count > T::kFew) {
+      const std::int64_t parts = (count + T::kMostTokens - 1) / T::kMostTokens;  // of nearly equal size, in whole tiles
+      const std::int64_t part = ((count + parts - 1) / parts + T::kTileTokens - 1) / T::kTileTokens * T::kTileTokens;
+      for (std::int64_t t = 0; t < count; t += part)
+        many_tokens(groups, rows, cols, x, first + t, least(part, count - t), out + t * out_stride, out_stride);
+      return;
+    }
+    if (count <= 0) return;
+    const std::int64_t group_bytes = group_bytes_of<T::kFormat>(cols);
+    for (std::int64_t row = 0; row < rows; row += 16)
+      T::kFewTokens[count](groups + row / 16 * group_bytes, least(16, rows - row), cols, x, first, out + row, out_stride);
+  }
+};
+
+}  // namespace
+}  // namespace pumice::cpu::matrix

@@ -1,0 +1,394 @@
+// Kernels of the quantized formats over vectors of 512 bits. Sums as in matrix/layout.h.
+//
+// 32 columns of 16 rows are 8 vectors: quad g (4 columns), one dword a row. Every code becomes an unsigned byte, code - offset its value; a
+// chain of sums starts at -offset * (sum of x), so that its end is the sum of value * x. vpdpbusd adds in 32 bits: no depth is too large.
+#pragma once
+
+#include "cpu/matrix/ahead.h"
+#include "cpu/matrix/int8_product.h"
+#include "cpu/matrix/plain.h"
+#include "cpu/matrix/products_512.h"
+#include "cpu/matrix/simd512.h"
+
+namespace pumice::cpu::matrix {
+namespace {
+
+// f(Index<0>), f(Index<1>), ...: shifts and offsets as constants.
+template <int N>
+struct Index {
+  static constexpr int value = N;
+};
+template <int N, int At = 0, class F>
+[[gnu::always_inline]] inline void unrolled(const F& f) {
+  if constexpr (At < N) {
+    f(Index<At>{});
+    unrolled<N, At + 1>(f);
+  }
+}
+
+// Int8Tiles of a format, and its panels of floats.
+template <Vectors512 V, Format F>
+struct Quantized512 {
+  using Ints = typename V::Ints;
+  using Floats = typename V::Floats;
+  static constexpr Format kFormat = F;
+  static constexpr Layout l = Traits<F>::layout;
+
+  // ---------------------------------------------------------------- what a format's integers need
+  static constexpr int offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : l.offset;
+  static constexpr int quads = 8 / l.subs;  // of a chain
+
+  template <int kQuad>
+  static Ints quad(const std::uint8_t* block) {
+    Ints code = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
+    if constexpr (l.low == 8) return V::bit_xor(code, V::splat_bytes(0x80));
+    if constexpr (kQuad * l.low % 8 > 0) code = V::template shift_words<-(kQuad * l.low % 8)>(code);
+    code = V::bit_and(code, V::splat_bytes((1 << l.low) - 1));
+    if constexpr (l.high > 0) {
+      const Ints bits = V::template shift_words<l.low - kQuad * l.high % 8>(V::load(block + l.high_at() + 64 * (kQuad * l.high / 8)));
+      code = V::bit_or(code, V::bit_and(bits, V::splat_bytes(((1 << l.high) - 1) << l.low)));
+    }
+    if constexpr (l.table == Table::iq4) return V::look_up(kIq4, offset, code);
+    if constexpr (l.table == Table::mxfp4) return V::look_up(kE2m1, offset, code);
+    return code;
+  }
+
+  // ---------------------------------------------------------------- scales
+  static Floats one_level_scale(const std::uint8_t* block) {
+    if constexpr (l.field_bytes == 2) return V::load_f16(block);
+    return V::load_half_exponents(block);
+  }
+  static Floats sub_scale(const std::uint8_t* block, int sub) {
+    if constexpr (!l.minima) return V::to_floats(V::load_signed_bytes(block + 16 * sub));
+    const Ints scale = V::load_unsigned_bytes(block + 16 * sub);
+    return V::to_floats(l.subs == 2 ? V::bit_and(scale, V::splat(15)) : scale);
+  }
+  static Floats sub_minimum(const std::uint8_t* block, int sub) {
+    if constexpr (l.subs == 2) return V::to_floats(V::shift_dwords_right_4(V::load_unsigned_bytes(block + 16 * sub)));
+    return V::to_floats(V::load_unsigned_bytes(block + 16));
+  }
+
+  template <int kBytes>
+  static void prefetch_block(const std::uint8_t* stream, Fetch fetch) {
+    stream += fetch.ahead;
+    if (fetch.to_l2) {
+#pragma GCC unroll 16
+      for (int at = 0; at < kBytes; at += 64) V::prefetch_l2(stream + at);
+    } else {
+#pragma GCC unroll 16
+      for (int at = 0; at < kBytes; at += 64) V::prefetch(stream + at);
+    }
+  }
+
+  // ---------------------------------------------------------------- one block of R groups times N tokens
+  // Scaled integer sums, as floats: below 2^24, so that every product and sum of them is exact. weights(Index<g>, r) is quad g of group r,
+  // x the tokens' codes 32 bytes apart, starts[sub][n] where a chain begins.
+  template <int R, int N, int kStride, class Weights>
+  [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
+                                               const Floats (&scale)[R][2], Floats (&out)[R][N]) {
+    const auto* codes = static_cast<const std::uint8_t*>(x);
+    unrolled<l.subs>([&](auto sub) __attribute__((always_inline)) {
+      constexpr int kSub = decltype(sub)::value;
+      Ints sums[R][N];
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) sums[r][n] = offset > 0 ? V::broadcast4(&starts[kSub][n]) : V::splat(std::int32_t{0});
+      }
+      unrolled<quads>([&](auto i) __attribute__((always_inline)) {
+        constexpr int g = kSub * quads + decltype(i)::value;
+        Ints w[R];
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) w[r] = weights(Index<g>{}, r);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const Ints quad_x = V::broadcast4(codes + 32 * n + 4 * g);
+#pragma GCC unroll 2
+          for (int r = 0; r < R; ++r) sums[r][n] = V::dot_bytes(sums[r][n], w[r], quad_x);
+        }
+      });
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const Floats dots = V::to_floats(sums[r][n]);
+          if constexpr (!l.two_levels())
+            out[r][n] = dots;
+          else
+            out[r][n] = kSub == 0 ? V::multiply(dots, scale[r][0]) : V::fma(dots, scale[r][kSub], out[r][n]);
+        }
+      }
+    });
+  }
+
+  // Of a block and up to 16 tokens: where chains begin, and scale * sum of x; of its sub-blocks. Room for 16 each.
+  [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
+                                                std::int32_t* const (&start)[2], float* const (&sum)[2]) {
+    Ints halves[2];  // sums of the first and second 16 codes
+    V::load_pairs(sums, tokens, halves);
+    if constexpr (l.subs == 1) halves[0] = V::add_dwords(halves[0], halves[1]);
+    for (int sub = 0; sub < l.subs; ++sub) {
+      if constexpr (offset > 0) V::save(start[sub], V::multiply_dwords(halves[sub], V::splat(std::int32_t{-offset})));
+      if constexpr (l.minima) V::save_floats(sum[sub], V::multiply(V::load_first(scales, tokens), V::to_floats(halves[sub])));
+    }
+  }
+
+  // The same of one token, as scalars: for few tokens the vectors' way through memory takes longer (a fifth, at one token out of L2).
+  static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
+    start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]);
+    start1 = -offset * sums[1];
+    sum0 = scale * static_cast<float>(l.subs == 2 ? sums[0] : sums[0] + sums[1]);
+    sum1 = scale * static_cast<float>(sums[1]);
+  }
+
+  // ---------------------------------------------------------------- few tokens, straight from the stream
+  template <int N>
+  static void few_tokens(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
+                         float* out, std::int64_t out_stride) {
+    const Fetch fetch = N <= 2 ? fetches().two : fetches().more;
+    Floats acc[N];
+    for (int n = 0; n < N; ++n) acc[n] = V::zero_floats();
+    const std::int8_t* codes = x.codes + 32 * first;
+    const float* scales = x.scales + first;
+    const std::int32_t* sums = x.sums + 2 * first;
+    for (std::int64_t super = 0; super < cols / l.super; ++super) {
+      const std::uint8_t* head = group;
+      group += l.head_bytes();
+      Floats inner[N], minima[N];
+      for (int n = 0; n < N; ++n) inner[n] = minima[n] = V::zero_floats();
+      for (int b = 0; b < l.blocks(); ++b) {
+        prefetch_block<l.block_bytes()>(group, fetch);
+        std::int32_t starts[2][N];
+        float sum[2][N];
+        for (int n = 0; n < N; ++n) starts_of(sums + 2 * n, scales[n], starts[0][n], starts[1][n], sum[0][n], sum[1][n]);
+        Floats scale[1][2] = {{V::zero_floats(), V::zero_floats()}}, of_group[1][N];
+        if constexpr (l.two_levels()) {
+          for (int sub = 0; sub < l.subs; ++sub) scale[0][sub] = sub_scale(group, sub);
+        }
+        block_dot<1, N>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group); }, codes, starts, scale,
+                        of_group);
+        const Floats(&dots)[N] = of_group[0];
+        if constexpr (l.two_levels()) {
+          for (int n = 0; n < N; ++n) inner[n] = V::fma(dots[n], V::splat(scales[n]), inner[n]);
+          if constexpr (l.minima) {
+            for (int sub = 0; sub < l.subs; ++sub) {
+              const Floats m = sub_minimum(group, sub);
+              for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::splat(sum[sub][n]), minima[n]);
+            }
+          }
+        } else {
+          const Floats d = one_level_scale(group);
+          for (int n = 0; n < N; ++n) acc[n] = V::fma(d, V::multiply(dots[n], V::splat(scales[n])), acc[n]);
+          if constexpr (l.minima) {
+            const Floats m = V::load_f16(group + 32);
+            for (int n = 0; n < N; ++n) acc[n] = V::fma(m, V::splat(sum[0][n]), acc[n]);
+          }
+        }
+        group += l.block_bytes();
+        codes += 32 * x.rows;
+        scales += x.rows;
+        sums += 2 * x.rows;
+      }
+      if constexpr (l.two_levels()) {
+        const Floats d = V::load_f16(head);
+        for (int n = 0; n < N; ++n) acc[n] = V::fma(d, inner[n], acc[n]);
+        if constexpr (l.minima) {
+          const Floats dmin = V::load_f16(head + 32);
+          for (int n = 0; n < N; ++n) acc[n] = V::fnma(dmin, minima[n], acc[n]);
+        }
+      }
+    }
+    for (int n = 0; n < N; ++n) V::save_first(out + n * out_stride, acc[n], lanes);
+  }
+
+  static constexpr int kFew = 8;
+  static constexpr FewTokens kFewTokens[kFew + 1] = {nullptr,       few_tokens<1>, few_tokens<2>, few_tokens<3>, few_tokens<4>,
+                                                     few_tokens<5>, few_tokens<6>, few_tokens<7>, few_tokens<8>};
+
+  // ---------------------------------------------------------------- more tokens: panels of bytes, tiles of 2 x 16 rows x up to 6 tokens
+  // Twelve chains, as many scaled sums, and what they are multiplied by: 29 of 32 registers. Two loads of weights and six broadcasts serve
+  // twelve products; a tile of one group and 8 tokens takes nine for eight, and on Sapphire Rapids, which loads two vectors a cycle and
+  // multiplies two, ran at 0.82 of this one. On Zen 4 both are at the multipliers' limit.
+  static constexpr int kTileGroups = 2, kTileTokens = 6;
+  static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
+  static constexpr int kMostTokens = 96;
+  static constexpr int kGroupSums = kMostTokens + 5;  // groups 4 KiB apart would share the sets of L1
+
+  // Codes and scales of activations are read where they lie; here is what follows from their sums.
+  struct PanelX {
+    static constexpr bool kStarts = offset > 0;
+    const std::int8_t* codes;  // of the panel's first block and token
+    const float* scales;
+    std::int64_t rows;                                                           // from block to block
+    alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // of the sub-blocks
+    alignas(64) float sum[l.minima ? kPanelBlocks : 1][2][kMostTokens];          // scale * sum of x
+
+    void fill(const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block, int blocks) {
+      codes = x.codes + 32 * (block * x.rows + first);
+      scales = x.scales + block * x.rows + first;
+      rows = x.rows;
+      for (int b = 0; b < blocks; ++b) {
+        const int at = kStarts ? b : 0, sum_at = l.minima ? b : 0;
+        const std::int64_t row = (block + b) * x.rows + first;
+        for (std::int64_t t = 0; t < count; t += 16) {
+          token_sums(x.sums + 2 * (row + t), x.scales + row + t, count - t < 16 ? count - t : 16, {&start[at][0][t], &start[at][1][t]},
+                     {&sum[sum_at][0][t], &sum[sum_at][1][t]});
+        }
+      }
+    }
+  };
+
+  struct alignas(64) Panel {
+    std::uint8_t codes[kPanelBlocks][512];
+    float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of blocks, or of the super-block
+    float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
+    float dmin[16];
+    float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // integers
+  };
+
+  // `stream` is the start of a super-block, or any block of a one-level format.
+  static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
+    if constexpr (l.two_levels()) {
+      V::save_floats(panel.d[0], V::load_f16(stream));
+      if constexpr (l.minima) V::save_floats(panel.dmin, V::load_f16(stream + 32));
+      stream += l.head_bytes();
+    }
+    for (int b = 0; b < blocks; ++b) {
+      unrolled<8>([&](auto g) __attribute__((always_inline)) {
+        V::save(panel.codes[b] + 64 * decltype(g)::value, quad<decltype(g)::value>(stream));
+      });
+      if constexpr (!l.two_levels()) {
+        V::save_floats(panel.d[b], one_level_scale(stream));
+        if constexpr (l.minima) V::save_floats(panel.minimum[b], V::load_f16(stream + 32));
+      } else {
+        for (int sub = 0; sub < l.subs; ++sub) {
+          V::save_floats(panel.scale[b * l.subs + sub], sub_scale(stream, sub));
+          if constexpr (l.minima) V::save_floats(panel.minimum[b * l.subs + sub], sub_minimum(stream, sub));
+        }
+      }
+      stream += l.block_bytes();
+    }
+  }
+
+  template <int N>
+  static void tile_of(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int blocks, float (*sums)[16],
+                      Ahead& ahead) {
+    constexpr int R = kTileGroups;
+    Floats acc[R][N];  // of the super-block, or of all
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) acc[r][n] = l.two_levels() ? V::zero_floats() : V::load_floats(sums[r * kGroupSums + n]);
+    }
+    const std::int8_t* codes_x = x.codes + 32 * token;
+    const float* scales_x = x.scales + token;
+    for (int b = 0; b < blocks; ++b, codes_x += 32 * x.rows, scales_x += x.rows) {
+      ahead.some();
+      Floats scale[R][2], dots[R][N];
+      for (int r = 0; r < R; ++r)
+        for (int sub = 0; sub < 2; ++sub)
+          scale[r][sub] = l.two_levels() && sub < l.subs ? V::load_floats(panels[r].scale[b * l.subs + sub]) : V::zero_floats();
+      const std::int32_t(*starts)[kMostTokens] = nullptr;
+      if constexpr (PanelX::kStarts) starts = reinterpret_cast<const std::int32_t(*)[kMostTokens]>(x.start[b][0] + token);
+      block_dot<R, N>([&](auto g, int r) __attribute__((always_inline)) { return V::load(panels[r].codes[b] + 64 * decltype(g)::value); },
+                      codes_x, starts, scale, dots);
+#pragma GCC unroll 2
+      for (int r = 0; r < R; ++r) {
+        const Floats d = V::load_floats(panels[r].d[l.two_levels() ? 0 : b]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          const Floats xs = V::broadcast_float(scales_x + n);
+          acc[r][n] = l.two_levels() ? V::fma(dots[r][n], xs, acc[r][n]) : V::fma(d, V::multiply(dots[r][n], xs), acc[r][n]);
+        }
+        if constexpr (!l.two_levels() && l.minima) {
+          const Floats m = V::load_floats(panels[r].minimum[b]);
+#pragma GCC unroll 8
+          for (int n = 0; n < N; ++n) acc[r][n] = V::fma(m, V::broadcast_float(&x.sum[b][0][token + n]), acc[r][n]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+      float(*of_group)[16] = sums + r * kGroupSums;
+      if constexpr (l.two_levels()) {
+        Floats minima[N];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) minima[n] = V::zero_floats();
+        if constexpr (l.minima) {
+          for (int sub = 0; sub < kPanelBlocks * l.subs; ++sub) {
+            const Floats m = V::load_floats(panels[r].minimum[sub]);
+#pragma GCC unroll 8
+            for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::broadcast_float(&x.sum[sub / l.subs][sub % l.subs][token + n]), minima[n]);
+          }
+        }
+        const Floats d = V::load_floats(panels[r].d[0]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) {
+          acc[r][n] = V::fma(d, acc[r][n], V::load_floats(of_group[n]));
+          if constexpr (l.minima) acc[r][n] = V::fnma(V::load_floats(panels[r].dmin), minima[n], acc[r][n]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) V::save_floats(of_group[n], acc[r][n]);
+    }
+  }
+
+  static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int tokens, int blocks,
+                           float (*sums)[16], Ahead& ahead) {
+    using Tile = void (*)(const Panel(&)[kTileGroups], const PanelX&, std::int64_t, int, float(*)[16], Ahead&);
+    constexpr Tile kTiles[kTileTokens + 1] = {nullptr, tile_of<1>, tile_of<2>, tile_of<3>, tile_of<4>, tile_of<5>, tile_of<6>};
+    kTiles[tokens](panels, x, token, blocks, sums, ahead);
+  }
+
+  static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
+
+  // ---------------------------------------------------------------- float panels
+  static constexpr Fetch kPanelFetch{2048, false};
+
+  // Blocks first / 32 on; count is a multiple of 32.
+  static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
+    float* out = buffer;
+    for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
+      const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
+      const std::uint8_t* block = group + block_at<F>(b);
+      prefetch_block<l.block_bytes()>(block, kPanelFetch);
+      Floats scale[2], minimum[2];  // of the sub-blocks
+      for (int sub = 0; sub < l.subs; ++sub) {
+        if constexpr (l.two_levels()) {
+          scale[sub] = V::multiply(V::load_f16(head), sub_scale(block, sub));
+          if constexpr (l.minima) minimum[sub] = V::multiply(V::load_f16(head + 32), sub_minimum(block, sub));
+        } else {
+          scale[sub] = one_level_scale(block);
+          if constexpr (l.minima) minimum[sub] = V::load_f16(block + 32);
+        }
+      }
+      unrolled<8>([&](auto g) __attribute__((always_inline)) {
+        constexpr int kQuad = decltype(g)::value, kSub = kQuad / quads;
+        const Ints values = V::subtract_bytes(quad<kQuad>(block), V::splat_bytes(offset));
+        unrolled<4>([&](auto j) __attribute__((always_inline)) {
+          Floats weight = V::multiply(scale[kSub], V::to_floats(V::template signed_byte<decltype(j)::value>(values)));
+          if constexpr (l.minima) weight = l.two_levels() ? V::subtract(weight, minimum[kSub]) : V::add(weight, minimum[kSub]);
+          V::save_floats(out + (4 * kQuad + decltype(j)::value) * 16, weight);
+        });
+      });
+    }
+    return buffer;
+  }
+};
+
+}  // namespace
+
+template <class V, Format F>
+void Products512<V, F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                                    std::int64_t count, float* out, std::int64_t out_stride) {
+  Panels512<V>::product(Quantized512<V, F>::dequantized_panel, group_bytes_of<F>(cols), groups, rows, cols, x, x_stride, count, out,
+                        out_stride);
+}
+
+template <class V, Format F>
+void Products512<V, F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x,
+                                     std::int64_t first, std::int64_t count, float* out, std::int64_t out_stride) {
+  Int8Product<Quantized512<V, F>>::product(groups, rows, cols, x, first, count, out, out_stride);
+}
+
+}  // namespace pumice::cpu::matrix
