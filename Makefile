@@ -64,7 +64,7 @@ check: $(VENV)/.tools
 
 format: $(VENV)/.tools
 	$(BIN)/ruff format python tests examples bench cmake
-	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.inc')
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest, each file compiled alone, so that it includes what it uses; then
 # ThreadSanitizer over those of the scheduler, the queue of encoders and the team.

@@ -147,7 +147,7 @@ def test_links_and_named_files_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", ["docs/adding.md", "docs/numerics.md"])
 def test_named_symbols_and_tests_exist(page: str) -> None:
-    suffixes = {".h", ".cpp", ".inc", ".def", ".py", ".txt", ".glsl", ".comp"}
+    suffixes = {".h", ".cpp", ".def", ".py", ".txt", ".glsl", ".comp"}
     folders = ("cpp", "python", "tests", "bench", "cmake", "shaders")
     own = Path(__file__)
     sources = {

@@ -1,7 +1,7 @@
 // Rows on AVX2, FMA and F16C.
+#include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_avx2.h"
-#include "cpu/rows/kernels.inc"
 
 namespace pumice::cpu {
-const RowKernels kRowsAvx2 = kRows;
+const RowKernels kRowsAvx2 = kRows<avx2::Lanes>;
 }

@@ -1,7 +1,7 @@
 // Rows on AVX-512.
+#include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_avx512.h"
-#include "cpu/rows/kernels.inc"
 
 namespace pumice::cpu {
-const RowKernels kRowsAvx512 = kRows;
+const RowKernels kRowsAvx512 = kRows<avx512::Lanes>;
 }

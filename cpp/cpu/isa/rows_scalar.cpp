@@ -1,7 +1,7 @@
 // Rows in plain C++.
+#include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_scalar.h"
-#include "cpu/rows/kernels.inc"
 
 namespace pumice::cpu {
-const RowKernels kRowsScalar = kRows;
+const RowKernels kRowsScalar = kRows<scalar::Lanes>;
 }

@@ -6,30 +6,45 @@
 
 #include <cstdint>
 
-#define PUMICE_INLINE [[gnu::always_inline]] inline
+#include "cpu/rows/lanes.h"
 
 namespace pumice::cpu {
 namespace {
+namespace avx2 {
 
-inline constexpr int kLanes = 16;
-inline constexpr int kAccumulators = 6;  // vectors of 16 that a product keeps in registers: 12 of 16, the rest hold one row and one factor
-
-struct Lanes { __m256 lo, hi; };
 struct Bits { __m256i lo, hi; };
 struct Mask { __m256 lo, hi; };
 
-PUMICE_INLINE Lanes set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-PUMICE_INLINE Bits set_bits(std::uint32_t x) { return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))}; }
+struct Lanes {
+  using Bits = avx2::Bits;
+  using Mask = avx2::Mask;
+  static constexpr int kAccumulators = 6;  // 12 registers of 16, the rest hold one row and one factor
+  static constexpr bool kRegisters = true;
+  __m256 lo, hi;
 
-PUMICE_INLINE Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-PUMICE_INLINE Lanes load(const std::uint16_t* p) {  // IEEE half floats
-  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
-          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
-}
-PUMICE_INLINE Lanes load(const std::int8_t* p) {
-  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
-          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8))))};
-}
+  PUMICE_INLINE static Lanes set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  PUMICE_INLINE static Bits set_bits(std::uint32_t x) {
+    return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
+  }
+  PUMICE_INLINE static Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // IEEE half floats
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  PUMICE_INLINE static Lanes load(const std::int8_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8))))};
+  }
+  // Lanes with first <= index < last.
+  PUMICE_INLINE static Mask between(int first, int last) {
+    const __m256i lo = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), hi = _mm256_add_epi32(lo, _mm256_set1_epi32(8));
+    const __m256i begin = _mm256_set1_epi32(first - 1), end = _mm256_set1_epi32(last);
+    return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lo, begin), _mm256_cmpgt_epi32(end, lo))),
+            _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(hi, begin), _mm256_cmpgt_epi32(end, hi)))};
+  }
+  PUMICE_INLINE static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+
 PUMICE_INLINE void store(float* p, Lanes x) {
   _mm256_storeu_ps(p, x.lo);
   _mm256_storeu_ps(p + 8, x.hi);
@@ -95,13 +110,6 @@ PUMICE_INLINE Bits shift_left(Bits a) { return {_mm256_slli_epi32(a.lo, N), _mm2
 
 PUMICE_INLINE Mask less(Lanes a, Lanes b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
 PUMICE_INLINE Mask is_nan(Lanes a) { return {_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q)}; }
-// Lanes with first <= index < last.
-PUMICE_INLINE Mask between(int first, int last) {
-  const __m256i lo = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), hi = _mm256_add_epi32(lo, _mm256_set1_epi32(8));
-  const __m256i begin = _mm256_set1_epi32(first - 1), end = _mm256_set1_epi32(last);
-  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(lo, begin), _mm256_cmpgt_epi32(end, lo))),
-          _mm256_castsi256_ps(_mm256_and_si256(_mm256_cmpgt_epi32(hi, begin), _mm256_cmpgt_epi32(end, hi)))};
-}
 PUMICE_INLINE bool any(Mask m) { return _mm256_movemask_ps(_mm256_or_ps(m.lo, m.hi)) != 0; }
 PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
@@ -130,7 +138,7 @@ PUMICE_INLINE float first_lane(Lanes x) { return _mm256_cvtss_f32(x.lo); }
 
 // 32 floats as 16 even and 16 odd ones, and back.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
-  const Lanes a = load(p), b = load(p + kLanes);
+  const Lanes a = Lanes::load(p), b = Lanes::load(p + kLanes);
   const auto in_order = [](__m256 x) __attribute__((always_inline)) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
   };
@@ -147,7 +155,8 @@ PUMICE_INLINE void store_pairs(float* p, Lanes even, Lanes odd) {
   eight(16, even.hi, odd.hi);
 }
 
-PUMICE_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static_assert(Lanes16<Lanes>);
 
+}  // namespace avx2
 }  // namespace
 }  // namespace pumice::cpu

@@ -1,32 +1,43 @@
-// Sixteen float lanes on AVX-512: one register. What lanes_avx2.h says, bit for bit.
+// Sixteen float lanes on AVX-512: one register. What lanes.h says, bit for bit.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
 
-#define PUMICE_INLINE [[gnu::always_inline]] inline
+#include "cpu/rows/lanes.h"
 
 namespace pumice::cpu {
 namespace {
+namespace avx512 {
 
-inline constexpr int kLanes = 16;
-inline constexpr int kAccumulators = 8;  // as many chains of multiply-adds hide their latency, two a cycle; 32 registers hold twice that
-
-struct Lanes { __m512 v; };
 struct Bits { __m512i v; };
 struct Mask { __mmask16 m; };
 
-PUMICE_INLINE Lanes set(float x) { return {_mm512_set1_ps(x)}; }
-PUMICE_INLINE Bits set_bits(std::uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+struct Lanes {
+  using Bits = avx512::Bits;
+  using Mask = avx512::Mask;
+  static constexpr int kAccumulators = 8;  // as many chains of multiply-adds hide their latency, two a cycle; 32 registers hold twice that
+  static constexpr bool kRegisters = true;
+  __m512 v;
 
-PUMICE_INLINE Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
-PUMICE_INLINE Lanes load(const std::uint16_t* p) {  // IEEE half floats
-  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
-}
-PUMICE_INLINE Lanes load(const std::int8_t* p) {
-  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
-}
+  PUMICE_INLINE static Lanes set(float x) { return {_mm512_set1_ps(x)}; }
+  PUMICE_INLINE static Bits set_bits(std::uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+  PUMICE_INLINE static Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // IEEE half floats
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  PUMICE_INLINE static Lanes load(const std::int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
+  // Lanes with first <= index < last.
+  PUMICE_INLINE static Mask between(int first, int last) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return {_mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(first)), lane, _mm512_set1_epi32(last))};
+  }
+  PUMICE_INLINE static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+
 PUMICE_INLINE void store(float* p, Lanes x) { _mm512_storeu_ps(p, x.v); }
 PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
@@ -86,11 +97,6 @@ PUMICE_INLINE Bits shift_left(Bits a) { return {_mm512_slli_epi32(a.v, N)}; }
 
 PUMICE_INLINE Mask less(Lanes a, Lanes b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 PUMICE_INLINE Mask is_nan(Lanes a) { return {_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}; }
-// Lanes with first <= index < last.
-PUMICE_INLINE Mask between(int first, int last) {
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return {_mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(first)), lane, _mm512_set1_epi32(last))};
-}
 PUMICE_INLINE bool any(Mask m) { return m.m != 0; }
 PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) { return {_mm512_mask_blend_ps(m.m, no.v, yes.v)}; }
 
@@ -127,7 +133,8 @@ PUMICE_INLINE void store_pairs(float* p, Lanes even, Lanes odd) {
   _mm512_storeu_ps(p + kLanes, _mm512_permutex2var_ps(even.v, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd.v));
 }
 
-PUMICE_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+static_assert(Lanes16<Lanes>);
 
+}  // namespace avx512
 }  // namespace
 }  // namespace pumice::cpu

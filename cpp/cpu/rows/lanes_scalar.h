@@ -1,20 +1,15 @@
-// Sixteen float lanes in plain C++: what lanes_avx2.h says, bit for bit, on any machine.
+// Sixteen float lanes in plain C++: what lanes.h says, bit for bit, on any machine.
 #pragma once
 
 #include <cstdint>
 
 #include "core/formats.h"
-
-#define PUMICE_INLINE [[gnu::always_inline]] inline
-#define PUMICE_MATH [[gnu::noinline]] inline  // a call beside sixteen of fmaf a step is nothing; inlined: 15 s more of compiling, 180 kB
+#include "cpu/rows/lanes.h"
 
 namespace pumice::cpu {
 namespace {
+namespace scalar {
 
-inline constexpr int kLanes = 16;
-inline constexpr int kAccumulators = 1;
-
-struct Lanes { float v[kLanes]; };
 struct Bits { std::int32_t v[kLanes]; };
 struct Mask { bool v[kLanes]; };
 
@@ -26,12 +21,22 @@ PUMICE_INLINE To map(F f) {
   return out;
 }
 
-PUMICE_INLINE Lanes set(float x) { return map<Lanes>([=](int) { return x; }); }
-PUMICE_INLINE Bits set_bits(std::uint32_t x) { return map<Bits>([=](int) { return static_cast<std::int32_t>(x); }); }
+struct Lanes {
+  using Bits = scalar::Bits;
+  using Mask = scalar::Mask;
+  static constexpr int kAccumulators = 1;
+  static constexpr bool kRegisters = false;
+  float v[kLanes];
 
-PUMICE_INLINE Lanes load(const float* p) { return map<Lanes>([=](int i) { return p[i]; }); }
-PUMICE_INLINE Lanes load(const std::uint16_t* p) { return map<Lanes>([=](int i) { return f16_to_f32(p[i]); }); }
-PUMICE_INLINE Lanes load(const std::int8_t* p) { return map<Lanes>([=](int i) { return static_cast<float>(p[i]); }); }
+  PUMICE_INLINE static Lanes set(float x) { return map<Lanes>([=](int) { return x; }); }
+  PUMICE_INLINE static Bits set_bits(std::uint32_t x) { return map<Bits>([=](int) { return static_cast<std::int32_t>(x); }); }
+  PUMICE_INLINE static Lanes load(const float* p) { return map<Lanes>([=](int i) { return p[i]; }); }
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) { return map<Lanes>([=](int i) { return f16_to_f32(p[i]); }); }
+  PUMICE_INLINE static Lanes load(const std::int8_t* p) { return map<Lanes>([=](int i) { return static_cast<float>(p[i]); }); }
+  PUMICE_INLINE static Mask between(int first, int last) { return map<Mask>([=](int i) { return i >= first && i < last; }); }
+  PUMICE_INLINE static void prefetch(const void*) {}
+};
+
 PUMICE_INLINE void store(float* p, const Lanes& x) {
   for (int i = 0; i < kLanes; ++i) p[i] = x.v[i];
 }
@@ -94,7 +99,6 @@ PUMICE_INLINE Bits shift_left(const Bits& a) {
 
 PUMICE_INLINE Mask less(const Lanes& a, const Lanes& b) { return map<Mask>([&](int i) { return a.v[i] < b.v[i]; }); }
 PUMICE_INLINE Mask is_nan(const Lanes& a) { return map<Mask>([&](int i) { return a.v[i] != a.v[i]; }); }
-PUMICE_INLINE Mask between(int first, int last) { return map<Mask>([=](int i) { return i >= first && i < last; }); }
 PUMICE_INLINE bool any(const Mask& m) {
   bool found = false;
   for (int i = 0; i < kLanes; ++i) found |= m.v[i];
@@ -130,7 +134,8 @@ PUMICE_INLINE void store_pairs(float* p, const Lanes& even, const Lanes& odd) {
   }
 }
 
-PUMICE_INLINE void prefetch(const void*) {}
+static_assert(Lanes16<Lanes>);
 
+}  // namespace scalar
 }  // namespace
 }  // namespace pumice::cpu

@@ -3,10 +3,7 @@
 #pragma once
 
 #include "core/kinds.h"
-
-#ifndef PUMICE_MATH  // lanes without registers have calls instead
-#define PUMICE_MATH PUMICE_INLINE
-#endif
+#include "cpu/rows/lanes.h"
 
 namespace pumice::cpu {
 namespace {
@@ -14,89 +11,133 @@ namespace {
 inline constexpr float kInfinity = __builtin_inff();
 inline constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: x + kMagic has round(x), nearest even, in its low bits
 
-PUMICE_INLINE Lanes abs(const Lanes& x) { return floats(bits(x) & set_bits(0x7fffffff)); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes abs(const Lanes& x) { return floats(bits(x) & Lanes::set_bits(0x7fffffff)); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes with_sign_of(const Lanes& magnitude, const Lanes& x) {
-  return floats(bits(magnitude) | (bits(x) & set_bits(0x80000000)));
+  return floats(bits(magnitude) | (bits(x) & Lanes::set_bits(0x80000000)));
+}
+
+// kFunction(x, rest): inlined where lanes are registers. Where they are not, a call is nothing beside sixteen of fmaf a step; inlined, it
+// was 11 s more of compiling and 150 kB.
+template <auto kFunction, class Lanes, class... Rest>
+[[gnu::noinline]] Lanes apply_by_call(const Lanes& x, const Rest&... rest) {
+  return kFunction(x, rest...);
+}
+template <auto kFunction, Lanes16 Lanes, class... Rest>
+PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
+  if constexpr (Lanes::kRegisters) return kFunction(x, rest...);
+  else return apply_by_call<kFunction>(x, rest...);
 }
 
 // A polynomial, highest coefficient first.
-template <class... Rest>
+template <Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes horner(const Lanes& x, const Lanes& y, float c, Rest... rest) {
-  const Lanes z = fma(x, y, set(c));
+  const Lanes z = fma(x, y, Lanes::set(c));
   if constexpr (sizeof...(rest) == 0) return z;
   else return horner(x, z, rest...);
 }
 
-// e^x for x in [kExpLow, kExpHigh], relative error 1.2e-7; elsewhere any number (NaN stays NaN).
 // x = n ln 2 + r; e^r by a polynomial; 2^n through the exponent bits.
-inline constexpr float kExpLow = -86.5f, kExpHigh = 88.7228f;
-PUMICE_MATH Lanes exp_inside(const Lanes& x) {
-  const Lanes shifted = fma(x, set(1.44269504f), set(kMagic));
-  const Lanes n = shifted - set(kMagic);
-  const Lanes r = fnma(n, set(1.42860677e-6f), fnma(n, set(0.693145752f), x));
-  const Lanes p = horner(r, set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f, 1.0f, 1.0f);
-  const Lanes half = floats(shift_left<23>(bits(shifted)) + set_bits(126u << 23));  // 2^(n-1): 2^128 has no bits of its own
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes exp_by_parts(const Lanes& x) {
+  const Lanes shifted = fma(x, Lanes::set(1.44269504f), Lanes::set(kMagic));
+  const Lanes n = shifted - Lanes::set(kMagic);
+  const Lanes r = fnma(n, Lanes::set(1.42860677e-6f), fnma(n, Lanes::set(0.693145752f), x));
+  const Lanes p = horner(r, Lanes::set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f, 1.0f, 1.0f);
+  const Lanes half = floats(shift_left<23>(bits(shifted)) + Lanes::set_bits(126u << 23));  // 2^(n-1): 2^128 has no bits of its own
   return (p + p) * half;
 }
+// e^x for x in [kExpLow, kExpHigh], relative error 1.2e-7; elsewhere any number (NaN stays NaN).
+inline constexpr float kExpLow = -86.5f, kExpHigh = 88.7228f;
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes exp_inside(const Lanes& x) { return apply<exp_by_parts<Lanes>>(x); }
 // For x <= 0: softmax.
-PUMICE_MATH Lanes exp_negative(const Lanes& x) { return select(less(x, set(kExpLow)), set(0.0f), exp_inside(x)); }
-PUMICE_MATH Lanes exp(const Lanes& x) { return select(less(set(kExpHigh), x), set(kInfinity), exp_negative(x)); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes exp_negative(const Lanes& x) { return select(less(x, Lanes::set(kExpLow)), Lanes::set(0.0f), exp_inside(x)); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes exp(const Lanes& x) { return select(less(Lanes::set(kExpHigh), x), Lanes::set(kInfinity), exp_negative(x)); }
 
 // Absolute error 1e-7; relative 2e-7 near 0.
-PUMICE_MATH Lanes tanh(const Lanes& x) {
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes tanh(const Lanes& x) {
   const Lanes u = abs(x), square = x * x;
-  const Lanes tail = set(1.0f) - set(2.0f) / (exp_inside(min(set(20.0f), u + u)) + set(1.0f));  // 1 - 2 e^-20 rounds to 1
-  const Lanes odd = horner(square, set(-0.0056973076f), 0.020632481f, -0.05373778f, 0.1333142f, -0.3333328f);
+  // 1 - 2 e^-20 rounds to 1.
+  const Lanes tail = Lanes::set(1.0f) - Lanes::set(2.0f) / (exp_inside(min(Lanes::set(20.0f), u + u)) + Lanes::set(1.0f));
+  const Lanes odd = horner(square, Lanes::set(-0.0056973076f), 0.020632481f, -0.05373778f, 0.1333142f, -0.3333328f);
   const Lanes small = fma(x * square, odd, x);
-  return select(less(u, set(0.625f)), small, with_sign_of(tail, x));
+  return select(less(u, Lanes::set(0.625f)), small, with_sign_of(tail, x));
 }
 
-PUMICE_MATH Lanes sigmoid(const Lanes& x) { return set(1.0f) / (set(1.0f) + exp(set(0.0f) - x)); }
-PUMICE_MATH Lanes silu(const Lanes& x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
+// Within +-cap.
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes capped(const Lanes& x, float cap, float inverse) {
+  return Lanes::set(cap) * apply<tanh<Lanes>>(x * Lanes::set(inverse));
+}
+
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes sigmoid(const Lanes& x) { return Lanes::set(1.0f) / (Lanes::set(1.0f) + exp(Lanes::set(0.0f) - x)); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes silu(const Lanes& x) { return x / (Lanes::set(1.0f) + exp(Lanes::set(0.0f) - x)); }
 
 // x Phi(x) = max(x, 0) - |x| Phi(-|x|) (Hendrycks and Gimpel 2016, the exact form), with Phi(-u) = e^P(u) / 2.
 // Absolute error 4e-8 beyond the rounding of the result.
-PUMICE_MATH Lanes gelu(const Lanes& x) {
-  const Lanes u = min(set(9.5f), abs(x));  // Phi(-9.5) = 1e-21
-  const Lanes p = horner(u, set(6.06097e-8f), -1.7859425e-6f, 1.960037e-5f, -8.271365e-5f, -2.2125851e-4f, 5.0765104e-3f, -0.03652354f,
-                         -0.31824958f, -0.7978918f);
-  return fnma(set(0.5f) * u, exp_inside(p * u), max(x, set(0.0f)));
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes gelu(const Lanes& x) {
+  const Lanes u = min(Lanes::set(9.5f), abs(x));  // Phi(-9.5) = 1e-21
+  const Lanes p = horner(u, Lanes::set(6.06097e-8f), -1.7859425e-6f, 1.960037e-5f, -8.271365e-5f, -2.2125851e-4f, 5.0765104e-3f,
+                         -0.03652354f, -0.31824958f, -0.7978918f);
+  return fnma(Lanes::set(0.5f) * u, exp_inside(p * u), max(x, Lanes::set(0.0f)));
 }
 // x (1 + tanh(z)) / 2 = x / (1 + e^-2z), z = sqrt(2 / pi) (x + 0.044715 x^3).
-PUMICE_MATH Lanes gelu_tanh(const Lanes& x) {
-  const Lanes minus_2z = x * fma(x * x, set(-0.0713548163f), set(-1.59576912f));
-  return x / (set(1.0f) + exp(minus_2z));
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes gelu_tanh(const Lanes& x) {
+  const Lanes minus_2z = x * fma(x * x, Lanes::set(-0.0713548163f), Lanes::set(-1.59576912f));
+  return x / (Lanes::set(1.0f) + exp(minus_2z));
 }
 
 // x / (1 + e^-1.702x).
-PUMICE_MATH Lanes quick_gelu(const Lanes& x) { return x / (set(1.0f) + exp(x * set(-1.702f))); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes quick_gelu(const Lanes& x) { return x / (Lanes::set(1.0f) + exp(x * Lanes::set(-1.702f))); }
 
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes relu2(const Lanes& x) {
-  const Lanes y = max(set(0.0f), x);
+  const Lanes y = max(Lanes::set(0.0f), x);
   return y * y;
 }
 
 struct Alphas { float p = 0.0f, n = 0.0f; };
 // With u = min(x, -1e-6): e^u - 1 - x, near 0 from e^u's own polynomial without its first terms, which would cancel: u^2 P(u) + (u - x).
-PUMICE_MATH Lanes xielu(const Lanes& x, const Alphas& alphas) {
-  const Lanes u = min(set(-1e-6f), x), half = set(0.5f) * x;
-  const Lanes near = fma(u * u, horner(u, set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), u - x);
-  const Lanes far = (exp_negative(u) - set(1.0f)) - x;
-  const Lanes below = fma(set(alphas.n), select(less(u, set(-0.34f)), far, near), half);
-  return select(less(set(0.0f), x), fma(set(alphas.p), x * x, half), below);
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
+  const Lanes u = min(Lanes::set(-1e-6f), x), half = Lanes::set(0.5f) * x;
+  const Lanes near = fma(u * u, horner(u, Lanes::set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), u - x);
+  const Lanes far = (exp_negative(u) - Lanes::set(1.0f)) - x;
+  const Lanes below = fma(Lanes::set(alphas.n), select(less(u, Lanes::set(-0.34f)), far, near), half);
+  return select(less(Lanes::set(0.0f), x), fma(Lanes::set(alphas.p), x * x, half), below);
 }
 
-// One function per activation, by its name in activations.def: with_activation() of kernels.inc names each.
+// One function per activation, by its name in activations.def: with_activation() of kernels.h names each.
 namespace activations {
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes none(const Lanes& x, const Alphas&) { return x; }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes gelu(const Lanes& x, const Alphas&) { return cpu::gelu(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes gelu_tanh(const Lanes& x, const Alphas&) { return cpu::gelu_tanh(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes silu(const Lanes& x, const Alphas&) { return cpu::silu(x); }
-PUMICE_INLINE Lanes relu(const Lanes& x, const Alphas&) { return max(x, set(0.0f)); }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes relu(const Lanes& x, const Alphas&) { return max(x, Lanes::set(0.0f)); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes tanh(const Lanes& x, const Alphas&) { return cpu::tanh(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes relu2(const Lanes& x, const Alphas&) { return cpu::relu2(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes sigmoid(const Lanes& x, const Alphas&) { return cpu::sigmoid(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes quick_gelu(const Lanes& x, const Alphas&) { return cpu::quick_gelu(x); }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) { return cpu::xielu(x, alphas); }
 }  // namespace activations
 

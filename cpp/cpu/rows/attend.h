@@ -2,6 +2,12 @@
 // weights) times consecutive rows of a page (dimensions of 32 keys, or keys), sixteen columns at a time, each element one chain of
 // fused multiply-adds in ascending order. So neither the blocking nor the other queries of a call can change a query's bits.
 // Any head_dim from 1 to kMaxHeadDim works; multiples of 16 need no short vectors.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/rows/lanes.h"
+#include "cpu/rows/math.h"
+#include "cpu/rows/sixteens.h"
 
 namespace pumice::cpu {
 namespace {
@@ -47,31 +53,31 @@ PUMICE_INLINE void with_element(KvFormat format, F f) {
 }
 
 // ---------------------------------------------------------------- storing
-template <class T>
+template <Lanes16 Lanes, class T>
 PUMICE_INLINE float encode_row(const float* x, int n, T* out) {
   if constexpr (sizeof(T) == 1) {
-    Bits largest = set_bits(0);
-    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { largest = max(largest, magnitude(load(x + i, count))); });
+    BitsOf<Lanes> largest = Lanes::set_bits(0);
+    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { largest = max(largest, magnitude(load<Lanes>(x + i, count))); });
     const Scale s = scale_of(max_lane(largest), 127.0f);
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-      store(out + i, codes_of(load(x + i, count), set(s.inverse), 127.0f), count);
+      store(out + i, codes_of(load<Lanes>(x + i, count), Lanes::set(s.inverse), 127.0f), count);
     });
     return s.scale;
   } else {
-    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load(x + i, count), count); });
+    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(x + i, count), count); });
     return 1.0f;
   }
 }
 
-template <class T>
+template <Lanes16 Lanes, class T>
 void store_as(int head_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count, std::uint8_t* bytes) {
   const Page<T> page(bytes, head_dim);
   for (int t = 0; t < count; ++t) {
     const int at = slot + t;
     T key[kMaxHeadDim];
-    const float key_scale = encode_row(k + t * k_stride, head_dim, key);
+    const float key_scale = encode_row<Lanes>(k + t * k_stride, head_dim, key);
     for (int d = 0; d < head_dim; ++d) page.keys[d * kPageTokens + at] = key[d];
-    const float value_scale = encode_row(v + t * v_stride, head_dim, page.values + Int{at} * head_dim);
+    const float value_scale = encode_row<Lanes>(v + t * v_stride, head_dim, page.values + Int{at} * head_dim);
     if constexpr (Page<T>::kScaled) {
       page.key_scales[at] = key_scale;
       page.value_scales[at] = value_scale;
@@ -79,10 +85,11 @@ void store_as(int head_dim, const float* k, const float* v, Int k_stride, Int v_
   }
 }
 
+template <Lanes16 Lanes>
 void kv_store(KvFormat format, int head_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count,
               std::uint8_t* page) {
   with_element(format, [&](auto element) __attribute__((always_inline)) {
-    store_as<typename decltype(element)::Type>(head_dim, k, v, k_stride, v_stride, slot, count, page);
+    store_as<Lanes, typename decltype(element)::Type>(head_dim, k, v, k_stride, v_stride, slot, count, page);
   });
 }
 
@@ -101,24 +108,25 @@ PUMICE_INLINE void in_this_order() { __asm__ volatile("" ::: "memory"); }
 
 // c[q][0 .. columns) = sum over i of a[q][i] * b.rows[i][0 .. columns), plus what c holds unless `fresh`: Q rows, W vectors of sixteen
 // columns, `last` in the last one.
-template <int Q, int W, class T>
+template <Lanes16 Lanes, int Q, int W, class T>
 PUMICE_INLINE void tile(const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int last) {
   constexpr int kLine = 64, kBytes = W * kLanes * static_cast<int>(sizeof(T));
   Lanes total[Q][W];
 #pragma GCC unroll 8
   for (int q = 0; q < Q; ++q) {
 #pragma GCC unroll 8
-    for (int w = 0; w < W; ++w) total[q][w] = fresh ? set(0.0f) : load(c + q * c_stride + w * kLanes, w == W - 1 ? last : kLanes);
+    for (int w = 0; w < W; ++w)
+      total[q][w] = fresh ? Lanes::set(0.0f) : load<Lanes>(c + q * c_stride + w * kLanes, w == W - 1 ? last : kLanes);
   }
   for (int i = 0; i < b.count; ++i) {
     const T* row = b.rows + i * b.stride;
 #pragma GCC unroll 8
-    for (int byte = 0; byte < kBytes; byte += kLine) prefetch(reinterpret_cast<const char*>(b.next + i * b.stride) + byte);
+    for (int byte = 0; byte < kBytes; byte += kLine) Lanes::prefetch(reinterpret_cast<const char*>(b.next + i * b.stride) + byte);
 #pragma GCC unroll 8
     for (int w = 0; w < W; ++w) {
-      const Lanes column = load(row + w * kLanes, w == W - 1 ? last : kLanes);
+      const Lanes column = load<Lanes>(row + w * kLanes, w == W - 1 ? last : kLanes);
 #pragma GCC unroll 8
-      for (int q = 0; q < Q; ++q) total[q][w] = fma(set(a[q][i]), column, total[q][w]);
+      for (int q = 0; q < Q; ++q) total[q][w] = fma(Lanes::set(a[q][i]), column, total[q][w]);
       if constexpr (W > 1 && Q > 1) in_this_order();
     }
   }
@@ -130,30 +138,33 @@ PUMICE_INLINE void tile(const float* const* a, const Strip<T>& b, bool fresh, fl
 }
 
 // All columns: as many vectors at once as the registers hold, then halves of that, then the short rest.
-template <int Q, int W, class T>
+template <Lanes16 Lanes, int Q, int W, class T>
 void product_by(const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int columns) {
   int at = 0;
-  for (; at + W * kLanes <= columns; at += W * kLanes) tile<Q, W>(a, b.from_column(at), fresh, c + at, c_stride, kLanes);
+  for (; at + W * kLanes <= columns; at += W * kLanes) tile<Lanes, Q, W>(a, b.from_column(at), fresh, c + at, c_stride, kLanes);
   if (at == columns) return;
   if constexpr (W > 1) {
-    product_by<Q, W / 2>(a, b.from_column(at), fresh, c + at, c_stride, columns - at);
+    product_by<Lanes, Q, W / 2>(a, b.from_column(at), fresh, c + at, c_stride, columns - at);
   } else {
-    tile<Q, 1>(a, b.from_column(at), fresh, c + at, c_stride, columns - at);
+    tile<Lanes, Q, 1>(a, b.from_column(at), fresh, c + at, c_stride, columns - at);
   }
 }
 
-constexpr int vectors_for(int queries) { return kAccumulators / queries >= 4 ? 4 : kAccumulators / queries >= 2 ? 2 : 1; }
+template <Lanes16 Lanes>
+constexpr int vectors_for(int queries) {
+  return Lanes::kAccumulators / queries >= 4 ? 4 : Lanes::kAccumulators / queries >= 2 ? 2 : 1;
+}
 
-template <int Q, class T>
+template <Lanes16 Lanes, int Q, class T>
 void product_of(int queries, const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int columns) {
   if constexpr (Q > 1) {
-    if (queries < Q) return product_of<Q - 1>(queries, a, b, fresh, c, c_stride, columns);
+    if (queries < Q) return product_of<Lanes, Q - 1>(queries, a, b, fresh, c, c_stride, columns);
   }
-  product_by<Q, vectors_for(Q)>(a, b, fresh, c, c_stride, columns);
+  product_by<Lanes, Q, vectors_for<Lanes>(Q)>(a, b, fresh, c, c_stride, columns);
 }
-template <class T>
+template <Lanes16 Lanes, class T>
 void product(int queries, const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int columns) {
-  product_of<kAccumulators>(queries, a, b, fresh, c, c_stride, columns);
+  product_of<Lanes, Lanes::kAccumulators>(queries, a, b, fresh, c, c_stride, columns);
 }
 
 // ---------------------------------------------------------------- one chunk
@@ -165,26 +176,29 @@ PUMICE_INLINE int larger(int a, int b) { return a > b ? a : b; }
 
 // What 16 neighbouring keys, the first at distance `d`, add to the scores of a query (kernels.h). A vector that lies across the end of the
 // table is put together one by one: two of a row at most.
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes bias_of(const float* bias, Int reach, Int d) {
-  if (d >= -reach && d + kLanes - 1 <= reach) return load(bias + reach + d);
-  if (d >= reach) return set(bias[2 * reach]);
-  if (d + kLanes - 1 <= -reach) return set(bias[0]);
+  if (d >= -reach && d + kLanes - 1 <= reach) return Lanes::load(bias + reach + d);
+  if (d >= reach) return Lanes::set(bias[2 * reach]);
+  if (d + kLanes - 1 <= -reach) return Lanes::set(bias[0]);
   float clamped[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const Int at = d + l;
     clamped[l] = bias[reach + (at < -reach ? -reach : at > reach ? reach : at)];
   }
-  return load(clamped);
+  return Lanes::load(clamped);
 }
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes by_distance(const AttendCall& call, const Query& query, const Lanes& score, Int d) {
   Lanes y = score;
-  if (query.bias) y = y + bias_of(query.bias, call.reach, d);
-  if (query.slope != 0.0f) y = fnma(set(query.slope), abs(set(static_cast<float>(d)) + load(kCounts)), y);
+  if (query.bias) y = y + bias_of<Lanes>(query.bias, call.reach, d);
+  if (query.slope != 0.0f) y = fnma(Lanes::set(query.slope), abs(Lanes::set(static_cast<float>(d)) + Lanes::load(kCounts)), y);
   return y;
 }
 
 // What 16 neighbouring keys' products get for where the keys stand, of those in [first, last); `key` is the first, at distance `d`. One by
 // one: each key has a row of its own, and rows beyond the text's last are not there.
+template <Lanes16 Lanes>
 PUMICE_INLINE Lanes by_place(const AttendCall& call, const Query& query, Int key, Int d, int first, int last) {
   float found[kLanes] = {};
   for (int l = larger(first, 0); l < smaller(last, kLanes); ++l) {
@@ -193,11 +207,11 @@ PUMICE_INLINE Lanes by_place(const AttendCall& call, const Query& query, Int key
     if (query.by_query) found[l] = query.by_query[place];
     if (query.by_key) found[l] += query.by_key[(key + l) * call.by_key_stride + place];
   }
-  return load(found);
+  return Lanes::load(found);
 }
 
 // Raw products become softmax weights in place: weights[j] = exp(score - max), 0 outside [first, last).
-template <class T>
+template <Lanes16 Lanes, class T>
 void soften(const AttendCall& call, const Query& query, const Seen& seen, float* weights, float* partial) {
   const int begin = seen.first / kPageTokens * kPageTokens;
   const int end = (seen.last + kPageTokens - 1) / kPageTokens * kPageTokens;
@@ -205,27 +219,28 @@ void soften(const AttendCall& call, const Query& query, const Seen& seen, float*
   const float inverse_cap = call.softcap > 0.0f ? 1.0f / call.softcap : 0.0f;
   const bool positioned = query.bias || query.slope != 0.0f;
   const Int chunk_key = call.chunk * kChunkKeys, distance = chunk_key - query.position;  // of the chunk's first key
-  Lanes top = set(-kInfinity), total = set(0.0f);
+  Lanes top = Lanes::set(-kInfinity), total = Lanes::set(0.0f);
   for (int j = begin; j < end; j += kLanes) {
-    Lanes score = load(weights + j);
+    Lanes score = Lanes::load(weights + j);
     if constexpr (Page<T>::kScaled) {
-      score = score * load(page_at<T>(call, first_page + j / kPageTokens).key_scales + j % kPageTokens);
+      score = score * Lanes::load(page_at<T>(call, first_page + j / kPageTokens).key_scales + j % kPageTokens);
     }
-    if (call.places) score = score + by_place(call, query, chunk_key + j, distance + j, seen.first - j, seen.last - j);
-    score = score * set(call.scale);
+    if (call.places) score = score + by_place<Lanes>(call, query, chunk_key + j, distance + j, seen.first - j, seen.last - j);
+    score = score * Lanes::set(call.scale);
     if (call.softcap > 0.0f) score = capped(score, call.softcap, inverse_cap);
     if (positioned) score = by_distance(call, query, score, distance + j);
-    if (j < seen.first || j + kLanes > seen.last) score = select(between(seen.first - j, seen.last - j), score, set(-kInfinity));
+    if (j < seen.first || j + kLanes > seen.last)
+      score = select(Lanes::between(seen.first - j, seen.last - j), score, Lanes::set(-kInfinity));
     top = max(score, top);
     store(weights + j, score);
   }
   const float largest = max_lane(top);
   for (int j = begin; j < end; j += kLanes) {
-    Lanes weight = exp_negative(load(weights + j) - set(largest));
-    if (j < seen.first || j + kLanes > seen.last) weight = select(between(seen.first - j, seen.last - j), weight, set(0.0f));
+    Lanes weight = exp_negative(Lanes::load(weights + j) - Lanes::set(largest));
+    if (j < seen.first || j + kLanes > seen.last) weight = select(Lanes::between(seen.first - j, seen.last - j), weight, Lanes::set(0.0f));
     total = total + weight;
     if constexpr (Page<T>::kScaled) {
-      weight = weight * load(page_at<T>(call, first_page + j / kPageTokens).value_scales + j % kPageTokens);
+      weight = weight * Lanes::load(page_at<T>(call, first_page + j / kPageTokens).value_scales + j % kPageTokens);
     }
     store(weights + j, weight);
   }
@@ -239,7 +254,7 @@ struct Block {
   int seen_first, seen_last, common_first, common_last;
 };
 
-template <class T>
+template <Lanes16 Lanes, class T>
 void attend_as(const AttendCall& call, const Query* queries, int count, float* partial) {
   const int head_dim = call.head_dim;
   const Int stride = head_dim + 2, first_page = call.chunk * kChunkPages, chunk_start = call.chunk * kChunkKeys;
@@ -261,7 +276,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
   if (known == 0) return;
 
   Block blocks[kMaxQueries];
-  int block_count = (known + kAccumulators - 1) / kAccumulators;
+  int block_count = (known + Lanes::kAccumulators - 1) / Lanes::kAccumulators;
   for (int b = 0, at = 0; b < block_count; ++b) {
     const int size = (known - at) / (block_count - b);
     Block& block = blocks[b] = {at, size, kChunkKeys, 0, 0, kChunkKeys};
@@ -294,12 +309,12 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
       const Block& block = blocks[b];
       if (block.seen_first >= page_last || block.seen_last <= page_first) continue;
       for (int q = 0; q < block.count; ++q) factors[q] = queries[seen[block.first + q].query].q;
-      product(block.count, factors, Strip<T>{keys, next, kPageTokens, head_dim}, true, weights + block.first * kChunkKeys + page_first,
-              kChunkKeys, kPageTokens);
+      product<Lanes>(block.count, factors, Strip<T>{keys, next, kPageTokens, head_dim}, true,
+                     weights + block.first * kChunkKeys + page_first, kChunkKeys, kPageTokens);
     }
   }
   for (int q = 0; q < known; ++q) {
-    soften<T>(call, queries[seen[q].query], seen[q], weights + q * kChunkKeys, partial + seen[q].query * stride);
+    soften<Lanes, T>(call, queries[seen[q].query], seen[q], weights + q * kChunkKeys, partial + seen[q].query * stride);
   }
 
   // Keys that only some queries of a block see are taken query by query, so that nobody multiplies what it may not see: the rows of
@@ -317,8 +332,8 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
         if (from >= to) return;
         for (int q = 0; q < many; ++q) factors[q] = weights + (query + q) * kChunkKeys + from;
         const Int skipped = Int{from - page_first} * head_dim;
-        product(many, factors, Strip<T>{rows + skipped, next + skipped, head_dim, to - from}, false, values + Int{query} * head_dim,
-                head_dim, head_dim);
+        product<Lanes>(many, factors, Strip<T>{rows + skipped, next + skipped, head_dim, to - from}, false, values + Int{query} * head_dim,
+                       head_dim, head_dim);
       };
       const int block_end = block.first + block.count;
       for (int q = block.first; q < block_end; ++q) add(q, 1, seen[q].first, smaller(seen[q].last, block.common_first));
@@ -331,13 +346,15 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
   }
 }
 
+template <Lanes16 Lanes>
 void attend(const AttendCall& call, const Query* queries, int count, float* partial) {
   with_element(call.format, [&](auto element) __attribute__((always_inline)) {
-    attend_as<typename decltype(element)::Type>(call, queries, count, partial);
+    attend_as<Lanes, typename decltype(element)::Type>(call, queries, count, partial);
   });
 }
 
 // Softmax over all chunks from the softmax of each (Milakov and Gimelshein 2018): weights exp(max of the chunk - max of all).
+template <Lanes16 Lanes>
 void merge(const float* partials, Int chunks, Int stride, int head_dim, float* out) {
   float top = -kInfinity;
   for (Int c = 0; c < chunks; ++c) {
@@ -349,14 +366,15 @@ void merge(const float* partials, Int chunks, Int stride, int head_dim, float* o
   for (Int c = 0; c < chunks; ++c) {
     const float* part = partials + c * stride;
     if (part[0] == -kInfinity && part[1] == 0.0f) continue;  // sees nothing of this chunk
-    const Lanes weight = exp_negative(set(part[0] - top));
+    const Lanes weight = exp_negative(Lanes::set(part[0] - top));
     total = __builtin_fmaf(first_lane(weight), part[1], total);
     sixteens(head_dim, [&](Int i, int count) __attribute__((always_inline)) {
-      store(out + i, fma(weight, load(part + 2 + i, count), load(out + i, count)), count);
+      store(out + i, fma(weight, load<Lanes>(part + 2 + i, count), load<Lanes>(out + i, count)), count);
     });
   }
-  const Lanes inverse = set(1.0f / total);
-  sixteens(head_dim, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load(out + i, count) * inverse, count); });
+  const Lanes inverse = Lanes::set(1.0f / total);
+  sixteens(head_dim,
+           [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(out + i, count) * inverse, count); });
 }
 
 }  // namespace

@@ -1,66 +1,28 @@
-// Operations on rows, written once over sixteen lanes; a stub per instruction set includes its lanes and then this file.
-// Everything is local to the stub and nothing inline comes from elsewhere, so that no other file can end up calling its code.
+// Operations on rows, written once over sixteen lanes (lanes.h). Everything is local to the file of isa/ that includes this and nothing
+// inline comes from elsewhere, so that no other file can end up calling its code.
+#pragma once
+
 #include "cpu/kernels.h"
+#include "cpu/rows/attend.h"
 #include "cpu/rows/math.h"
+#include "cpu/rows/sixteens.h"
 
 namespace pumice::cpu {
 namespace {
 
-using Int = std::int64_t;
-
-// `count` elements, the other lanes zero.
-template <class T>
-PUMICE_INLINE Lanes load(const T* p, int count) {
-  if (count == kLanes) return load(p);
-  T tail[kLanes] = {};
-  __builtin_memcpy(tail, p, static_cast<std::size_t>(count) * sizeof(T));
-  return load(tail);
-}
-template <class T, class V>
-PUMICE_INLINE void store(T* p, const V& x, int count) {
-  if (count == kLanes) return store(p, x);
-  T tail[kLanes];
-  store(tail, x);
-  __builtin_memcpy(p, tail, static_cast<std::size_t>(count) * sizeof(T));
-}
-
-// f(first, count) for [0, n) in steps of sixteen lanes; only the last step can be short.
-template <class F>
-PUMICE_INLINE void sixteens(Int n, F f) {
-  Int i = 0;
-  for (; i + kLanes <= n; i += kLanes) f(i, kLanes);
-  if (i < n) f(i, static_cast<int>(n - i));
-}
-
 // f with the activation's function, known at compile time. An activation without one in math.h does not compile.
-template <class F>
+template <Lanes16 Lanes, class F>
 PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
   switch (activation) {
 #define PUMICE_ACTIVATION(name) \
-  case Activation::name: return f([&](const Lanes& x) __attribute__((always_inline)) { return activations::name(x, alphas); });
+  case Activation::name: \
+    return f([&](const Lanes& x) __attribute__((always_inline)) { return apply<activations::name<Lanes>>(x, alphas); });
 #include "core/activations.def"
 #undef PUMICE_ACTIVATION
   }
 }
 
-// ---------------------------------------------------------------- integer codes
-// The largest magnitude as bits: as integers NaN > infinity > every number, so that neither is lost.
-PUMICE_INLINE Bits magnitude(const Lanes& x) { return bits(x) & set_bits(0x7fffffff); }
-
-struct Scale {
-  float scale, inverse;
-};
-// A block below 1e-30 is zero; NaN and infinity stay in the scale, where a later check finds them.
-PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
-  const float largest = __builtin_bit_cast(float, largest_bits);
-  if (largest < 1e-30f) return {0.0f, 0.0f};
-  return {largest / most, most / largest};
-}
-// Nearest even. Numbers come out within +-most by themselves (most / largest rounds up by half an ulp at most); NaN becomes most.
-PUMICE_INLINE Bits codes_of(const Lanes& x, const Lanes& inverse, float most) {
-  return bits(min(x * inverse, set(most)) + set(kMagic)) - bits(set(kMagic));
-}
-
+template <Lanes16 Lanes>
 void quantize(const float* x, Int x_stride, Int count, Int first, const QuantRows& out) {
   const Int blocks = (out.cols + kQuantBlock - 1) / kQuantBlock;
   for (Int r = 0; r < count; ++r) {
@@ -69,14 +31,14 @@ void quantize(const float* x, Int x_stride, Int count, Int first, const QuantRow
       const Int left = out.cols - block * kQuantBlock;
       Lanes a, b;
       if (left >= kQuantBlock) {
-        a = load(in);
-        b = load(in + kLanes);
+        a = Lanes::load(in);
+        b = Lanes::load(in + kLanes);
       } else {
-        a = load(in, left < kLanes ? static_cast<int>(left) : kLanes);
-        b = left > kLanes ? load(in + kLanes, static_cast<int>(left - kLanes)) : set(0.0f);
+        a = load<Lanes>(in, left < kLanes ? static_cast<int>(left) : kLanes);
+        b = left > kLanes ? load<Lanes>(in + kLanes, static_cast<int>(left - kLanes)) : Lanes::set(0.0f);
       }
       const Scale s = scale_of(max_lane(max(magnitude(a), magnitude(b))), 127.0f);
-      const Lanes inverse = set(s.inverse);
+      const Lanes inverse = Lanes::set(s.inverse);
       const Int at = block * out.rows + first + r;
       store_codes(out.codes + at * kQuantBlock, codes_of(a, inverse, 127.0f), codes_of(b, inverse, 127.0f), out.sums + 2 * at);
       out.scales[at] = s.scale;
@@ -84,6 +46,7 @@ void quantize(const float* x, Int x_stride, Int count, Int first, const QuantRow
   }
 }
 
+template <Lanes16 Lanes>
 void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const FixedRows& out) {
   constexpr float kMost = kFixedActivation;
   constexpr int kVectors = kFixedBlock / kLanes;
@@ -93,16 +56,16 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
       const float* in = x + r * x_stride + block * kFixedBlock;
       const Int left = out.cols - block * kFixedBlock;
       Lanes values[kVectors];
-      Bits largest = set_bits(0);
+      BitsOf<Lanes> largest = Lanes::set_bits(0);
       for (int i = 0; i < kVectors; ++i) {
         const Int of_vector = left - i * kLanes;
-        values[i] = of_vector >= kLanes ? load(in + i * kLanes)
-                    : of_vector > 0     ? load(in + i * kLanes, static_cast<int>(of_vector))
-                                        : set(0.0f);
+        values[i] = of_vector >= kLanes ? Lanes::load(in + i * kLanes)
+                    : of_vector > 0     ? load<Lanes>(in + i * kLanes, static_cast<int>(of_vector))
+                                        : Lanes::set(0.0f);
         largest = max(largest, magnitude(values[i]));
       }
       const Scale s = scale_of(max_lane(largest), kMost);
-      const Lanes inverse = set(s.inverse);
+      const Lanes inverse = Lanes::set(s.inverse);
       const Int at = block * out.rows + first + r;
       std::int32_t start = 0;
       for (int i = 0; i < kVectors; i += 2) {
@@ -117,15 +80,16 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
 
 // Codes of 8 bits of one block: a window of 256 around zero (kernels.h). `store(i, a, b, low)` gets 32 of them, from 32 i on; low: the
 // least code. A block with NaN or infinity has a scale of NaN.
-template <class Store>
+template <Lanes16 Lanes, class Store>
 PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, const Store& store) {
   constexpr int kVectors = kByteBlock / kLanes;
-  Lanes values[kVectors], below = set(0.0f), above = set(0.0f);
-  Bits largest = set_bits(0);
+  Lanes values[kVectors], below = Lanes::set(0.0f), above = Lanes::set(0.0f);
+  BitsOf<Lanes> largest = Lanes::set_bits(0);
   for (int i = 0; i < kVectors; ++i) {
-    values[i] = load(in + i * kLanes);
-    if (turn.scale) values[i] = fma(values[i], load(turn.scale + column + i * kLanes), load(turn.shift + column + i * kLanes));
-    below = max(set(0.0f) - values[i], below);
+    values[i] = Lanes::load(in + i * kLanes);
+    if (turn.scale)
+      values[i] = fma(values[i], Lanes::load(turn.scale + column + i * kLanes), Lanes::load(turn.shift + column + i * kLanes));
+    below = max(Lanes::set(0.0f) - values[i], below);
     above = max(values[i], above);
     largest = max(largest, magnitude(values[i]));
   }
@@ -133,7 +97,7 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
   Scale s{0.0f, 0.0f};
   if (max_lane(largest) >= 0x7f800000) s.scale = __builtin_nanf("");
   else if (span >= 1e-30f) s = {span / steps, steps / span};
-  const Lanes inverse = set(s.inverse);
+  const Lanes inverse = Lanes::set(s.inverse);
   std::int32_t least = 0;
   if (s.inverse > 0.0f) {
     least = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, kMagic - low * s.inverse) -
@@ -143,30 +107,35 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
   return s;
 }
 
+template <Lanes16 Lanes>
 void quantize_words(const float* x, Int x_stride, Int count, Int first, const Turn& turn, const FixedRows& out) {
   for (Int r = 0; r < count; ++r) {
     for (Int column = 0; column < out.cols; column += kByteBlock) {
       const Int at = column / kByteBlock * out.rows + first + r;
       std::int16_t* codes = out.codes + (column / kFixedBlock * out.rows + first + r) * kFixedBlock + column % kFixedBlock;
       std::int32_t start = 0;
-      const Scale s = narrow_codes(x + r * x_stride + column, turn, column,
-                                   [&](int i, const Bits& a, const Bits& b, std::int32_t) { start -= store_codes(codes + 32 * i, a, b); });
+      const auto put = [&](int i, const BitsOf<Lanes>& a, const BitsOf<Lanes>& b, std::int32_t) {
+        start -= store_codes(codes + 32 * i, a, b);
+      };
+      const Scale s = narrow_codes<Lanes>(x + r * x_stride + column, turn, column, put);
       out.starts[at] = start;
       out.scales[at] = s.scale;
     }
   }
 }
 
+template <Lanes16 Lanes>
 void quantize_bytes(const float* x, Int x_stride, Int count, Int first, const Turn& turn, const ByteRows& out) {
   for (Int r = 0; r < count; ++r) {
     for (Int column = 0; column < out.cols; column += kByteBlock) {
       const Int at = column / kByteBlock * out.rows + first + r;
       std::int32_t zero = 0;
-      const Scale s = narrow_codes(x + r * x_stride + column, turn, column, [&](int i, const Bits& a, const Bits& b, std::int32_t low) {
-        const Bits from = set_bits(static_cast<std::uint32_t>(low));
+      const auto put = [&](int i, const BitsOf<Lanes>& a, const BitsOf<Lanes>& b, std::int32_t low) {
+        const BitsOf<Lanes> from = Lanes::set_bits(static_cast<std::uint32_t>(low));
         store_bytes(out.codes + at * kByteBlock + 32 * i, a - from, b - from);
         zero = -low;
-      });
+      };
+      const Scale s = narrow_codes<Lanes>(x + r * x_stride + column, turn, column, put);
       out.zeros[at] = zero;
       out.scales[at] = s.scale;
     }
@@ -174,65 +143,68 @@ void quantize_bytes(const float* x, Int x_stride, Int count, Int first, const Tu
 }
 
 // ---------------------------------------------------------------- norms and elementwise
+template <Lanes16 Lanes>
 void rms_norm(const float* x, const float* weight, const float* add, float eps, Int n, float* out) {
-  Lanes squares = set(0.0f);
+  Lanes squares = Lanes::set(0.0f);
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    const Lanes v = load(x + i, count);
+    const Lanes v = load<Lanes>(x + i, count);
     squares = fma(v, v, squares);
   });
-  const Lanes inverse = set(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(n) + eps));
+  const Lanes inverse = Lanes::set(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(n) + eps));
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    Lanes y = load(x + i, count) * inverse;
-    if (weight) y = y * load(weight + i, count);
-    if (add) y = load(add + i, count) + y;
+    Lanes y = load<Lanes>(x + i, count) * inverse;
+    if (weight) y = y * load<Lanes>(weight + i, count);
+    if (add) y = load<Lanes>(add + i, count) + y;
     store(out + i, y, count);
   });
 }
 
+template <Lanes16 Lanes>
 void layer_norm(const float* x, const float* weight, const float* bias, const float* add, float eps, Int n, float* out) {
-  Lanes total = set(0.0f), squares = set(0.0f);
-  sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { total = total + load(x + i, count); });
-  const Lanes mean = set(sum(total) / static_cast<float>(n));
+  Lanes total = Lanes::set(0.0f), squares = Lanes::set(0.0f);
+  sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { total = total + load<Lanes>(x + i, count); });
+  const Lanes mean = Lanes::set(sum(total) / static_cast<float>(n));
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    Lanes d = load(x + i, count) - mean;
-    if (count < kLanes) d = select(between(0, count), d, set(0.0f));
+    Lanes d = load<Lanes>(x + i, count) - mean;
+    if (count < kLanes) d = select(Lanes::between(0, count), d, Lanes::set(0.0f));
     squares = fma(d, d, squares);
   });
-  const Lanes inverse = set(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(n) + eps));
+  const Lanes inverse = Lanes::set(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(n) + eps));
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    Lanes y = (load(x + i, count) - mean) * inverse;
-    if (weight) y = y * load(weight + i, count);
-    if (bias) y = y + load(bias + i, count);
-    if (add) y = load(add + i, count) + y;
+    Lanes y = (load<Lanes>(x + i, count) - mean) * inverse;
+    if (weight) y = y * load<Lanes>(weight + i, count);
+    if (bias) y = y + load<Lanes>(bias + i, count);
+    if (add) y = load<Lanes>(add + i, count) + y;
     store(out + i, y, count);
   });
 }
 
+template <Lanes16 Lanes>
 void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
   for (Int r = 0; r < count; ++r) {
     float* row = out + r * stride;
-    sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) { store(row + i, load(row + i, n) * set(scale), n); });
+    sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) { store(row + i, load<Lanes>(row + i, n) * Lanes::set(scale), n); });
   }
 }
-PUMICE_INLINE Lanes capped(const Lanes& x, float cap, float inverse) { return set(cap) * tanh(x * set(inverse)); }
 
 // Scale and soft cap are passes of their own over a tile that lies in L1: heads alone have a cap, and the loop that all products go through
 // stays as short as it was.
+template <Lanes16 Lanes>
 void epilogue(float* out, Int out_stride, Int count, Int cols, const Finish& finish) {
-  if (finish.scale != 1.0f) scale_rows(out, out_stride, count, cols, finish.scale);
+  if (finish.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, finish.scale);
   const float cap = finish.softcap, inverse = 1.0f / cap;
   const bool caps = cap > 0.0f;
   const float *bias = finish.bias, *residual = caps ? nullptr : finish.residual;
   if (finish.activation != Activation::none || bias || residual) {
-    with_activation(finish.activation, {finish.alpha_p, finish.alpha_n}, [&](auto f) __attribute__((always_inline)) {
+    with_activation<Lanes>(finish.activation, {finish.alpha_p, finish.alpha_n}, [&](auto f) __attribute__((always_inline)) {
       for (Int r = 0; r < count; ++r) {
         float* row = out + r * out_stride;
         const float* rest = residual ? residual + r * finish.residual_stride : nullptr;
         sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
-          Lanes y = load(row + i, n);
-          if (bias) y = y + load(bias + i, n);
+          Lanes y = load<Lanes>(row + i, n);
+          if (bias) y = y + load<Lanes>(bias + i, n);
           y = f(y);
-          if (rest) y = y + load(rest + i, n);
+          if (rest) y = y + load<Lanes>(rest + i, n);
           store(row + i, y, n);
         });
       }
@@ -242,65 +214,70 @@ void epilogue(float* out, Int out_stride, Int count, Int cols, const Finish& fin
     float* row = out + r * out_stride;
     const float* rest = finish.residual ? finish.residual + r * finish.residual_stride : nullptr;
     sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
-      Lanes y = capped(load(row + i, n), cap, inverse);
-      if (rest) y = y + load(rest + i, n);
+      Lanes y = capped(load<Lanes>(row + i, n), cap, inverse);
+      if (rest) y = y + load<Lanes>(rest + i, n);
       store(row + i, y, n);
     });
   }
 }
 
+template <Lanes16 Lanes>
 void gate(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, Int n) {
-  with_activation(activation, {}, [&](auto f) __attribute__((always_inline)) {
+  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-      Lanes g = load(gate + i, count), u = load(up + i, count);
-      if (gate_bias) g = g + load(gate_bias + i, count);
-      if (up_bias) u = u + load(up_bias + i, count);
+      Lanes g = load<Lanes>(gate + i, count), u = load<Lanes>(up + i, count);
+      if (gate_bias) g = g + load<Lanes>(gate_bias + i, count);
+      if (up_bias) u = u + load<Lanes>(up_bias + i, count);
       store(gate + i, f(g) * u, count);
     });
   });
 }
 
+template <Lanes16 Lanes>
 void multiply(const float* a, const float* b, Activation activation, float scale, Int n, Int repeat, float* out) {
-  with_activation(activation, {}, [&](auto f) __attribute__((always_inline)) {
+  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
     if (repeat == 1) {
       sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-        store(out + i, load(a + i, count) * (f(load(b + i, count)) * set(scale)), count);
+        store(out + i, load<Lanes>(a + i, count) * (f(load<Lanes>(b + i, count)) * Lanes::set(scale)), count);
       });
       return;
     }
     for (Int c = 0; c < n; ++c) {
-      const Lanes factor = f(set(b[c])) * set(scale);
+      const Lanes factor = f(Lanes::set(b[c])) * Lanes::set(scale);
       sixteens(repeat, [&](Int i, int count) __attribute__((always_inline)) {
-        store(out + c * repeat + i, load(a + c * repeat + i, count) * factor, count);
+        store(out + c * repeat + i, load<Lanes>(a + c * repeat + i, count) * factor, count);
       });
     }
   });
 }
 
+template <Lanes16 Lanes>
 void scale_add(const float* x, float scale, const float* a, const float* b, Int n, float* out) {
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    Lanes y = load(x + i, count) * set(scale);
-    if (a) y = y + load(a + i, count);
-    if (b) y = y + load(b + i, count);
+    Lanes y = load<Lanes>(x + i, count) * Lanes::set(scale);
+    if (a) y = y + load<Lanes>(a + i, count);
+    if (b) y = y + load<Lanes>(b + i, count);
     store(out + i, y, count);
   });
 }
 
 // (even, odd) turns by the angle whose cosine and sine are c and s.
+template <Lanes16 Lanes>
 PUMICE_INLINE void turn(Lanes& even, Lanes& odd, const Lanes& c, const Lanes& s) {
   const Lanes e = fnma(odd, s, even * c);
   odd = fma(odd, c, even * s);
   even = e;
 }
 
+template <Lanes16 Lanes>
 void rope(float* head, const float* cos, const float* sin, int dims, bool interleaved) {
   const int half = dims / 2;
   sixteens(half, [&](Int i, int count) __attribute__((always_inline)) {
-    const Lanes c = load(cos + i, count), s = load(sin + i, count);
+    const Lanes c = load<Lanes>(cos + i, count), s = load<Lanes>(sin + i, count);
     Lanes even, odd;
     if (!interleaved) {
-      even = load(head + i, count);
-      odd = load(head + half + i, count);
+      even = load<Lanes>(head + i, count);
+      odd = load<Lanes>(head + half + i, count);
       turn(even, odd, c, s);
       store(head + i, even, count);
       store(head + half + i, odd, count);
@@ -319,27 +296,29 @@ void rope(float* head, const float* cos, const float* sin, int dims, bool interl
   });
 }
 
+template <Lanes16 Lanes>
 void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind kind, float* out) {
   if (kind == PoolKind::cls || kind == PoolKind::last) {
     const float* row = x + (kind == PoolKind::last ? rows - 1 : prompt) * x_stride;
-    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load(row + i, count), count); });
+    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(row + i, count), count); });
     return;
   }
   const bool weighted = kind == PoolKind::weighted_mean;  // by 1, 2, 3, ..., the prompt's rows counted
   const float kept = static_cast<float>(rows - prompt);
   const float total = weighted ? kept * static_cast<float>(rows + prompt + 1) / 2.0f : kept;
-  const Lanes divisor = set(kind == PoolKind::mean_sqrt_len ? __builtin_sqrtf(total) : total);
+  const Lanes divisor = Lanes::set(kind == PoolKind::mean_sqrt_len ? __builtin_sqrtf(total) : total);
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
     Lanes y;
     if (kind == PoolKind::max) {
-      y = set(-kInfinity);
+      y = Lanes::set(-kInfinity);
       for (Int r = prompt; r < rows; ++r) {
-        const Lanes v = load(x + r * x_stride + i, count);
+        const Lanes v = load<Lanes>(x + r * x_stride + i, count);
         y = select(is_nan(y), y, max(y, v));  // max takes v where v is NaN
       }
     } else {
-      y = set(0.0f);
-      for (Int r = prompt; r < rows; ++r) y = fma(load(x + r * x_stride + i, count), set(weighted ? static_cast<float>(r + 1) : 1.0f), y);
+      y = Lanes::set(0.0f);
+      for (Int r = prompt; r < rows; ++r)
+        y = fma(load<Lanes>(x + r * x_stride + i, count), Lanes::set(weighted ? static_cast<float>(r + 1) : 1.0f), y);
       y = y / divisor;
     }
     store(out + i, y, count);
@@ -347,20 +326,21 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
 }
 
 // Lanes add up 64 terms each, blocks of those in double: 262,144 terms lose nothing that float logits had.
+template <Lanes16 Lanes>
 double log_sum_exp(const float* x, Int n) {
-  Lanes top = set(-kInfinity);
+  Lanes top = Lanes::set(-kInfinity);
   sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
-    const Lanes v = load(x + i, count);
-    top = max(count == kLanes ? v : select(between(0, count), v, set(-kInfinity)), top);
+    const Lanes v = load<Lanes>(x + i, count);
+    top = max(count == kLanes ? v : select(Lanes::between(0, count), v, Lanes::set(-kInfinity)), top);
   });
-  const Lanes largest = set(max_lane(top));
+  const Lanes largest = Lanes::set(max_lane(top));
   double total = 0.0;
   constexpr Int kBlock = 64 * kLanes;
   for (Int first = 0; first < n; first += kBlock) {
-    Lanes part = set(0.0f);
+    Lanes part = Lanes::set(0.0f);
     sixteens(n - first < kBlock ? n - first : kBlock, [&](Int i, int count) __attribute__((always_inline)) {
-      const Lanes e = exp_negative(load(x + first + i, count) - largest);
-      part = part + (count == kLanes ? e : select(between(0, count), e, set(0.0f)));
+      const Lanes e = exp_negative(load<Lanes>(x + first + i, count) - largest);
+      part = part + (count == kLanes ? e : select(Lanes::between(0, count), e, Lanes::set(0.0f)));
     });
     total += static_cast<double>(sum(part));
   }
@@ -369,25 +349,22 @@ double log_sum_exp(const float* x, Int n) {
 
 // x - x is NaN where x is not finite.
 static_assert(kSkip == kLanes);
+template <Lanes16 Lanes>
 Int skip(const float* x, Int n, float bound) {
-  const Lanes most = set(bound);
+  const Lanes most = Lanes::set(bound);
   for (Int i = 0; i + kSkip <= n; i += kSkip) {
-    const Lanes v = load(x + i);
+    const Lanes v = Lanes::load(x + i);
     if (any(less(most, v)) || any(is_nan(v - v))) return i;
   }
   return n / kSkip * kSkip;
 }
 
-}  // namespace
-}  // namespace pumice::cpu
-
-#include "cpu/rows/attend.inc"
-
-namespace pumice::cpu {
-namespace {
-
-inline constexpr RowKernels kRows = {quantize, quantize_fixed, quantize_words, quantize_bytes, rms_norm, layer_norm, epilogue, gate,
-                                     multiply, scale_add, rope, kv_store, attend, merge, pool, log_sum_exp, skip};
+template <Lanes16 Lanes>
+inline constexpr RowKernels kRows = {quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>,
+                                     rms_norm<Lanes>, layer_norm<Lanes>,     epilogue<Lanes>,       gate<Lanes>,
+                                     multiply<Lanes>, scale_add<Lanes>,      rope<Lanes>,           kv_store<Lanes>,
+                                     attend<Lanes>,   merge<Lanes>,          pool<Lanes>,           log_sum_exp<Lanes>,
+                                     skip<Lanes>};
 
 }  // namespace
 }  // namespace pumice::cpu
