@@ -55,11 +55,15 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
   if (!cost.known() || rows < 1) return 0;
   const double step = cost.step(static_cast<double>(rows)), price = cost.row() + extra;
   if (!std::exchange(opened_, true)) account_ = kFirst * step;
-  // A guess is worth its price where it brings tokens no slower than the step does without: the n-th comes true with a probability of p^n.
-  const double needed = price * static_cast<double>(rows) / step;
-  double chance = 1;
+  // A guess is worth its price where it brings tokens no slower than the step does with the guesses before it: the n-th comes true with a
+  // probability of p^n.
+  double chance = 1, tokens = static_cast<double>(rows), seconds = step;
   std::int32_t count = 0;
-  while (count < most && (count + 1) * price <= account_ && (chance *= hits_ / tests_) >= needed) ++count;
+  while (count < most && (count + 1) * price <= account_ && (chance *= hits_ / tests_) * seconds >= price * tokens) {
+    ++count;
+    tokens += chance;
+    seconds += price;
+  }
   return count;
 }
 
