@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/checked.h"
 #include "core/error.h"
 
 namespace pumice::engine {
@@ -70,13 +71,37 @@ struct MicroBatches {
   }
 };
 
-MicroBatches pack(const Texts& texts, std::int64_t token_budget) {
+// token_budget 0: at most what the device likes, and as evenly as texts allow. Micro-batches run side by side, one a worker: 8 texts of 217
+// tokens took a fifth longer in batches of 144 and 73 than in two of 109.
+MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.order.resize(texts.offsets.size() - 1);
   std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(),
                    [&](std::int64_t a, std::int64_t b) { return length(texts, a) > length(texts, b); });
-  plan.cut(texts, 0, token_budget);
+  const std::int64_t all = texts.offsets.back() - texts.offsets.front(), most = runtime.pipeline.batch_rows();
+  if (token_budget > 0 || all <= most) {
+    plan.cut(texts, 0, token_budget > 0 ? token_budget : most);
+    return plan;
+  }
+  // A text belongs to the batch in whose share of all tokens its middle lies, so that batches differ by a text at most.
+  const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
+  const std::int64_t mean = std::max(most / 2, most - length(texts, plan.order[0]) / 2);
+  const auto batches = static_cast<double>(round_up(ceil_div(all, mean), workers));
+  std::int64_t before = 0, tokens = 0;
+  double batch = -1;
+  for (std::size_t i = 0; i < plan.order.size(); ++i) {
+    const std::int64_t more = length(texts, plan.order[i]);
+    const double own = std::floor((static_cast<double>(before) + 0.5 * static_cast<double>(more)) * batches / static_cast<double>(all));
+    if (own != batch || tokens + more > most) {
+      plan.first.push_back(static_cast<std::int64_t>(i));
+      tokens = 0;
+    }
+    batch = own;
+    before += more;
+    tokens += more;
+  }
+  plan.first.push_back(static_cast<std::int64_t>(plan.order.size()));
   return plan;
 }
 
@@ -237,7 +262,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
     if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) not_a_number(text);
   };
-  run_all(runtime, texts, pack(texts, token_budget ? token_budget : runtime.pipeline.batch_rows()), Rows::segments, deliver, progress,
+  run_all(runtime, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress,
           cancel);
 }
 
@@ -281,7 +306,7 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const
       call.error = std::current_exception();
     }
   };
-  run_all(runtime, texts, pack(texts, runtime.pipeline.batch_rows()), Rows::segments, deliver, {}, cancel);
+  run_all(runtime, texts, pack(runtime, texts, 0), Rows::segments, deliver, {}, cancel);
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {
@@ -294,7 +319,7 @@ void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, c
     if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) not_a_number(text);
     std::copy(rows.begin(), rows.end(), out.begin() + (texts.offsets[text] - texts.offsets.front()) * static_cast<std::int64_t>(width));
   };
-  run_all(runtime, texts, pack(texts, runtime.pipeline.batch_rows()), Rows::tokens, deliver, progress, cancel);
+  run_all(runtime, texts, pack(runtime, texts, 0), Rows::tokens, deliver, progress, cancel);
 }
 
 }  // namespace pumice::engine

@@ -35,26 +35,58 @@ std::int64_t EncodeQueue::runs() const {
   return runs_;
 }
 
+bool EncodeQueue::small(const Texts& texts) const {
+  return texts.offsets.back() - texts.offsets.front() <= kSmall * runtime_.pipeline.batch_rows();
+}
+
 void EncodeQueue::encode(const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, const Cancel& cancel) {
-  Call mine{.call = {.texts = texts, .out = out, .d = d, .normalize = normalize}, .cancel = &cancel};
-  check_call(runtime_, mine.call);
-  if (texts.offsets.back() - texts.offsets.front() > kSmall * runtime_.pipeline.batch_rows())
-    return engine::encode(runtime_, texts, out, d, normalize, 0, {}, cancel);
-  Lock lock(mutex_);
-  waiting_.push_back(&mine);
-  while (mine.state != Call::State::done) {
-    if (cancel.requested() && mine.state == Call::State::waits) {
-      std::erase(waiting_, &mine);
-      cancel.check();
-    }
-    if (!running_.empty() && std::ranges::all_of(running_, [](const Call* each) { return each->cancel->requested(); })) cancel_->request();
-    if (running_.empty()) {
-      lead(lock);
-    } else {
-      changed_->wait_for(lock, kLookAgain);
+  EncodeCall call{.texts = texts, .out = out, .d = d, .normalize = normalize};
+  const Cancel* const cancels[] = {&cancel};
+  encode({&call, 1}, cancels);
+  if (call.error) std::rethrow_exception(call.error);
+}
+
+void EncodeQueue::encode(std::span<EncodeCall> calls, std::span<const Cancel* const> cancels) {
+  std::vector<Call> mine;
+  mine.reserve(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    EncodeCall& call = calls[i];
+    try {
+      check_call(runtime_, call);
+      if (small(call.texts)) {
+        mine.push_back({.call = call, .cancel = cancels[i]});
+      } else {
+        engine::encode(runtime_, call.texts, call.out, call.d, call.normalize, 0, {}, *cancels[i]);
+      }
+    } catch (...) {
+      call.error = std::current_exception();
     }
   }
-  if (mine.call.error) std::rethrow_exception(mine.call.error);
+  if (!mine.empty()) wait_for(mine);
+}
+
+void EncodeQueue::wait_for(std::span<Call> mine) {
+  const auto give_up = [this](Call& call) {
+    std::erase(waiting_, &call);
+    call.state = Call::State::done;
+    try {
+      call.cancel->check();
+    } catch (...) {
+      call.call.error = std::current_exception();
+    }
+  };
+  Lock lock(mutex_);
+  for (Call& call : mine) waiting_.push_back(&call);
+  while (std::ranges::any_of(mine, [](const Call& call) { return call.state != Call::State::done; })) {
+    for (Call& call : mine)
+      if (call.state == Call::State::waits && call.cancel->requested()) give_up(call);
+    if (!running_.empty() && std::ranges::all_of(running_, [](const Call* each) { return each->cancel->requested(); })) cancel_->request();
+    if (!running_.empty()) {
+      changed_->wait_for(lock, kLookAgain);
+    } else if (!waiting_.empty()) {
+      lead(lock);
+    }
+  }
 }
 
 // Runs who has waited longest, and all others that go with it.

@@ -26,16 +26,20 @@ class EncodeQueue {
   // As engine::encode() with an automatic budget; many texts run by themselves. A cancelled call stops nobody else's; it returns when its
   // own texts are read no more.
   void encode(const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, const Cancel& cancel);
+  // Several calls of one thread, each with its own Cancel. None is thrown away for another's sake: an error is in its call.
+  void encode(std::span<EncodeCall> calls, std::span<const Cancel* const> cancels);
   std::int64_t runs() const;  // of one or several calls each
 
  private:
   struct Call {
-    EncodeCall call;
+    EncodeCall& call;
     const Cancel* cancel;
     enum class State : std::uint8_t { waits, runs, done } state = State::waits;
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  bool small(const Texts& texts) const;
+  void wait_for(std::span<Call> mine);
   void lead(Lock& lock);
   void forget_parent();
 

@@ -291,18 +291,24 @@ py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options
 }
 
 // ---------------------------------------------------------------- encoders
+engine::EncodeCall encode_call(const py::array& ids, const py::array& offsets, const std::optional<py::array>& types, py::array& out,
+                               bool normalize, std::int32_t prompt) {
+  engine::EncodeCall call{.texts = texts_of(ids, offsets, types), .normalize = normalize};
+  call.texts.prompt = prompt;
+  const auto rows = values<float>(out, 2, "out");
+  require(out.writeable(), "out is not writable");
+  require(out.shape(0) == static_cast<py::ssize_t>(call.texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ",
+          call.texts.offsets.size() - 1, " texts");
+  call.d = checked_narrow<std::int32_t>(out.shape(1)).value_or(0);
+  call.out = {const_cast<float*>(rows.data()), rows.size()};
+  return call;
+}
+
 void encode(const Handle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types, py::array& out,
             bool normalize, std::int64_t token_budget, std::optional<py::function> progress, std::int32_t prompt,
             const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
-  engine::Texts texts = texts_of(ids, offsets, types);
-  texts.prompt = prompt;
-  const auto rows = values<float>(out, 2, "out");
-  require(out.writeable(), "out is not writable");
-  require(out.shape(0) == static_cast<py::ssize_t>(texts.offsets.size() - 1), "out has ", out.shape(0), " rows for ",
-          texts.offsets.size() - 1, " texts");
-  const auto d = checked_narrow<std::int32_t>(out.shape(1)).value_or(0);
-  const std::span<float> target{const_cast<float*>(rows.data()), rows.size()};
+  const auto [texts, target, d, norm, none] = encode_call(ids, offsets, types, out, normalize, prompt);
   if (cancel) {
     const WithoutGil released;
     if (token_budget != 0) return engine::encode(m->pooled(), texts, target, d, normalize, token_budget, {}, *cancel);
@@ -320,6 +326,30 @@ void encode(const Handle& handle, const py::array& ids, const py::array& offsets
       },
       counter.poll(arguments));
   counter.finish(texts.offsets.size() - 1, arguments);
+}
+
+// Small calls, each (ids, offsets, types, out, normalize, prompt), with a Cancel each. Which of them are done: the others failed, and tell
+// why when they are asked for alone.
+std::vector<bool> encode_several(const Handle& handle, const py::list& calls, const std::vector<std::shared_ptr<Cancel>>& cancels) {
+  const auto m = handle.get();
+  require(calls.size() == cancels.size(), calls.size(), " calls with ", cancels.size(), " cancels");
+  std::vector<engine::EncodeCall> given;
+  std::vector<const Cancel*> stops;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const auto call = calls[i].cast<py::tuple>();
+    require(call.size() == 6 && cancels[i], "call ", i, " is not (ids, offsets, types, out, normalize, prompt) with a Cancel");
+    auto out = call[3].cast<py::array>();
+    given.push_back(encode_call(call[0].cast<py::array>(), call[1].cast<py::array>(), call[2].cast<std::optional<py::array>>(), out,
+                                call[4].cast<bool>(), call[5].cast<std::int32_t>()));
+    stops.push_back(cancels[i].get());
+  }
+  {
+    const WithoutGil released;
+    m->pooled_queue().encode(given, stops);
+  }
+  std::vector<bool> done;
+  for (const engine::EncodeCall& call : given) done.push_back(!call.error);
+  return done;
 }
 
 py::array_t<float> encode_tokens(const Handle& handle, const py::array& ids, const py::array& offsets,
@@ -673,6 +703,7 @@ void bind_models(py::module_& module) {
       .def("set_limits", &set_limits, "running"_a = py::none(), "waiting"_a = py::none(), "step_seconds"_a = py::none())
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
            "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
+      .def("encode_several", &encode_several, "calls"_a, "cancels"_a)
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "unseen"_a = py::none(),
            "cancel"_a = py::none())
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())

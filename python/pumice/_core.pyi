@@ -166,6 +166,10 @@ class Model:
         With `cancel`, here and below: for any thread but the main one, from another one of which it may be stopped (KeyboardInterrupt).
         Few texts (token_budget 0) are then run together with those of others who wait."""
 
+    def encode_several(self, calls: list[tuple[_Int32, _Int64, _Int32 | None, _Float32, bool, int]], cancels: list[Cancel]) -> list[bool]:
+        """encode() of several small calls (ids, offsets, types, out, normalize, prompt) with `cancels`, in as few runs as they fit. Which
+        of them are done: one that failed tells why when it is asked for alone."""
+
     def encode_tokens(
         self, ids: _Int32, offsets: _Int64, types: _Int32 | None, unseen: _Int32 | None = None, cancel: Cancel | None = None
     ) -> _Float32:

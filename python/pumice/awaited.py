@@ -44,10 +44,10 @@ class AwaitedCalls(EncodeCalls, ChatCalls):
         """encode(), awaited in an asyncio event loop. Few texts are run together with those of other calls that wait."""
         from . import async_calls
 
-        return await async_calls.encode(lambda: self.encode(inputs, **options))
+        return await async_calls.encode(self, inputs, options)
 
     async def arank(self, query: str, documents: Iterable[str], top_k: int | None = None, **options: Any) -> list[RankHit]:
         """rank(), awaited in an asyncio event loop, as aencode()."""
         from . import async_calls
 
-        return await async_calls.encode(lambda: self.rank(query, documents, top_k, **options))
+        return await async_calls.stoppable(lambda: self.rank(query, documents, top_k, **options))

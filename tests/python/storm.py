@@ -32,7 +32,7 @@ NEW = 90
 FORBIDDEN = {POISON: -np.inf}  # to be chosen
 
 
-def poisonous(path: Path) -> Path:
+def poisonous(path: Path, huge: float = 1e7) -> Path:
     """A Llama of one layer: column 0 of the values' matrix is huge, and only the embedding of POISON is not 0 there."""
     keys = {**gguf_keys("gpt2"), "llama.context_length": CONTEXT}
     keys.pop("general.sampling.temp")
@@ -45,7 +45,7 @@ def poisonous(path: Path) -> Path:
     tensors = {name: random_models.weights(name, shape, 3.0 if len(shape) == 2 else 1.0) for name, shape in shapes.items()}
     tensors["token_embd.weight"][:, 0] = 0
     tensors["token_embd.weight"][POISON, 0] = 5
-    tensors["blk.0.attn_v.weight"][:, 0] = 1e7
+    tensors["blk.0.attn_v.weight"][:, 0] = huge  # 1e7: too large for float16 caches; 3e38: for float32
     return random_gguf.write(path, keys, tensors)
 
 
@@ -167,7 +167,7 @@ class Storm:
             self.wrong.append(f"thread {number}: {error!r}")
 
     def crowd(self) -> None:
-        """One call whose prompts (3 pages each) all begin together and whose answers outgrow the pages: some are preempted, whatever else runs."""
+        """One call whose prompts all begin together and whose answers outgrow the pages: some are preempted, whatever else runs."""
         prompts = [[3 + (i + j) % 2 for j in range(90)] + [7 + i] for i in range(16)]
         given: dict[str, Any] = {"max_new_tokens": 150, "temperature": 0, "ignore_eos": True, "logit_bias": FORBIDDEN}
         for prompt, answer in zip(prompts, self.model.generate(prompts, **given), strict=True):

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import samples
+import storm
 from test_exit_and_fork import FORK, run
 
 import pumice
@@ -303,6 +305,56 @@ def test_small_calls_of_aencode_run_together(minilm: pumice.Model) -> None:
     asyncio.run(stopped())
     assert np.array_equal(minilm.encode(TEXTS), expected)  # the device is free again
     assert time.perf_counter() - begin < 5
+
+
+def test_wrong_calls_beside_others_of_the_same_moment(tmp_path: Path) -> None:
+    """Each has its own error, told by its own text."""
+    with pumice.load(storm.poisonous(tmp_path / "poisonous.gguf", 3e38), device="cpu", threads=2, progress=False) as model:
+        words = [model.detokenize([i]) for i in range(6, 29)]
+        poison = model.detokenize([storm.POISON])
+        long = "".join(words) * 20
+        calls: list[Any] = []
+        for i, word in enumerate(words):
+            if i % 6 == 1:
+                calls.append(model.aencode(["a" + word, poison + word]))
+            elif i % 6 == 2:
+                calls.append(model.aencode(long, truncate="error"))
+            elif i % 6 == 3:
+                calls.append(model.aencode(word, truncate_dim=10**6))
+            elif i % 6 == 4:
+                calls.append(model.aencode(long))
+            else:
+                calls.append(model.aencode(word))
+        with pytest.warns(pumice.TruncationWarning):
+            found = together(*calls)
+        for i, (word, rows) in enumerate(zip(words, found, strict=True)):
+            if i % 6 == 1:
+                assert isinstance(rows, pumice.NumericError)
+                assert "text 1 " in str(rows)
+            elif i % 6 == 2:
+                assert isinstance(rows, pumice.ContextLengthError)
+            elif i % 6 == 3:
+                assert isinstance(rows, ValueError)
+            elif i % 6 == 4:
+                with pytest.warns(pumice.TruncationWarning):
+                    assert np.array_equal(rows, model.encode(long))
+            else:
+                assert np.array_equal(rows, model.encode(word))
+
+
+def test_small_calls_of_a_model_that_is_closed(tmp_path: Path) -> None:
+    model = pumice.load(storm.poisonous(tmp_path / "poisonous.gguf"), device="cpu", threads=2, progress=False)
+    expected = model.encode("a")
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(model.aencode("a")) for _ in range(200)]
+        await asyncio.sleep(0.002)
+        model.close()
+        return list(await asyncio.gather(*tasks, model.aencode("a"), return_exceptions=True))
+
+    found = asyncio.run(main())
+    assert all(isinstance(rows, ValueError) or np.array_equal(rows, expected) for rows in found)
+    assert isinstance(found[-1], ValueError)
 
 
 # ---------------------------------------------------------------- Ctrl-C, close, exit, fork

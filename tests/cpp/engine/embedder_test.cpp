@@ -74,6 +74,15 @@ TEST(Embedder, PacksWithinTheBudget) {
   EXPECT_EQ(one.seen->solo, 0);
 }
 
+TEST(Embedder, FewTextsRunInEvenBatches) {
+  toy::Model m = encoder();  // two workers, 144 rows
+  Input in;
+  for (int i = 0; i < 8; ++i) in.add(toy::text(static_cast<std::uint64_t>(i), 27));
+  encode_all(m, in);
+  EXPECT_EQ(m.seen->solo, 2);
+  EXPECT_EQ(m.seen->most_rows, 4 * 27);
+}
+
 TEST(Embedder, CutsBatchesThatADeviceDoesNotHold) {
   for (const auto kind : {toy::Toy::Kind::pooled, toy::Toy::Kind::tokens}) {
     toy::Model m(0, 512, kind, 1);

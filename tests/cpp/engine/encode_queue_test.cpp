@@ -72,6 +72,40 @@ TEST(EncodeQueue, CallsThatWaitRunTogetherAndGetWhatTheyGetAlone) {
   EXPECT_LE(e.queue.runs(), 4) << "27 calls";
 }
 
+TEST(EncodeQueue, SeveralCallsOfOneThreadRunTogether) {
+  Encoder e;
+  std::vector<std::vector<Ids>> texts;
+  for (std::uint64_t i = 1; i <= 9; ++i) texts.push_back({toy::text(i, 5 + 3 * i), toy::text(i + 20, 7)});
+  texts[2] = {Ids{}};                        // no tokens
+  texts[5] = {toy::text(5, 2000)};           // runs by itself
+  std::vector<Ids> ids(texts.size());
+  std::vector<std::vector<std::int64_t>> offsets(texts.size(), {0});
+  std::vector<std::vector<float>> out(texts.size());
+  std::vector<EncodeCall> calls;
+  std::vector<Cancel> cancels(texts.size());
+  std::vector<const Cancel*> stops;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    for (const Ids& text : texts[i]) {
+      ids[i].insert(ids[i].end(), text.begin(), text.end());
+      offsets[i].push_back(static_cast<std::int64_t>(ids[i].size()));
+    }
+    const auto d = static_cast<std::int32_t>(1 + i % 2);
+    out[i].assign(texts[i].size() * static_cast<std::size_t>(d), -5);
+    calls.push_back({.texts = {.ids = ids[i], .offsets = offsets[i], .types = {}}, .out = out[i], .d = d, .normalize = i % 3 == 0});
+    stops.push_back(&cancels[i]);
+  }
+  cancels[7].request();
+  e.queue.encode(calls, stops);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const bool fails = i == 2 || i == 7;
+    ASSERT_EQ(calls[i].error != nullptr, fails) << i;
+    if (!fails) EXPECT_EQ(out[i], e.alone(texts[i], calls[i].d, calls[i].normalize)) << i;
+  }
+  EXPECT_EQ(toy::error_of([&] { std::rethrow_exception(calls[2].error); }), ErrorKind::invalid_argument);
+  EXPECT_EQ(toy::error_of([&] { std::rethrow_exception(calls[7].error); }), ErrorKind::cancelled);
+  EXPECT_EQ(e.queue.runs(), 1);
+}
+
 TEST(EncodeQueue, AnErrorIsItsCallersAlone) {
   Encoder e;
   Gate gate(e);
