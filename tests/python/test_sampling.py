@@ -322,6 +322,24 @@ def test_samplers_are_checked(smollm2: pumice.Model, name: str, value: float) ->
         smollm2.generate(TEXT, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("given", "switch"),
+    [
+        ({"dry_base": 2.0}, "dry_multiplier"),
+        ({"dry_allowed_length": 3}, "dry_multiplier"),
+        ({"dry_range": 100}, "dry_multiplier"),
+        ({"dry_breakers": ["."]}, "dry_multiplier"),
+        ({"xtc_threshold": 0.2}, "xtc_probability"),
+        ({"mirostat_eta": 0.2}, "mirostat_tau"),
+    ],
+)
+def test_a_setting_of_what_is_off_is_told(smollm2: pumice.Model, given: dict[str, Any], switch: str) -> None:
+    for prompt, settings in (("a", given), (["a", "b"], {"sampling": [{}, given]})):
+        with pytest.raises(ValueError, match=f"{next(iter(given))}=.* does nothing without {switch}"):
+            smollm2.generate(prompt, max_new_tokens=1, **settings)
+    assert smollm2.generate("a", max_new_tokens=1, **given, **{switch: 0.0}).ids.size == 1  # off, and said
+
+
 def test_bad_words_of_a_folder(tmp_path: Path) -> None:
     folder = random_models.make_folder("gemma2", tmp_path)
     free = pumice.load(folder, device="cpu").generate([5, 6, 7], temperature=0, max_new_tokens=8)

@@ -141,6 +141,13 @@ _RANGES: dict[str, Callable[[str, Any], Any]] = {
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
 _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
 
+# Settings that say how another one works, which is off (0) unless given.
+_SWITCHES = {
+    **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_breakers"), "dry_multiplier"),
+    "xtc_threshold": "xtc_probability",
+    "mirostat_eta": "mirostat_tau",
+}
+
 # Keys of GGUF files: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py (Keys.General.SAMPLING_*)
 _GGUF_KEYS = {
     "general.sampling.temp": "temperature",
@@ -264,6 +271,9 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         if call.get(name) is not None:
             values[name] = check(name, call[name])
     off = SamplingParams()
+    for name, switch in _SWITCHES.items():
+        if call.get(name) is not None and call.get(switch) is None and not values.get(switch):
+            raise ValueError(f"{name}={shown(call[name])} does nothing without {switch}, which is 0 (off) unless given")
     if "temperature" not in values and any(
         values.get(name, getattr(off, name)) != getattr(off, name) for name in (*_FILTERS, *_OWN_FILTERS)
     ):
