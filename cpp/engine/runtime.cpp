@@ -78,7 +78,7 @@ std::int32_t Pace::rows() const {
 std::int32_t Pace::rows_within(double seconds, std::int64_t least) const {
   const float per_row = seconds_per_row_.load(std::memory_order_relaxed);
   const std::int64_t wanted = per_row <= 0 ? 32 : static_cast<std::int64_t>(std::min(seconds / per_row, double{kPlannedRows}));
-  return static_cast<std::int32_t>(std::min<std::int64_t>(std::max(wanted / 16 * 16, least), most()));
+  return static_cast<std::int32_t>(std::min<std::int64_t>(std::max(wanted, least), most()));
 }
 
 void Pace::measured(std::int32_t rows, double seconds) {

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 using State = Sequence::State;
 
 constexpr std::int64_t kPromptRows = 32;  // of a step that prompts get at least, however many sequences decode
+constexpr std::int64_t kTileRows = 12;  // whole tiles of every kernel (4 and 6 rows): a row more or two take as long as a tile
 constexpr std::int64_t kSharedRows = 16;  // of prompts at least, in a step of Limits::step_seconds
 constexpr std::int64_t kGuessedRows = 64;  // of sequences that decode and their guesses: more of them are prompts to a device
 constexpr auto kReading = std::chrono::microseconds(500);  // of those who have been told news, before the next step
@@ -406,8 +407,12 @@ bool Scheduler::plan() {
   make_room();
   const auto running = std::count_if(live_.begin(), live_.end(), [](const Sequence* s) { return s->state == State::runs; });
   const bool shared = others_decode();
-  const std::int64_t most = runtime_.pace.most(),
-                     wanted = shared ? runtime_.pace.rows_within(limits_.step_seconds, kSharedRows) : runtime_.pace.rows();
+  const std::int64_t most = runtime_.pace.most();
+  std::int64_t wanted = runtime_.pace.rows();
+  if (shared) {
+    const std::int64_t all = runtime_.pace.rows_within(limits_.step_seconds, kSharedRows) + running;
+    wanted = std::max(kSharedRows, all / kTileRows * kTileRows - running);
+  }
   const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(wanted, most - running));
   std::int64_t unfinished = 0;
   for (const Sequence* s : live_) unfinished += s->reads_prompt() ? s->pending() : 0;
