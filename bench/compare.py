@@ -483,13 +483,13 @@ def first_line(b: Bench) -> str:
     )
 
 
-def parser_of(about: str | None) -> argparse.ArgumentParser:
+def parser_of(about: str | None, more: tuple[str, ...] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has pumice and the sample models")
     parser.add_argument("--peers", help="a Python that has the peers already")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="WHAT", help=", ".join(PARTS))
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, *more], metavar="WHAT", help=", ".join([*PARTS, *more]))
     parser.add_argument(
         "--quick", action="store_true", help="to try the tables: less work, and a tiny model in place of the 1B and 7B shapes"
     )

@@ -3,18 +3,20 @@ tables of compare.py, with plots.
 
     make cpu-report       (or: python bench/cpu_report.py --python .venv/bin/python [--ops-bench PROGRAM] [--only WHAT ...])
 
-Writes docs/results/<processor>.md and its pictures beside it (--out: another folder). Takes hours, with 12 GB of models that it makes;
---only names some of the tables, --quick tries it all in minutes with tiny models. A part that fails is named in the page, the others go on.
+Writes docs/results/<processor>.md and its pictures beside it (--out: another folder), anew after each part. Takes hours, with 12 GB of
+models that it makes: what is measured is kept in build/bench, so that it may go on another day; --only measures some of the tables (again),
+and the page has all that were. --quick tries it all in minutes with tiny models. A part that fails is named in the page, the others go on.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import compare
 from turns import ROOT, TABLES, WORK, Table
@@ -25,6 +27,8 @@ PARTS = [
     *("threads", "load", "start", "batches", "contexts"),
 ]
 FORMATS = ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F32", "F16", "BF16"]
+
+INTRODUCTION = "Medians of the rounds, the lowest and highest in brackets; a ratio is the median of the rounds' own. In bold: not reached."
 
 # What pumice has to reach beside a peer, on AVX-512 and on AVX2: (beginning of a table's title, its measure, the peer).
 GOALS = {
@@ -103,8 +107,39 @@ def table_section(table: Table, isa: str) -> list[str]:
     return [*lines, ""]
 
 
+def measure_products(b: compare.Bench, program: Path, quick: bool, isa: str, pictures: str) -> list[str]:
+    if not program.exists():
+        return [f"Products: not measured, there is no {program.name} (`make test-cpp` builds it).", ""]
+    ran = subprocess.run([str(program), "--short", *(["--quick"] if quick else []), *FORMATS], capture_output=True, text=True)
+    print(ran.stdout, flush=True)
+    found = list(products(ran.stdout))
+    if not found:
+        return [f"Products: not measured, {program.name} ended with {ran.returncode}: {ran.stderr[-300:]}", ""]
+    drawn: dict[str, list[tuple[int, float]]] = {}
+    for p in found:
+        drawn.setdefault(f"{p.format} {p.way}", []).append((p.tokens, p.macs))
+    best = dict(sorted(drawn.items(), key=lambda line: -max(y for _, y in line[1]))[:9])
+    b.results["products"] = {"what": "Products of 2048 x 2048", "lines": best}
+    return products_section(found, isa, pictures)
+
+
+class Kept:
+    """What was measured so far, by part: the page's lines, what made them, and what is drawn."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.parts: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def keep(self, part: str, lines: list[str], made_by: str, drawn: Any) -> None:
+        self.parts[part] = {"lines": lines, "made_by": made_by, "drawn": drawn}
+        self.file.write_text(json.dumps(self.parts, indent=1), encoding="utf-8")
+
+    def drawn(self) -> dict[str, Any]:
+        return {part: kept["drawn"] for part, kept in self.parts.items() if kept["drawn"] is not None}
+
+
 def main() -> int:
-    parser = compare.parser_of(__doc__)
+    parser = compare.parser_of(__doc__, ("products",))
     parser.add_argument("--ops-bench", type=Path, default=ROOT / "build" / "tests" / "bench" / "ops_bench")
     parser.add_argument("--out", type=Path, help="a folder in place of docs/results")
     arguments = parser.parse_args()
@@ -115,44 +150,39 @@ def main() -> int:
     kind = isa[1] if isa else ""
     slug = re.sub(r"[^a-z0-9]+", "-", f"{title.split(',')[0]} {kind}".lower()).strip("-")
     folder: Path = arguments.out or ROOT / "docs" / "results"
-    lines = [f"# {title.split(',')[0]}, {kind}", "", f"Made by `python bench/cpu_report.py`: {title}.", ""]
-    lines += [
-        "Medians of the rounds, the lowest and highest in brackets; a ratio is the median of the rounds' own. In bold: not reached.",
-        "",
-    ]
-    if arguments.ops_bench.exists():
-        command = [str(arguments.ops_bench), "--short", *(["--quick"] if arguments.quick else []), *FORMATS]
-        ran = subprocess.run(command, capture_output=True, text=True)
-        print(ran.stdout, flush=True)
-        found = list(products(ran.stdout))
-        if found:
-            lines += products_section(found, kind, slug)
-            drawn: dict[str, list[tuple[int, float]]] = {}
-            for p in found:
-                drawn.setdefault(f"{p.format} {p.way}", []).append((p.tokens, p.macs))
-            best = dict(sorted(drawn.items(), key=lambda line: -max(y for _, y in line[1]))[:9])
-            b.results["products"] = {"what": "Products of 2048 x 2048", "lines": best}
+    kept = Kept(WORK / f"report-{slug}{'-quick' if arguments.quick else ''}.json")
+
+    def write(page: Path) -> None:
+        lines = [f"# {title.split(',')[0]}, {kind}", "", "Made by `python bench/cpu_report.py`.", "", INTRODUCTION, ""]
+        for part in ["products", *PARTS]:
+            if part in kept.parts:
+                lines += [*kept.parts[part]["lines"], f"By {kept.parts[part]['made_by']}.", ""]
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("\n".join(lines), encoding="utf-8")
+        b.results.clear()
+        b.results |= kept.drawn()
+        compare.plot(b, title, str(folder / slug))
+        print(f"{page}: {len(lines)} lines", flush=True)
+
+    for part in arguments.only or ["products", *PARTS]:
+        b.results.clear()
+        if part == "products":
+            lines = measure_products(b, arguments.ops_bench, arguments.quick, kind, slug)
         else:
-            lines += [f"Products: not measured, {arguments.ops_bench} ended with {ran.returncode}: {ran.stderr[-300:]}", ""]
-    else:
-        lines += [f"Products: not measured, there is no {arguments.ops_bench} (`make test-cpp` builds it).", ""]
-    lines += ["## Models, beside their peers", ""]
-    for part in arguments.only or PARTS:
-        TABLES.clear()
-        try:
-            compare.PARTS[part](b)
-        except Exception as error:  # a machine without room for a model: the page says so
-            print(f"{part}: {error!r}", file=sys.stderr, flush=True)
-            lines += [f"### {part}", "", f"Not measured: {str(error)[:300]}", ""]
-        for table in TABLES:
-            lines += table_section(table, kind)
-        if part in b.results:
-            picture = {"batches": "encode-by-batch.png", "contexts": "decode-by-context.png"}[part]
-            lines += [f"![{part}]({slug}/{picture})", ""]
-    compare.plot(b, title, str(folder / slug))
-    page = folder / f"{slug}.md"
-    page.write_text("\n".join(lines), encoding="utf-8")
-    print(f"{page}: {len(lines)} lines")
+            TABLES.clear()
+            lines = []
+            try:
+                compare.PARTS[part](b)
+            except Exception as error:  # a machine without room for a model: the page says so
+                print(f"{part}: {error!r}", file=sys.stderr, flush=True)
+                lines += [f"### {part}", "", f"Not measured: {str(error)[:300]}", ""]
+            for table in TABLES:
+                lines += table_section(table, kind)
+            if part in b.results:
+                picture = {"batches": "encode-by-batch.png", "contexts": "decode-by-context.png"}[part]
+                lines += [f"![{part}]({slug}/{picture})", ""]
+        kept.keep(part, lines, title, b.results.get(part))
+        write(folder / f"{slug}.md")
     return 0
 
 
