@@ -457,8 +457,8 @@ def _is_small(inputs: Any, options: Mapping[str, Any]) -> bool:
     texts = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(texts, (list, tuple)) or len(texts) > Together.AT_ONCE or not all(isinstance(text, str) for text in texts):
         return False
-    plain = {"output": "sentence", "precision": "float32", "batch_size": None, "token_budget": None, "show_progress_bar": None}
-    if any(options.get(name, usual) != usual for name, usual in plain.items()):
+    plain = {"output": "sentence", "precision": "float32", "batch_size": None, "token_budget": None}
+    if any(options.get(name, usual) != usual for name, usual in plain.items()) or options.get("show_progress_bar"):
         return False
     return sum(map(len, texts)) <= DIRECT_CHARACTERS
 
