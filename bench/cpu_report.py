@@ -91,13 +91,13 @@ def products_section(found: list[Product], isa: str, pictures: str) -> list[str]
 
 def goal_of(table: Table, name: str, isa: str) -> float | None:
     for (title, key, peer), goals in GOALS.items():
-        if table.title.startswith(title) and table.key == key and name.startswith(peer):
+        if table.title.startswith(title) and table.key == key and (name == peer or name.startswith(f"{peer} (")):
             return goals[0] if isa.startswith("avx512") else goals[1] if isa.startswith("avx2") else None
     return None
 
 
 def table_section(table: Table, isa: str) -> list[str]:
-    lines = [f"### {table.title}", "", f"| | {table.key} | pumice is better | asked | |", "|---|---|---|---|---|"]
+    lines = [f"### {table.title}", "", f"| | {table.key} | pumice is better by | asked | |", "|---|---|---|---|---|"]
     for row in table.rows:
         goal = goal_of(table, row.name, isa)
         ratio = "" if row.name == "pumice" else f"{row.ratio:.2f}"
@@ -156,7 +156,7 @@ def main() -> int:
         lines = [f"# {title.split(',')[0]}, {kind}", "", "Made by `python bench/cpu_report.py`.", "", INTRODUCTION, ""]
         for part in ["products", *PARTS]:
             if part in kept.parts:
-                lines += [*kept.parts[part]["lines"], f"By {kept.parts[part]['made_by']}.", ""]
+                lines += [*kept.parts[part]["lines"], f"Measured with {kept.parts[part]['made_by']}.", ""]
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("\n".join(lines), encoding="utf-8")
         b.results.clear()
