@@ -127,6 +127,29 @@ def test_cut_and_broken_answers_lose_no_text(name: str) -> None:
         assert outcome(*parse(shape, list(broken), prompt)) == whole
 
 
+_IN_JSON = [name for name in TEMPLATES if shape_of(TEMPLATES[name]).spec["fields"]["tool_calls"]["content"] == "json"]
+
+
+@pytest.mark.parametrize("name", _IN_JSON)
+def test_markers_in_a_text_of_json_end_no_call(name: str) -> None:
+    """Code has `};`, which ends a call of Llama's, and what is written of calls has their markers."""
+    shape, template = shape_of(TEMPLATES[name]), ChatTemplate(TEMPLATES[name], "<bos>", "</s>")
+    (prompt, one), (_, other) = answers(name)["call"], answers(name)["empty call"]
+    for text in ("if (a) { b(); }; c\\", "```", "</tool_call>\\", other, one):
+        if "<escape>" in text or '<|"|>' in text:
+            continue  # ends that family's texts
+        call = {"id": "a1B2c3D4e", "type": "function", "function": {"name": "now", "arguments": {"code": text, "more": ["x"]}}}
+        messages: list[dict[str, Any]] = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        before, answer = template.render(messages[:1], True, tools=TOOLS), template.render(messages, False, tools=TOOLS)
+        if not answer.startswith(before):
+            before = template.render(messages[:1], False, tools=TOOLS)
+        said = _without_end(answer.removeprefix(before).removesuffix("\n"))
+        parser, events = parse(shape, [said], prompt)
+        assert [(call.name, call.arguments) for call in parser.calls] == [("now", {"code": text, "more": ["x"]})], said
+        assert (parser.content, parser.errors) == ("", [])
+        assert outcome(*parse(shape, list(said), prompt)) == outcome(parser, events)
+
+
 def test_all_asked_for_shapes_have_a_row() -> None:
     assert {response_templates.row_of(source).name for source in TEMPLATES.values()} == {  # type: ignore[union-attr]
         row.name for row in response_templates.ROWS if "tool_calls" in row.template["fields"]

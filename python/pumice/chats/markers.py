@@ -430,6 +430,11 @@ class Scanner:
         self._watch = watch
         self._forget()
 
+    def go_on(self, found: Found) -> None:
+        """What was found is text: look for the same behind it. One of no characters would be found again."""
+        self._forget()
+        self._from += not found.text
+
     def _forget(self) -> None:
         self._from = self._at  # where a marker may begin
         self._attempts: list[_Attempt] | None = None

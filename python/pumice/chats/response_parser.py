@@ -379,6 +379,42 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     yield name.strip(), arguments
 
 
+class _OpenText:
+    """Whether JSON that comes piece by piece is inside of a text."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._closers = {'"': '"', **dict(arguments.get("string_delims", []))}
+        self._opener = re.compile("|".join(map(re.escape, sorted(self._closers, key=len, reverse=True))))
+        self._closer = ""
+        self._rest = ""
+
+    def after(self, piece: str) -> bool:
+        piece, at, self._rest = self._rest + piece, 0, ""
+        while at < len(piece):
+            if not self._closer:
+                found = self._opener.search(piece, at)
+                if found is None:
+                    break
+                self._closer, at = self._closers[found[0]], found.end()
+            elif self._closer != '"':
+                end = piece.find(self._closer, at)
+                if end < 0:
+                    break
+                at, self._closer = end + len(self._closer), ""
+            elif (found := _QUOTE.search(piece, at)) is None:
+                break
+            else:
+                at = found.end()
+                if found[0] == '"':
+                    self._closer = ""
+                elif found[0] == "\\":  # what it escapes comes with the next piece
+                    self._rest = "\\"
+        return bool(self._closer)
+
+
+_QUOTE = re.compile(r'\\.?|"', re.DOTALL)
+
+
 # ---- the parser ------------------------------------------------------------------------------------------------
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -445,6 +481,8 @@ class ResponseParser:
         self._raw: list[str] = []  # of the call that is read
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
+        self._open_text: _OpenText | None = None  # of a call in JSON
+        self._heard = 0  # parts of the body that it has seen
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
         self._enter(None)
@@ -487,12 +525,20 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """A marker: out of where we are, and into what it opens."""
+        """A marker: out of where we are, and into what it opens. In a text of a call's JSON it is a part of that: code has `};`."""
+        if self._open_text is not None:
+            new, self._heard = self._body[self._heard :], len(self._body)
+            if self._open_text.after("".join(new)):
+                self._take(events, found.text)
+                self._scanner.go_on(found)
+                return
+            self._open_text = None
         opens = found.mark if self._inside is None else None
         self._leave(events, found.text if self._inside is not None else "")
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
             self._raw, self._body, self._groups = [found.text], [], found.groups
+            self._open_text, self._heard = _OpenText(opens.arguments) if opens.content == "json" else None, 0
             events.append(Event("tool_call", begun=True, name=found.groups.get("name")))
 
     def _enter(self, inside: Field | None) -> None:
