@@ -17,7 +17,8 @@ import pumice
 from pumice import Grammar
 from pumice.chats import response_templates
 from pumice.chats.answer_grammars import written_of
-from pumice.chats.response_parser import ResponseTemplate
+from pumice.chats.response_parser import ResponseParser, ResponseTemplate
+from pumice.chats.response_templates import Written
 
 STRICT = copy.deepcopy(TOOLS)
 for tool in STRICT:
@@ -39,12 +40,11 @@ def row_of(name: str) -> response_templates.Row:
     return row
 
 
-def is_written(name: str) -> bool:
+def written(name: str) -> Written:
     row = row_of(name)
-    return not isinstance(written_of(ResponseTemplate(row.template), row), str)
-
-
-WRITTEN = [name for name in TEMPLATES if is_written(name)]
+    found = written_of(ResponseTemplate(row.template), row)
+    assert isinstance(found, Written)
+    return found
 
 
 def with_markers(folder: Path, markers: tuple[str, ...]) -> Path:
@@ -72,12 +72,12 @@ def check(answer: Any, names: tuple[str, ...], most: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_forced_calls(name: str, control: bool, tmp_path: Path) -> None:
     row = row_of(name)
     options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
     if control:
-        options["tokenizer"] = with_markers(tmp_path, row.markers)
+        options["tokenizer"] = with_markers(tmp_path, (*row.markers, written(name).mark))
     with pumice.load(samples.smollm2(), **options) as model:
         now = model.chat([USER], tools=STRICT, **QUIET, tool_choice="now", parallel_tool_calls=False, temperature=0, max_tokens=200)
         assert now.finish_reason != "length"
@@ -98,14 +98,23 @@ def test_forced_calls(name: str, control: bool, tmp_path: Path) -> None:
                 check(answer, tuple(SCHEMAS))
 
 
-def test_shapes_that_no_grammar_writes() -> None:
-    others = [name for name in TEMPLATES if not is_written(name)]
-    assert len(WRITTEN) >= 17
-    for name in others:
-        with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-            with pytest.raises(pumice.GrammarError, match='cannot be enforced: .*tool_choice="auto" goes without'):
-                model.chat([USER], tools=TOOLS, tool_choice="required", dry_run=True)
-            assert model.chat([USER], tools=TOOLS, dry_run=True).prompt_tokens > 0
+def test_a_shape_of_ones_own_that_no_grammar_writes() -> None:
+    own = {
+        "fields": {
+            "content": {},
+            "tool_calls": {
+                "open_pattern": r"CALL (?P<name>\w+)",
+                "close": ";",
+                "content": "json",
+                "repeats": True,
+                "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+            },
+        }
+    }
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["hermes"], response_template=own) as model:
+        with pytest.raises(pumice.GrammarError, match='cannot be enforced: .*patterns.*tool_choice="auto" goes without'):
+            model.chat([USER], tools=TOOLS, tool_choice="required", dry_run=True)
+        assert model.chat([USER], tools=TOOLS, dry_run=True).prompt_tokens > 0
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +139,10 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
         assert _may_be_said(hermes, made, text) is good, text
 
 
-def _question(model: pumice.Model, tools: Any) -> Any:
+def _question(model: pumice.Model, tools: Any, choice: str | None = None) -> Any:
     from pumice.chats.chat import check_question
 
-    return check_question([USER], tools, None, True, None, False)
+    return check_question([USER], tools, choice, True, None, False)
 
 
 def _may_be_said(model: pumice.Model, made: Any, text: str) -> bool:
@@ -143,6 +152,152 @@ def _may_be_said(model: pumice.Model, made: Any, text: str) -> bool:
             return False
         here.accept(token)
     return True
+
+
+# ---- arguments that are no plain JSON ----
+
+DIALECT = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 5, "description": "Its name."},
+        "kind": {"enum": ["dry", "wet", 3, None, True, ["x", {"a.b": 1, "c d": ""}]]},
+        "count": {"type": ["integer", "null"], "minimum": 1, "maximum": 20},
+        "Limits": {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 3},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "boolean"}], "items": False, "minItems": 1},
+        "tree": {"$ref": "#/$defs/tree"},
+        "any": {},
+        "two words": {"anyOf": [{"type": "null"}, {"const": "é"}]},
+        "map": {"type": "object", "properties": {"b": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
+        "none": {"type": "array", "maxItems": 0},
+        "one": {"type": "array", "items": {"type": "null"}, "maxItems": 1},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {"leaf": {"type": "integer"}, "inner": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+            "required": ["inner"],
+            "additionalProperties": False,
+        }
+    },
+}
+ARGUMENTS: list[dict[str, Any]] = [
+    *({"name": name} for name in ("ab", "a", "abcde", "abcdef", 'a"{,', "  ", "a\nb", 5, None)),
+    *({"name": "ab", "kind": kind} for kind in ("dry", "dr", "wet ", 3, 4, None, True, False, ["x", {"a.b": 1, "c d": ""}], ["x"], "")),
+    *({"name": "ab", "count": count} for count in (1, 20, 21, 0, 1.5, None, "1")),
+    *({"name": "ab", "Limits": limits} for limits in ([], [1], [1.5, -2, 3e5], [1, 2, 3, 4], ["1"])),
+    *({"name": "ab", "pair": pair} for pair in ([], ["x"], ["", True], ["x", True, 1], [True, "x"])),
+    *({"name": "ab", "tree": tree} for tree in ({"inner": []}, {"inner": [{"inner": [], "leaf": 3}, {"inner": []}]}, {"leaf": 1}, {})),
+    *({"name": "ab", "any": value} for value in (None, [], {}, [1, "x", {"a": [True, {"b": "c"}]}], {"k": {}, "l": [[]]})),
+    *({"name": "ab", "two words": value} for value in (None, "é", "e")),
+    *({"name": "ab", "map": value} for value in ({}, {"b": None}, {"b": 1}, {"c": 1, "d": 2}, {"b": None, "c": 1}, {"b": None, "c": None})),
+    *({"name": "ab", "none": value} for value in ([], [1])),
+    *({"name": "ab", "one": value} for value in ([], [None], [None, None])),
+    *({"Limits": [1], "kind": "wet", "name": "abc", "tree": {"inner": []}}, {"kind": "wet"}, {}, {"name": "ab", "other": 1}),
+]
+
+
+def _bare(value: Any, mark: str) -> str:
+    if isinstance(value, str):
+        return f"{mark}{value}{mark}"
+    if isinstance(value, list):
+        return f"[{','.join(_bare(inner, mark) for inner in value)}]"
+    if isinstance(value, dict):
+        keys = sorted(value, key=str.lower)
+        return "{" + ",".join(f"{_bare(key, mark) if ' ' in key else key}:{_bare(value[key], mark)}" for key in keys) + "}"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_path: Path) -> None:
+    """What may be said is what validates, and what is said is what is read."""
+    mark = written(name).mark
+    options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
+    if control:
+        options["tokenizer"] = with_markers(tmp_path, (*row_of(name).markers, mark))
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": DIALECT}}
+    before, _, behind = written(name).call.replace("%name%", "f").partition("%bare%")
+    valid = 0
+    with pumice.load(samples.smollm2(), **options) as model:
+        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for arguments in ARGUMENTS:
+            text = before + _bare(arguments, mark) + behind
+            good = jsonschema.Draft202012Validator(DIALECT).is_valid(arguments)
+            assert _may_be_said(model, made, text) is good, text
+            valid += good
+            parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
+            parser.feed(text)
+            parser.finish()
+            assert [call.arguments for call in parser.calls] == [arguments]
+        for text in (
+            "{name:ab}",
+            '{name:"ab"}',
+            "{name:'ab'}",
+            f"{{name:{mark}ab{mark},}}",
+            f'{{"name":{mark}ab{mark}}}',
+            f"{{ name:{mark}ab{mark}}}",
+        ):
+            assert not _may_be_said(model, made, before + text + behind), text
+    assert 25 < valid < len(ARGUMENTS) - 20
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"type": "string", "pattern": "a+"}, "#/properties/x/pattern: the keyword cannot be enforced in the arguments"),
+        ({"type": "string", "format": "date"}, "#/properties/x/format: the keyword"),
+        ({"oneOf": [{}]}, "#/properties/x/oneOf: the keyword"),
+        ({"enum": [1], "minimum": 2}, "#/properties/x/minimum: the keyword cannot be enforced beside enum"),
+        ({"$ref": "#/$defs/a"}, "#/properties/x/\\$ref: there is no schema at '#/\\$defs/a'"),
+        ({"$ref": "https://example.org"}, "#/properties/x/\\$ref: 'https://example.org' is no place"),
+        ({"$ref": "#/properties/x"}, r"#/properties/x/\$ref: '#/properties/x' says no more than itself"),
+        (False, "#/properties/x: no value can be there"),
+        ({"type": "string", "enum": [1]}, "#/properties/x: no value can be there"),
+        ({"const": 'a<|"|>b'}, "#/properties/x: the text .* ends this model's texts"),
+        ({"type": "text"}, "#/properties/x/type: 'text' is no type"),
+        ({"type": "string", "minLength": -1}, "#/properties/x/minLength: -1 is no count"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "#/properties/x/minLength: 3 are more than the 2"),
+        ({"type": "array", "minItems": 2, "maxItems": 1}, "#/properties/x/minItems: 2 are more than the 1"),
+        ({"type": "array", "prefixItems": [{}], "items": False, "minItems": 2}, "#/properties/x/minItems: 2 are more than the 1"),
+        ({"type": "number", "minimum": 3, "maximum": 2}, "cannot be"),
+        (7, "#/properties/x: 7 is no schema"),
+        ({"anyOf": "no"}, "#/properties/x/anyOf: 'no' is no list"),
+        ({"anyOf": []}, "#/properties/x: no value can be there"),
+        ({"type": 5}, "#/properties/x/type: 5 is no list"),
+        ({"type": []}, "#/properties/x: no value can be there"),
+        ({"properties": [1]}, "#/properties/x/properties: .* is no schema or set of them"),
+        ({"required": [3]}, "#/properties/x/required: 3 is no text"),
+        ({"required": ["a"], "additionalProperties": False}, "#/properties/x/required: 'a' is not among the properties"),
+        ({"prefixItems": 3}, "#/properties/x/prefixItems: 3 is no list"),
+    ],
+)
+def test_bare_arguments_that_cannot_be_enforced(schema: Any, says: str) -> None:
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    with (
+        pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["gemma4"]) as model,
+        pytest.raises(pumice.GrammarError, match=says),
+    ):
+        model.chat([USER], tools=[tool], tool_choice="required", max_tokens=2)
+
+
+def test_a_call_of_harmony_is_a_message() -> None:
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["harmony"]) as model:
+        free = model._grammars.compiled(model._chats.asked(_question(model, STRICT)).grammar).filter()
+        must = model._grammars.compiled(model._chats.asked(_question(model, STRICT, "required")).grammar).filter()
+        thought = "<|channel|>analysis<|message|>Hm: {to=functions.now}.<|end|><|start|>assistant"
+        aside = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+        call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
+        said = "<|channel|>final<|message|>It is dry."
+        for text, in_free, in_must in (
+            (call, True, True), (thought + call, True, True), (thought + aside + call, True, True), (said, True, False),
+            (thought + said, True, False), ("It is dry.", False, False), (call.replace("now", "then"), False, False),
+            (call.replace("{}", '{"a"'), False, False), (thought, True, True), (call + call, False, False),
+        ):  # fmt: skip
+            assert _may_be_said(model, free, text) is in_free, text
+            assert _may_be_said(model, must, text) is in_must, text
 
 
 def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..arguments import shown
 from ..errors import GrammarError
 from ..generate.grammar import Grammar, closed, is_pydantic, lark_text, places, prepared, schema_of_type
+from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
 from .tool_schemas import Exact, is_strict
 
@@ -139,6 +141,26 @@ class AnswerGrammar:
         begin = self.rule(f"{name}_begin", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
         return self.rule(name, begin + more)
 
+    def marked(self, name: str, mark: str, least: int, most: int | None) -> str:
+        """A text of so many characters between two marks, which cannot have them."""
+        size = f"{{{max(least, 1)},{'' if most is None else most}}}"
+        escaped = _lark_regex(mark)
+        [(_, special), *_] = self.parts(mark)
+        if special is None:
+            some = "" if most == 0 else f"(?s:.{size})" + ("" if least else "?")
+            self.rule(f"{name.upper()}_TEXT", f"/{some}{escaped}/ & ~/(?s:.*){escaped}(?s:.+)/")
+            return f"{self.spelt(mark)} {self.rule(name, f'{name.upper()}_TEXT', '[lazy]')}"
+        if most == 0:
+            return f"<[{special}]> <[{special}]>"
+        text = self.rule(f"{name.upper()}_TEXT", f"/(?s:.{size})/ & ~/(?s:.*){escaped}(?s:.*)/")
+        return f"<[{special}]> {text}{'' if least else '?'} <[{special}]>"
+
+    def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
+        """One of some texts, between two marks that none of them has. One terminal: a parser's row holds 2,000 things at most."""
+        [(_, special), *_] = self.parts(mark)
+        behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
+        return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
+
     def source(self, start: str) -> str:
         lark = "\n".join([f"start: {start}", *self.rules, r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"])
         return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)
@@ -213,7 +235,12 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
     lead = ""
     if thinks and thought is not None:
         close = made.until("thinking", thought.close)
-        lead = f"{close} BLANKS? " if asking.opened else f"({made.spelt(thought.open)} {close} BLANKS?)? "
+        if asking.opened:
+            lead = f"{close} BLANKS? "
+        elif thought.aside:
+            lead = f"(({made.spelt(thought.open)} | {made.spelt(thought.aside)}) {close})* "
+        else:
+            lead = f"({made.spelt(thought.open)} {close} BLANKS?)? "
     said = ""
     if asking.body is not None:
         before, behind = (made.spelt(thought.text), made.spelt(thought.end)) if thought is not None else ("", "")
@@ -223,7 +250,10 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
     if isinstance(written, str):
         raise GrammarError(f'tool calls of this model cannot be enforced: {written}. tool_choice="auto" goes without a grammar')
     if asking.calls == "free" and asking.body is None:
-        return Grammar._make("tool_choice", "llguidance", made.source(lead + _free(made, written, asking)))
+        if written.alone and thought is not None:
+            said = f"{made.spelt(thought.text)} ANY?"
+        else:
+            return Grammar._make("tool_choice", "llguidance", made.source(lead + _free(made, written, asking)))
     called = _calls(made, written, replace(asking, calls="must"), "")
     if asking.calls == "must":
         return Grammar._make("tool_choice", "llguidance", made.source(lead + called))
@@ -232,7 +262,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
     """Calls, one behind the other. skipped: the words that the first begins with, where they have been written already."""
-    alone = asking.calls == "free" and not written.before  # of several, each then ends the text before it
+    alone = written.alone or (asking.calls == "free" and not written.before)  # of several, each then ends the text before it
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
     names = [made.rule(f"call_{i}", _without(_call(made, written, i, tool), first)) for i, tool in enumerate(asking.tools)]
@@ -269,6 +299,10 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
             found.append(lark_text(json.dumps(function["name"], ensure_ascii=False)[1:-1]))
         elif part == "index":
             found.append("/[0-9]{1,3}/")
+        elif part == "bare":
+            schema = arguments_schema(tool)
+            with _of_tool(function["name"]):
+                found.append(BareArguments(made, written.mark, f"bare_{index}", schema).whole())
         elif part == "arguments":
             found.append(made.other(f"arguments_{index}", json_schema=arguments_schema(tool)))
         else:
@@ -276,16 +310,22 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
     return " ".join(part for part in found if part)
 
 
+@contextmanager
+def _of_tool(name: str) -> Iterator[None]:
+    try:
+        yield
+    except GrammarError as error:
+        raise GrammarError(f"the parameters of the tool {shown(name)}: {error}") from None
+
+
 def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     """What a call's arguments have to be: of a strict function as its schema says, else any object."""
     function = tool["function"]
     if not is_strict(function):
         return {"type": "object", "x-guidance": _LOOSE}
-    try:
+    with _of_tool(function["name"]):
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
-    except GrammarError as error:
-        raise GrammarError(f"the parameters of the tool {shown(function['name'])}: {error}") from None
     for _, here in list(places(schema)):
         if here.get("nullable") is True and "type" in here and here["type"] != "null":  # OpenAPI's word; our own schemas have it
             inner = {key: value for key, value in here.items() if key != "nullable"}

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 class Written(NamedTuple):
     """How a model of a shape writes calls, for the grammars that make it do so. A blank stands for up to four.
 
-    call: one call, with %name% and %arguments% (JSON), %call% (a JSON object of both, by `keys`), %calls% (a list of those), or
-    %parameters%, which is one `parameter` after another with %key% and %value%; %index% is a number. before, between and after stand
-    around them all."""
+    call: one call, with %name% and %arguments% (JSON), %bare% (JSON with bare keys, and texts between two of `mark`), %call% (a JSON object
+    of name and arguments, by `keys`), %calls% (a list of those), or %parameters%, which is one `parameter` after another with %key% and
+    %value%; %index% is a number. before, between and after stand around them all. alone: a call is a whole answer."""
 
     call: str
     before: str = ""
@@ -23,15 +23,19 @@ class Written(NamedTuple):
     after: str = ""
     keys: tuple[str, str] = ("name", "arguments")
     parameter: str = ""
+    mark: str = ""
+    alone: bool = False
 
 
 class Thought(NamedTuple):
-    """What stands around reasoning, and what before and behind a text, where the fields of the template do not spell it out."""
+    """What stands around reasoning, and what before and behind a text, where the fields of the template do not spell it out. aside: what
+    begins a text that is no answer yet; it ends as reasoning does."""
 
     open: str
     close: str
     text: str = ""
     end: str = ""
+    aside: str = ""
 
 
 class Row(NamedTuple):
@@ -86,8 +90,14 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
-        "an answer is several messages in channels, of which a call is one",
-        Thought("<|channel|>analysis<|message|>", "<|end|><|start|>assistant", "<|channel|>final<|message|>"),
+        # <|call|>, <|return|> or <|end|> ends the answer, and is left to the model.
+        Written("<|channel|>commentary to=functions.%name% <|constrain|>json<|message|>%arguments%", alone=True),
+        Thought(
+            "<|channel|>analysis<|message|>",
+            "<|end|><|start|>assistant",
+            "<|channel|>final<|message|>",
+            aside="<|channel|>commentary<|message|>",
+        ),
     ),
     Row(
         "Gemma 4 (<|tool_call>call:)",
@@ -100,7 +110,7 @@ ROWS: tuple[Row, ...] = (
             content_args={"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]},
             transform=_NAMED,
         ),
-        "its arguments are a dialect of JSON of its own",
+        Written("<|tool_call>call:%name%%bare%<tool_call|>", mark='<|"|>'),
         Thought("<|channel>thought\n", "<channel|>"),
     ),
     Row(
@@ -113,7 +123,7 @@ ROWS: tuple[Row, ...] = (
             content_args={"unquoted_keys": True, "string_delims": [["<escape>", "<escape>"]]},
             transform=_NAMED,
         ),
-        "its arguments are a dialect of JSON of its own",
+        Written("<start_function_call>call:%name%%bare%<end_function_call>", mark="<escape>"),
     ),
     Row(
         "DeepSeek V3, R1 (<｜tool▁call▁begin｜>function)",

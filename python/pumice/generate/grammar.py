@@ -318,11 +318,11 @@ def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             if isinstance(named := here.get(name), dict):
                 found += [(pointer(pointer(path, name), key), item) for key, item in named.items()]
         if isinstance(ref := here.get("$ref"), str) and ref.startswith("#/"):
-            found.append((ref, _at(schema, ref)))
+            found.append((ref, schema_at(schema, ref)))
         waiting += reversed(found)
 
 
-def _at(schema: Any, ref: str) -> Any:
+def schema_at(schema: Any, ref: str) -> Any:
     """What a JSON pointer names; None: nothing."""
     for part in ref[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
