@@ -63,10 +63,13 @@ struct Activations {
             kMostTokens * round_up(most_cols, kFixedBlock),
             [](std::uint32_t r) { return static_cast<std::int16_t>(static_cast<std::int64_t>(r % 16383) - kFixedActivation); })),
         scales(floats.size() / kQuantBlock, 0.01f),
-        sums(floats.size() / 16, 7) {}
+        sums(floats.size() / 16, 7),
+        scaled_sums(scales.size(), 0.14f) {}
 
   const float* row(std::int64_t token, std::int64_t cols) const { return floats.data() + token * activation_stride(cols); }
-  QuantRows quant(std::int64_t tokens, std::int64_t cols) { return {int8.data(), scales.data(), sums.data(), tokens, cols}; }
+  QuantRows quant(std::int64_t tokens, std::int64_t cols) {
+    return {int8.data(), scales.data(), sums.data(), scaled_sums.data(), tokens, cols};
+  }
   FixedRows fixed(std::int64_t tokens, std::int64_t cols) { return {int16.data(), scales.data(), sums.data(), tokens, cols}; }
 
   std::vector<float> floats;
@@ -74,6 +77,7 @@ struct Activations {
   std::vector<std::int16_t> int16;
   std::vector<float> scales;
   std::vector<std::int32_t> sums;
+  std::vector<float> scaled_sums;
 };
 
 // Calls tile(first output, outputs, first token, tokens) as the executor cuts a product.

@@ -290,7 +290,7 @@ std::int64_t QuantizedPlace::row_bytes() const {
     return cols * code + cols / kByteBlock * (kScale + kSum);
   }
   if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
-  return terms() * (cols + cols / kQuantBlock * (kScale + 2 * kSum));
+  return terms() * (cols + cols / kQuantBlock * (2 * kScale + 2 * kSum));
 }
 
 CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute) {

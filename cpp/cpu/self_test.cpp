@@ -121,9 +121,9 @@ class SelfTest {
       Aligned<std::uint8_t> groups = groups_of(k);
       constexpr std::size_t blocks = kCols / kQuantBlock;
       Aligned<std::int8_t> codes(kTokens * kCols);
-      Aligned<float> scales(blocks * kTokens);
+      Aligned<float> scales(blocks * kTokens), scaled_sums(blocks * kTokens);
       Aligned<std::int32_t> sums(blocks * kTokens * 2);
-      const QuantRows quantized{codes.data(), scales.data(), sums.data(), kTokens, kCols};
+      const QuantRows quantized{codes.data(), scales.data(), sums.data(), scaled_sums.data(), kTokens, kCols};
       k.rows.quantize(x.data(), kCols, kTokens, 0, quantized);
       k.matrix[format.format].product_int8(groups.data(), kRows, kCols, quantized, 0, kTokens, out, kRows);
     });

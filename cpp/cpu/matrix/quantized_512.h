@@ -4,6 +4,8 @@
 // chain of sums starts at -offset * (sum of x), so that its end is the sum of value * x. vpdpbusd adds in 32 bits: no depth is too large.
 #pragma once
 
+#include <type_traits>
+
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/int8_product.h"
 #include "cpu/matrix/plain.h"
@@ -121,6 +123,8 @@ struct Quantized512 {
     });
   }
 
+  static constexpr bool kStarts = offset > 0, kSubSums = l.minima && l.subs == 2;
+
   // Of a block and up to 16 tokens: where chains begin, and scale * sum of x; of its sub-blocks. Room for 16 each.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
@@ -128,8 +132,8 @@ struct Quantized512 {
     V::load_pairs(sums, tokens, halves);
     if constexpr (l.subs == 1) halves[0] = V::add_dwords(halves[0], halves[1]);
     for (int sub = 0; sub < l.subs; ++sub) {
-      if constexpr (offset > 0) V::save(start[sub], V::multiply_dwords(halves[sub], V::splat(std::int32_t{-offset})));
-      if constexpr (l.minima) V::save_floats(sum[sub], V::multiply(V::load_first(scales, tokens), V::to_floats(halves[sub])));
+      if constexpr (kStarts) V::save(start[sub], V::multiply_dwords(halves[sub], V::splat(std::int32_t{-offset})));
+      if constexpr (kSubSums) V::save_floats(sum[sub], V::multiply(V::load_first(scales, tokens), V::to_floats(halves[sub])));
     }
   }
 
@@ -137,7 +141,7 @@ struct Quantized512 {
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
     start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]);
     start1 = -offset * sums[1];
-    sum0 = scale * static_cast<float>(l.subs == 2 ? sums[0] : sums[0] + sums[1]);
+    sum0 = scale * static_cast<float>(sums[0]);
     sum1 = scale * static_cast<float>(sums[1]);
   }
 
@@ -151,6 +155,7 @@ struct Quantized512 {
     const std::int8_t* codes = x.codes + 32 * first;
     const float* scales = x.scales + first;
     const std::int32_t* sums = x.sums + 2 * first;
+    const float* scaled_sums = x.scaled_sums + first;
     for (std::int64_t super = 0; super < cols / l.super; ++super) {
       const std::uint8_t* head = group;
       group += l.head_bytes();
@@ -159,7 +164,7 @@ struct Quantized512 {
       for (int b = 0; b < l.blocks(); ++b) {
         prefetch_block<l.block_bytes()>(group, fetch);
         std::int32_t starts[2][N];
-        float sum[2][N];
+        float sum[2][N];  // of sub-blocks
         for (int n = 0; n < N; ++n) starts_of(sums + 2 * n, scales[n], starts[0][n], starts[1][n], sum[0][n], sum[1][n]);
         Floats scale[1][2] = {{V::zero_floats(), V::zero_floats()}}, of_group[1][N];
         if constexpr (l.two_levels()) {
@@ -173,7 +178,7 @@ struct Quantized512 {
           if constexpr (l.minima) {
             for (int sub = 0; sub < l.subs; ++sub) {
               const Floats m = sub_minimum(group, sub);
-              for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::splat(sum[sub][n]), minima[n]);
+              for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::broadcast_float(kSubSums ? &sum[sub][n] : scaled_sums + n), minima[n]);
             }
           }
         } else {
@@ -181,13 +186,14 @@ struct Quantized512 {
           for (int n = 0; n < N; ++n) acc[n] = V::fma(d, V::multiply(dots[n], V::splat(scales[n])), acc[n]);
           if constexpr (l.minima) {
             const Floats m = V::load_f16(group + 32);
-            for (int n = 0; n < N; ++n) acc[n] = V::fma(m, V::splat(sum[0][n]), acc[n]);
+            for (int n = 0; n < N; ++n) acc[n] = V::fma(m, V::broadcast_float(scaled_sums + n), acc[n]);
           }
         }
         group += l.block_bytes();
         codes += 32 * x.rows;
         scales += x.rows;
         sums += 2 * x.rows;
+        scaled_sums += x.rows;
       }
       if constexpr (l.two_levels()) {
         const Floats d = V::load_f16(head);
@@ -208,27 +214,33 @@ struct Quantized512 {
   // ---------------------------------------------------------------- more tokens: panels of bytes, tiles of 2 x 16 rows x up to 6 tokens
   // Twelve chains, as many scaled sums, and what they are multiplied by: 29 of 32 registers. Two loads of weights and six broadcasts serve
   // twelve products; a tile of one group and 8 tokens takes nine for eight, and on Sapphire Rapids, which loads two vectors a cycle and
-  // multiplies two, ran at 0.82 of this one. On Zen 4 both are at the multipliers' limit.
-  static constexpr int kTileGroups = 2, kTileTokens = 6;
+  // multiplies two, ran at 0.82 of this one. On Zen 4 both are at the multipliers' limit. Of two sub-blocks the scaled sums of the first
+  // wait for the second, so that tiles of 6 tokens had 36 sums and spilled: those of 4 are 1.08 times as fast (Q6_K, Q3_K, Q2_K).
+  static constexpr int kTileGroups = 2, kTileTokens = l.subs == 2 ? 4 : 6;
   static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
   static constexpr int kMostTokens = 96;
   static constexpr int kGroupSums = kMostTokens + 5;  // groups 4 KiB apart would share the sets of L1
 
   // Codes and scales of activations are read where they lie; here is what follows from their sums.
   struct PanelX {
-    static constexpr bool kStarts = offset > 0;
     const std::int8_t* codes;  // of the panel's first block and token
-    const float* scales;
+    const float *scales, *scaled_sums;
     std::int64_t rows;                                                           // from block to block
     alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // of the sub-blocks
-    alignas(64) float sum[l.minima ? kPanelBlocks : 1][2][kMostTokens];          // scale * sum of x
+    alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // scale * sum of x of the sub-blocks
+
+    const float* sums_of(int block, int sub, std::int64_t token) const {
+      return kSubSums ? &sum[block][sub][token] : scaled_sums + block * rows + token;
+    }
 
     void fill(const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block, int blocks) {
       codes = x.codes + 32 * (block * x.rows + first);
       scales = x.scales + block * x.rows + first;
+      scaled_sums = x.scaled_sums + block * x.rows + first;
       rows = x.rows;
+      if constexpr (!kStarts && !kSubSums) return;
       for (int b = 0; b < blocks; ++b) {
-        const int at = kStarts ? b : 0, sum_at = l.minima ? b : 0;
+        const int at = kStarts ? b : 0, sum_at = kSubSums ? b : 0;
         const std::int64_t row = (block + b) * x.rows + first;
         for (std::int64_t t = 0; t < count; t += 16) {
           token_sums(x.sums + 2 * (row + t), x.scales + row + t, count - t < 16 ? count - t : 16, {&start[at][0][t], &start[at][1][t]},
@@ -289,7 +301,7 @@ struct Quantized512 {
         for (int sub = 0; sub < 2; ++sub)
           scale[r][sub] = l.two_levels() && sub < l.subs ? V::load_floats(panels[r].scale[b * l.subs + sub]) : V::zero_floats();
       const std::int32_t(*starts)[kMostTokens] = nullptr;
-      if constexpr (PanelX::kStarts) starts = reinterpret_cast<const std::int32_t(*)[kMostTokens]>(x.start[b][0] + token);
+      if constexpr (kStarts) starts = reinterpret_cast<const std::int32_t(*)[kMostTokens]>(x.start[b][0] + token);
       block_dot<R, N>([&](auto g, int r) __attribute__((always_inline)) { return V::load(panels[r].codes[b] + 64 * decltype(g)::value); },
                       codes_x, starts, scale, dots);
 #pragma GCC unroll 2
@@ -303,7 +315,7 @@ struct Quantized512 {
         if constexpr (!l.two_levels() && l.minima) {
           const Floats m = V::load_floats(panels[r].minimum[b]);
 #pragma GCC unroll 8
-          for (int n = 0; n < N; ++n) acc[r][n] = V::fma(m, V::broadcast_float(&x.sum[b][0][token + n]), acc[r][n]);
+          for (int n = 0; n < N; ++n) acc[r][n] = V::fma(m, V::broadcast_float(x.sums_of(b, 0, token) + n), acc[r][n]);
         }
       }
     }
@@ -317,8 +329,9 @@ struct Quantized512 {
         if constexpr (l.minima) {
           for (int sub = 0; sub < kPanelBlocks * l.subs; ++sub) {
             const Floats m = V::load_floats(panels[r].minimum[sub]);
+            const float* scaled_sums = x.sums_of(sub / l.subs, sub % l.subs, token);
 #pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::broadcast_float(&x.sum[sub / l.subs][sub % l.subs][token + n]), minima[n]);
+            for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::broadcast_float(scaled_sums + n), minima[n]);
           }
         }
         const Floats d = V::load_floats(panels[r].d[0]);
@@ -333,11 +346,16 @@ struct Quantized512 {
     }
   }
 
+  using Tile = void (*)(const Panel (&)[kTileGroups], const PanelX&, std::int64_t, int, float (*)[16], Ahead&);
+  template <int... kTokens>
+  struct TilesOf {
+    static constexpr Tile of[] = {nullptr, tile_of<kTokens>...};
+  };
+  using Tiles = std::conditional_t<kTileTokens == 4, TilesOf<1, 2, 3, 4>, TilesOf<1, 2, 3, 4, 5, 6>>;
+
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int tokens, int blocks,
                            float (*sums)[16], Ahead& ahead) {
-    using Tile = void (*)(const Panel(&)[kTileGroups], const PanelX&, std::int64_t, int, float(*)[16], Ahead&);
-    constexpr Tile kTiles[kTileTokens + 1] = {nullptr, tile_of<1>, tile_of<2>, tile_of<3>, tile_of<4>, tile_of<5>, tile_of<6>};
-    kTiles[tokens](panels, x, token, blocks, sums, ahead);
+    Tiles::of[tokens](panels, x, token, blocks, sums, ahead);
   }
 
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }

@@ -254,6 +254,7 @@ struct QuantizedAvx2 {
     const std::int8_t* codes = x.codes + 32 * first;
     const float* scales = x.scales + first;
     const std::int32_t* sums = x.sums + 2 * first;
+    const float* scaled_sums = x.scaled_sums + first;
     for (std::int64_t super = 0; super < cols / l.super; ++super) {
       const std::uint8_t* head = group;
       group += l.head_bytes();
@@ -265,12 +266,8 @@ struct QuantizedAvx2 {
         float sum[N][2];  // scale * sum of x: of the block, or of its sub-blocks
         if constexpr (l.minima) {
           for (int n = 0; n < N; ++n) {
-            if constexpr (l.subs == 2) {
-              sum[n][0] = scales[n] * static_cast<float>(sums[2 * n]);
-              sum[n][1] = scales[n] * static_cast<float>(sums[2 * n + 1]);
-            } else {
-              sum[n][0] = scales[n] * static_cast<float>(sums[2 * n] + sums[2 * n + 1]);
-            }
+            sum[n][0] = l.subs == 2 ? scales[n] * static_cast<float>(sums[2 * n]) : scaled_sums[n];
+            sum[n][1] = scales[n] * static_cast<float>(sums[2 * n + 1]);
           }
         }
         __m256 dots[2][N];
@@ -300,6 +297,7 @@ struct QuantizedAvx2 {
         codes += 32 * x.rows;
         scales += x.rows;
         sums += 2 * x.rows;
+        scaled_sums += x.rows;
       }
       if constexpr (l.two_levels()) {
         for (int half = 0; half < 2; ++half) {

@@ -42,6 +42,7 @@ void quantize(const float* x, Int x_stride, Int count, Int first, const QuantRow
       const Int at = block * out.rows + first + r;
       store_codes(out.codes + at * kQuantBlock, codes_of(a, inverse, 127.0f), codes_of(b, inverse, 127.0f), out.sums + 2 * at);
       out.scales[at] = s.scale;
+      out.scaled_sums[at] = s.scale * static_cast<float>(out.sums[2 * at] + out.sums[2 * at + 1]);
     }
   }
 }

@@ -28,10 +28,11 @@ ByteRows CodeRows::bytes() const {
 
 QuantRows CodeRows::int8() const {
   QuantRows x{.codes = reinterpret_cast<std::int8_t*>(at), .rows = rows, .cols = place.cols};
+  const std::int64_t blocks = rows * (x.cols / kQuantBlock);
   std::uint8_t* const scales = at + round_up(rows * x.cols, kLine);
   x.scales = reinterpret_cast<float*>(scales);
-  x.sums =
-      reinterpret_cast<std::int32_t*>(scales + round_up(rows * (x.cols / kQuantBlock) * static_cast<std::int64_t>(sizeof(float)), kLine));
+  x.scaled_sums = x.scales + blocks;
+  x.sums = reinterpret_cast<std::int32_t*>(scales + round_up(2 * blocks * static_cast<std::int64_t>(sizeof(float)), kLine));
   return x;
 }
 
@@ -43,8 +44,8 @@ void quantize_twice(const RowKernels& kernels, const float* in, std::int64_t row
   float rest[kCols];
   for (std::int64_t c = 0; c < out.cols; c += kCols) {
     const std::int64_t block = c / kQuantBlock * out.rows;
-    const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.rows,
-                         std::min(kCols, out.cols - c)};
+    const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.scaled_sums + block,
+                         out.rows, std::min(kCols, out.cols - c)};
     kernels.quantize(in + c, part.cols, 1, row, part);
     for (std::int64_t k = 0; k < part.cols; ++k) {
       const std::int64_t at = k / kQuantBlock * part.rows + row;

@@ -93,7 +93,8 @@ struct Activations {
   std::vector<std::int8_t> codes;
   std::vector<float> scales;
   std::vector<std::int32_t> sums;
-  QuantRows view() { return {codes.data(), scales.data(), sums.data(), rows, cols}; }
+  std::vector<float> scaled_sums;
+  QuantRows view() { return {codes.data(), scales.data(), sums.data(), scaled_sums.data(), rows, cols}; }
   double value(std::int64_t t, std::int64_t k) const {
     const auto at = static_cast<std::size_t>(k / 32 * rows + t);
     return static_cast<double>(scales[at]) * codes[at * 32 + static_cast<std::size_t>(k % 32)];
@@ -102,7 +103,7 @@ struct Activations {
 
 Activations activations(std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed) {
   std::mt19937 random(seed);
-  Activations a{rows, cols, {}, {}, {}};
+  Activations a{rows, cols, {}, {}, {}, {}};
   const auto blocks = static_cast<std::size_t>(rows * cols / 32);
   for (std::size_t b = 0; b < blocks; ++b) {
     std::int32_t sums[2] = {0, 0};
@@ -113,6 +114,7 @@ Activations activations(std::int64_t rows, std::int64_t cols, Fill fill, std::ui
     }
     a.sums.insert(a.sums.end(), sums, sums + 2);
     a.scales.push_back(std::uniform_real_distribution<float>(0.001f, 0.02f)(random));
+    a.scaled_sums.push_back(a.scales.back() * static_cast<float>(sums[0] + sums[1]));
   }
   return a;
 }

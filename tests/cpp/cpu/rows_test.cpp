@@ -363,17 +363,20 @@ struct Quantized {
   std::vector<std::int8_t> codes;
   Floats scales;
   std::vector<std::int32_t> sums;
+  Floats scaled_sums;
   bool operator==(const Quantized& other) const {
     return codes == other.codes && sums == other.sums &&
-           std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0;
+           std::memcmp(scales.data(), other.scales.data(), scales.size() * sizeof(float)) == 0 &&
+           std::memcmp(scaled_sums.data(), other.scaled_sums.data(), scaled_sums.size() * sizeof(float)) == 0;
   }
 };
 
 Quantized quantized(const RowKernels& rows, const Floats& x, int stride, int count, int first, int total, int cols) {
   const std::size_t blocks = (cols + kQuantBlock - 1) / kQuantBlock;
   Quantized q{std::vector<std::int8_t>(blocks * total * kQuantBlock, 99), Floats(blocks * total, 99.0f),
-              std::vector<std::int32_t>(blocks * total * 2, 99)};
-  rows.quantize(x.data(), stride, count, first, QuantRows{q.codes.data(), q.scales.data(), q.sums.data(), total, cols});
+              std::vector<std::int32_t>(blocks * total * 2, 99), Floats(blocks * total, 99.0f)};
+  rows.quantize(x.data(), stride, count, first,
+                QuantRows{q.codes.data(), q.scales.data(), q.sums.data(), q.scaled_sums.data(), total, cols});
   return q;
 }
 
@@ -404,6 +407,7 @@ TEST(Rows, QuantizeLayoutAndError) {
         EXPECT_EQ(q.scales[at], largest / 127.0f);
         EXPECT_EQ(q.sums[2 * at], sums[0]);
         EXPECT_EQ(q.sums[2 * at + 1], sums[1]);
+        EXPECT_EQ(q.scaled_sums[at], q.scales[at] * static_cast<float>(sums[0] + sums[1]));
       }
     }
   }

@@ -41,9 +41,9 @@ class CaseMatrix {
     if (info(matrix_.format).quantized) {
       const auto blocks = static_cast<std::size_t>(matrix_.cols / kQuantBlock * rows_);
       std::vector<std::int8_t> codes(blocks * kQuantBlock);
-      std::vector<float> scales(blocks);
+      std::vector<float> scales(blocks), scaled_sums(blocks);
       std::vector<std::int32_t> sums(2 * blocks);
-      const QuantRows x{codes.data(), scales.data(), sums.data(), rows_, matrix_.cols};
+      const QuantRows x{codes.data(), scales.data(), sums.data(), scaled_sums.data(), rows_, matrix_.cols};
       kRowsScalar.quantize(x_, stride_, rows_, 0, x);
       k.product_int8(groups.data(), matrix_.rows, matrix_.cols, x, 0, rows_, out(products.int8), matrix_.rows);
     }
