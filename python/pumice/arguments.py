@@ -111,7 +111,7 @@ def is_masked(value: Any) -> bool:
 
 def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
     allowed = list(allowed)
-    if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
+    if not (type(value) is str and value in allowed) and not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
         hint = did_you_mean(value, [a for a in allowed if isinstance(a, str)])
         raise ValueError(f"{name}={shown(value)} is not one of {', '.join(map(repr, allowed))}{hint}")
     return value

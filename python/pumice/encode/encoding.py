@@ -81,17 +81,18 @@ class Cuts:
         self.cut = self.longest = self.seen = 0
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> None:
-        long = np.flatnonzero(lengths > self.limit)
         self.seen += len(lengths)
-        if long.size and self.fail:
+        if not len(lengths) or lengths.max() <= self.limit:
+            return
+        long = np.flatnonzero(lengths > self.limit)
+        if self.fail:
             i = int(long[0])
             raise ContextLengthError(
                 f"{self.what} {first + i} has {int(lengths[i])} tokens and this model takes {self.limit}. "
                 f"Split it, or pass truncate=True to cut it (with a warning)"
             )
-        if long.size:
-            self.cut += int(long.size)
-            self.longest = max(self.longest, int(lengths.max()))
+        self.cut += int(long.size)
+        self.longest = max(self.longest, int(lengths.max()))
 
     def warn(self) -> None:
         if self.cut:
@@ -344,10 +345,10 @@ class Encoder:
 
     def _checked(self, batch: Any, first: int, cuts: Cuts) -> Tokens:
         tokens = Tokens(batch.ids, batch.offsets, batch.types if self.typed else None)
-        empty = np.flatnonzero(np.diff(tokens.offsets) == 0)
-        if empty.size and not self.static:
+        empty = tokens.offsets[1:] == tokens.offsets[:-1]
+        if empty.any() and not self.static:
             raise ValueError(
-                f"{cuts.what} {first + int(empty[0])} is empty and this model's tokenizer adds no special tokens: nothing to encode"
+                f"{cuts.what} {first + int(empty.argmax())} is empty and this model's tokenizer adds no special tokens: nothing to encode"
             )
         cuts.see(np.asarray(batch.lengths_before_cut), first)
         return tokens

@@ -156,19 +156,18 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        kept = np.empty(len(bodies), np.int64)
-        for i, body in enumerate(bodies):
-            start = len(flat)
+        ends = [0]  # numpy's functions are microseconds each when an engine's data fills the caches: a twentieth of one sentence's time
+        for body in bodies:
             flat.extend(before)
             flat.extend(self._cut(body, room))
             flat.extend(after)
-            kept[i] = len(flat) - start
-        offsets = _offsets(kept)
+            ends.append(len(flat))
+        offsets = np.array(ends, np.int64)
         types = None
         if layout.typed:
-            ends = [_int32(t) for t in layout.part_types]
+            first, last = (_int32(t) for t in layout.part_types)
             types = np.concatenate(
-                [np.concatenate([ends[0], np.repeat(_int32(layout.text_types), n - layout.count), ends[1]]) for n in kept]
+                [np.concatenate([first, np.repeat(_int32(layout.text_types), n - layout.count), last]) for n in np.diff(offsets)]
                 or [np.empty(0, np.int32)]
             )
         return TokenBatch(_int32(flat), offsets, types, lengths)
