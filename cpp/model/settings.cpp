@@ -11,7 +11,7 @@ namespace pumice::model {
 namespace {
 
 float softcap(const Reader& read, const char* key, double otherwise) {
-  if (otherwise < 0) return 0;
+  if (otherwise == kNoSuchKey) return 0;
   const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: none
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
   return static_cast<float>(cap);
@@ -43,6 +43,7 @@ std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std
     auto list = read.per_layer("attention.head_count_kv", "", layers, 1, kMaxHeads);
     return list.empty() ? std::vector<std::int64_t>(layers, heads) : list;
   }
+  if (otherwise == kNoSuchKey) return std::vector<std::int64_t>(layers, heads);
   const bool says = read.has("", "num_key_value_heads");
   const std::int64_t silent = says || otherwise == 0 ? heads : otherwise;
   return std::vector<std::int64_t>(layers, read.size("", "num_key_value_heads", kMaxHeads, silent));

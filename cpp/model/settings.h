@@ -10,6 +10,8 @@
 
 namespace pumice::model {
 
+inline constexpr int kNoSuchKey = -1;  // the family has no such key, and transformers does not look at it
+
 struct SizeDefaults {
   std::int32_t heads = 0, kv_heads = 0;    // 0: the file must say; as many as heads
   std::int32_t head_dim = 0;               // 0: hidden_size / heads
@@ -18,7 +20,7 @@ struct SizeDefaults {
   std::int64_t n_ctx = 2048;
   double eps = 1e-6;
   Activation activation = Activation::silu;
-  double attention_softcap = -1, logit_softcap = -1;  // 0: none; -1: the family has no such key, and transformers does not look at it
+  double attention_softcap = kNoSuchKey, logit_softcap = kNoSuchKey;  // 0: none
 };
 
 // hidden_size, n_ctx, eps (by Config::norm, which is set before), and all layers alike.

@@ -175,6 +175,10 @@ NOT_THEIRS = [
     ("llama32", "query_pre_attn_scalar", 1),
     ("granite", "sliding_window", 4),
     ("gemma3", "attn_logit_softcapping", 1.0),
+    ("gpt_neox", "num_key_value_heads", 3),
+    ("gpt2", "num_key_value_heads", 2),
+    ("opt", "num_key_value_heads", 2),
+    ("bloom", "num_key_value_heads", 2),
 ]
 
 # (variant, key): biases that config.json asks for and the file lacks.

@@ -33,7 +33,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.embedding_norm = true;
-  read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
   c.alibi_slopes = alibi_slopes(c.layers.front().attention.heads);
   const bool replace = read.flag("", "apply_residual_connection_post_layernorm", false);
   for (Layer& layer : c.layers) {

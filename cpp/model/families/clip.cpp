@@ -28,7 +28,7 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = false;
   c.learned_positions = c.norm_bias = c.projection = true;
-  read_sizes(read, c, {.n_ctx = 77, .eps = 1e-5, .activation = Activation::quick_gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 77, .eps = 1e-5, .activation = Activation::quick_gelu});
   for (Layer& layer : c.layers) {
     layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
     layer.feed_forward.gated = false;

@@ -77,7 +77,7 @@ void configure(const Reader& read, Config& c) {
   c.embedding_norm = c.norm_after_map = c.norm_bias = true;
   c.learned_positions = read.flag("", "position_biased_input", true);
   c.token_types = read.in_range(read.integer("", "type_vocab_size").value_or(0), 0, 1 << 16, "type_vocab_size") > 0;
-  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-7, .activation = Activation::gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-7, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
   c.classifier = {.dense = true,

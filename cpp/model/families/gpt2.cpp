@@ -31,7 +31,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.learned_positions = true;
-  read_sizes(read, c, {.ffn_factor = 4, .n_ctx = 1024, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .n_ctx = 1024, .eps = 1e-5, .activation = Activation::gelu_tanh});
   if (read.flag("", "add_cross_attention", false)) read.unsupported("add_cross_attention (the decoder of a pair) is not run");
   const bool scaled = read.flag("", "scale_attn_weights", true), by_layer = read.flag("", "scale_attn_by_inverse_layer_idx", false);
   float number = 0;
@@ -61,7 +61,7 @@ void configure_opt(const Reader& read, Config& c) {
   c.learned_positions = true;
   c.position_offset = 2;
   c.norm_weight = c.norm_bias = read.flag("", "layer_norm_elementwise_affine", true);
-  read_sizes(read, c, {.eps = 1e-5, .activation = Activation::relu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .eps = 1e-5, .activation = Activation::relu});
   if (!read.flag("", "do_layer_norm_before", true)) read.unsupported("do_layer_norm_before false (OPT-350M) is not run");
   if (read.flag("", "_remove_final_layer_norm", false)) read.unsupported("_remove_final_layer_norm is not run");
   if (const auto width = read.integer("", "word_embed_proj_dim"); width && *width != c.hidden_size)

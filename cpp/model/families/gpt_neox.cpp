@@ -28,7 +28,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = true;
-  read_sizes(read, c, {.eps = 1e-5, .activation = Activation::gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.partial = 0.25});
   if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));  // as llama.cpp has it
   const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);

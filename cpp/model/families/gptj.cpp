@@ -32,7 +32,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.head_bias = true;
-  read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
   const std::int32_t head_dim = c.layers.front().attention.head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
   // A hair more than the quotient: times head_dim it must not fall below rotary_dim.

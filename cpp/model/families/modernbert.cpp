@@ -54,7 +54,7 @@ void configure(const Reader& read, Config& c) {
   c.embedding_norm = true;
   c.norm_bias = read.flag("", "norm_bias", false);
   c.classifier = read_head(read);
-  read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-5, .activation = Activation::gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 8192, .eps = 1e-5, .activation = Activation::gelu});
   read_windows(read, c, {.window = 128, .full_every = 3, .full_first = true, .symmetric = true});
   if (!c.gguf && read.object("rope_scaling")) read.unsupported("rope_scaling is not run for ModernBERT");
   read_ropes(read, c, {.theta = 160000, .window_theta = 10000});

@@ -29,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
   c.position_offset = 2;  // whatever pad_token_id says, as transformers counts
-  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});
   if (c.position_buckets.count != 32)  // transformers counts 32 for any number of rows

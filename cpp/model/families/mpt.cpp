@@ -57,7 +57,7 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   // Always four times as wide, as transformers has it: expansion_ratio of its own configuration class is read by nobody.
-  read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   refuse_other_kinds(read, c);
   c.alibi_slopes =
       alibi_slopes(c.layers.front().attention.heads, read.positive("attention.max_alibi_bias", "attn_config.alibi_bias_max", 8));

@@ -48,7 +48,7 @@ void read_feed_forward(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   c.has_head = false;
-  read_sizes(read, c, {.n_ctx = 512, .eps = 1e-6});
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-6});
   for (Layer& layer : c.layers) {
     layer.attention.causal = false;
     layer.attention.scale = 1;
