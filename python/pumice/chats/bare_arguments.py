@@ -173,7 +173,7 @@ class BareArguments:
         """Any key but others."""
         known = "|".join(re.sub(r"([.$-])", r"\\\1", key) for key in others)
         but = f" & ~/{known}/" if known else ""
-        return self._made.rule(self._new().upper(), f"/[A-Za-z_][A-Za-z0-9_.$-]{{0,63}}/{but}")
+        return self._made.rule(self._new().upper(), rf"/[\p{{L}}_$][\p{{L}}\p{{Nd}}_.$-]{{0,63}}/{but}")
 
     def _object(self, here: Mapping[str, Any], path: str) -> str:
         """Keys in the order of their letters, as these models' chat templates write them; those that the schema does not name come last."""
