@@ -298,6 +298,11 @@ def test_a_call_of_harmony_is_a_message() -> None:
         ):  # fmt: skip
             assert _may_be_said(model, free, text) is in_free, text
             assert _may_be_said(model, must, text) is in_must, text
+        dry = model._grammars.compiled(model._chats.asked(_thinking(None)).grammar).filter()
+        final = "<|channel|>final<|message|>"
+        for text, good in ((final + "dry", True), (thought + final + "wet", True), (thought + aside + final + "dry", True), ("dry", False)):
+            assert _may_be_said(model, dry, text) is good, text
+        assert not _may_be_said(model, dry, thought + final + "no")
 
 
 def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> None:
