@@ -35,19 +35,19 @@ test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/
 	PUMICE_VULKAN_LIMITS=$(LEAST_LIMITS) build/tests/tests/cpp/test_vulkan
 	PUMICE_TEST_ALL=0 PUMICE_VULKAN_LIMITS=$(TINY_LIMITS) build/tests/tests/cpp/test_vulkan
 	PUMICE_VULKAN_ENABLE=integer_dot,cooperative_matrix build/tests/tests/cpp/test_vulkan
-	$(BIN)/python -m pytest tests/python/test_vulkan_ops.py
-	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/test_vulkan_models.py tests/python/test_vulkan_families.py -s
+	$(BIN)/python -m pytest tests/python/vulkan/test_vulkan_ops.py
+	PUMICE_VULKAN_VALIDATION=0 $(BIN)/python -m pytest tests/python/vulkan/test_vulkan_models.py tests/python/vulkan/test_vulkan_families.py -s
 
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 
 # Thousands of requests of many threads and event loops, with closes, forks and NaNs at random points; a short form is in the tests.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
-	for seed in 1 2 3; do $(BIN)/python tests/python/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
+	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
 
 # 100,000 random schemas and grammars, each compiled or refused in bounded time: some minutes.
 fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
-	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/test_grammars.py -k random_grammars
+	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
 
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples

@@ -3,8 +3,8 @@
     python tests/make_families_table.py             # minutes, most of them on software Vulkan
     python tests/make_families_table.py encoders    # that table alone; the other stays as it is
 
-Needs the package, and a Vulkan device (lavapipe does). tests/python/test_families_table.py compares the page with the small models that
-run.
+Needs the package, and a Vulkan device (lavapipe does). tests/python/families/test_families_table.py compares the page with
+the small models that run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "tests" / "python" / "support")]
 
 import random_gguf  # noqa: E402
 import random_models  # noqa: E402

@@ -4,8 +4,8 @@ tokens, or an encoder's rows, are from those of the float32 weights.
     python tests/make_mix_table.py [small model ...]     # minutes; with names: their rows, on the terminal, and the page is left alone
     python tests/make_mix_table.py encoders              # their table alone is written anew
 
-Needs the package and llama-cpp-python. tests/python/test_mixes.py holds the page to its limits, and runs every family on quantized tensors
-without llama.cpp.
+Needs the package and llama-cpp-python. tests/python/families/test_mixes.py holds the page to its limits, and runs every family
+on quantized tensors without llama.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "tests" / "python" / "support")]
 
 import random_gguf  # noqa: E402
 import random_models  # noqa: E402
@@ -47,9 +47,9 @@ numbers of a cell are to be compared.
   in every row, so it may be asked about the others. About 1e-6 are families with GELU, which llama.cpp looks up in a table of half
   floats. Phi-3's window, which llama.cpp leaves out, is longer than the texts; EXAONE 4's row has none, for llama.cpp gives windows to
   the 32B alone; StarCoder2's has all its biases, without which llama.cpp does not load it.
-- The limit of a cell (tests/python/test_mixes.py) is {ratio} times llama.cpp's number. Both round activations to 8 bits in blocks of
-  32, but not the same ones at the head, in keys and in sums, so that either is ahead by chance: with three texts in place of {texts} rows
-  of Q8_0 lay between 0.88 and 1.11.
+- The limit of a cell (tests/python/families/test_mixes.py) is {ratio} times llama.cpp's number. Both round activations to 8 bits in
+  blocks of 32, but not the same ones at the head, in keys and in sums, so that either is ahead by chance: with three texts in place of
+  {texts} rows of Q8_0 lay between 0.88 and 1.11.
 
 | family | small model | F32 | {mixes} |
 |---|---|---|{rule}|

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT / "tests" / "python" / "support"), str(ROOT / "examples")]
 
 import corpus  # noqa: E402
 import samples  # noqa: E402

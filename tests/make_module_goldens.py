@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "tests" / "python" / "support")]
 
 from module_models import GOLDENS, PAIRS, TEXTS, make_folder  # noqa: E402
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python" / "support")]
 
 import random_models  # noqa: E402
-from random_models import GOLDENS, MIXES, VARIANTS, Variant  # noqa: E402
+from random_models import MIXES, VARIANTS, Variant, golden_file  # noqa: E402
 
 PROMPT = 20  # ids before the greedy text
 GREEDY = 64
@@ -47,7 +47,7 @@ def auto_class(variant: Variant) -> Any:
 
 
 def write_config(variant: Variant, config: dict[str, Any]) -> None:
-    (GOLDENS / f"{variant.name}.config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    golden_file(variant.name, "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def write_folder_files(variant: Variant) -> None:
@@ -68,7 +68,7 @@ def write_folder_files(variant: Variant) -> None:
     if variant.bare:
         shapes = {key.removeprefix(model.base_model_prefix + "."): shape for key, shape in shapes.items()}
     write_config(variant, written)
-    (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(shapes))
+    golden_file(variant.name, "shapes.json").write_text(json.dumps(shapes))
 
 
 def load(variant: Variant, folder: Path) -> Any:
@@ -235,13 +235,14 @@ def encoder_golden(variant: Variant, ids: list[int], types: list[int], states: n
 
 
 def make(variant: Variant) -> None:
+    golden_file(variant.name, "npz").parent.mkdir(parents=True, exist_ok=True)
     if variant.config:
         write_folder_files(variant)
     else:
         import reference_models
 
         write_config(variant, variant.settings)
-        (GOLDENS / f"{variant.name}.shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
+        golden_file(variant.name, "shapes.json").write_text(json.dumps(reference_models.shapes(variant.settings)))
     if variant.kind in ("refused", *MIXES):
         print(f"{variant.name}: written, {f'to be refused for {variant.reason}' if variant.reason else 'to be quantized'}", flush=True)
         return
@@ -251,7 +252,7 @@ def make(variant: Variant) -> None:
             golden = decoder(variant, Original(variant, folder) if variant.config else Reference(variant))
         else:
             golden = encoder(variant, folder)
-    np.savez_compressed(GOLDENS / f"{variant.name}.npz", **golden)
+    np.savez_compressed(golden_file(variant.name, "npz"), **golden)
     if variant.hub_config:
         write_config(variant, variant.hub_config)
 
@@ -261,7 +262,6 @@ def main(chosen: list[str]) -> int:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    GOLDENS.mkdir(parents=True, exist_ok=True)
     failed = []
     for variant in VARIANTS.values():
         if chosen and variant.name not in chosen and variant.family not in chosen:

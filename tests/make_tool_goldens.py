@@ -14,7 +14,7 @@ import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "python"))
+sys.path.insert(0, str(HERE / "python" / "support"))
 
 from tool_templates import TEMPLATES, TOOLS, chats  # noqa: E402
 

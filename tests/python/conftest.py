@@ -11,7 +11,7 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path[:0] = [str(ROOT / "examples"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests"), str(ROOT / "tests" / "python" / "support")]
 
 import samples  # noqa: E402
 

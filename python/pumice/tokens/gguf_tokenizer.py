@@ -253,7 +253,7 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Pairs of token ids (m, 2), the most urgent merge first. cpp/text/spm_merges.h says why one merge per token is enough.
 
-    0.15 s for Gemma's 262,144 tokens. tests/python/spm_reference.py is the same in Python, to read and to test against.
+    0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py is the same in Python, to read and to test against.
     """
     return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
 

@@ -1,4 +1,4 @@
-// What a layer is, changed one field at a time in every small decoder: logits that a golden compares (tests/python/test_random_models.py)
+// What a layer is, changed one field at a time in every small decoder: logits that a golden compares (tests/python/families/test_random_models.py)
 // must move by three times what it forgives, or the program is refused. A mutant that none notices would be a switch that nothing tests.
 #include <gtest/gtest.h>
 
@@ -430,22 +430,22 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::hidden_size", "the tensors' shapes hold it"},
     {"Config::n_ctx", "a limit, no arithmetic"},
     {"Config::layers", "their fields have theirs"},
-    {"Config::token_types", "encoders alone: tests/python/test_random_models.py, with types"},
+    {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},
-    {"Norms::twice", "an encoder alone: jina_v2_code in tests/python/test_random_models.py"},
+    {"Norms::twice", "an encoder alone: jina_v2_code in tests/python/families/test_random_models.py"},
     {"Config::rope_factors", "a tensor that must be there"},
-    {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/test_random_models.py"},
-    {"Config::places", "encoders alone: deberta_v2 in tests/python/test_random_models.py"},
+    {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/families/test_random_models.py"},
+    {"Config::places", "encoders alone: deberta_v2 in tests/python/families/test_random_models.py"},
     {"Config::norm_after_map", "encoders alone: deberta_v2_narrow"},
     {"Config::embedding_size", "encoders alone: albert, electra_wide"},
-    {"Config::classifier", "classifiers alone: their logits in tests/python/test_random_models.py"},
+    {"Config::classifier", "classifiers alone: their logits in tests/python/families/test_random_models.py"},
     {"Config::projection", "clip_text_projection alone"},
     {"Config::text_end", "CLIP alone"},
     {"Config::pooling", "what the file says of vectors"},
     {"Config::notes", "texts"},
     {"Config::incomplete", "texts"},
-    {"Config::dense", "EmbeddingGemma in GGUF alone: tests/python/test_incomplete_files.py"},
+    {"Config::dense", "EmbeddingGemma in GGUF alone: tests/python/loading/test_incomplete_files.py"},
 };
 
 TEST(MutantsTable, EveryFieldHasOneOrAReason) {

@@ -1,4 +1,4 @@
-// The small models of tests/random_models in C++: the same weights, made from the tensors' names (tests/python/random_models.py).
+// The small models of tests/random_models in C++: the same weights, made from the tensors' names (tests/python/support/random_models.py).
 #pragma once
 
 #include <cmath>
@@ -88,7 +88,7 @@ inline std::vector<float> weights(const std::string& name, const std::vector<std
 
 // Writes the folder that the golden was made with, but for the tokenizer.
 inline void write(const Variant& v, const files::testing::TempFolder& folder) {
-  const std::string golden = kTests + "/goldens/random_models/" + v.name;
+  const std::string golden = kTests + "/goldens/random_models/" + v.family + "/" + v.name;
   std::vector<files::testing::SafeTensor> list;
   const Json shapes = read_json(golden + ".shapes.json");
   for (const auto& [name, shape] : shapes.items()) {

@@ -1,0 +1,443 @@
+"""agenerate, astream, achat, aencode and arank: what their twins give, in any event loop; cancelled, closed and forked at any point."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+import storm
+from children import FORK, run
+
+import pumice
+
+TEXTS = [f"text {i} about {'stones ' * (i % 7)}" for i in range(24)]
+
+
+def together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
+    async def gather() -> list[Any]:
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    return asyncio.run(gather())
+
+
+def free(model: pumice.Model, seconds: float = 5.0) -> bool:
+    """Whether no request is left, and no page held."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        stats = model.stats()
+        if stats["pages_in_use"] == 0 and stats["running"] + stats["waiting"] + stats["lagging"] == 0:
+            return True
+        time.sleep(0.002)
+    return False
+
+
+async def collect(stream: pumice.AsyncStream) -> tuple[str, Any]:
+    chunks = [chunk async for chunk in stream]
+    return "".join(chunk.text for chunk in chunks), stream.result
+
+
+# ---------------------------------------------------------------- the same as the twins
+def test_agenerate(smollm2: pumice.Model) -> None:
+    options: list[dict[str, Any]] = [
+        {"temperature": 0},
+        {"temperature": 0.8, "seed": 3, "n": 2, "logprobs": 2},
+        {"temperature": 0, "stop": " the"},
+        {"temperature": 0, "priority": 7},
+    ]
+    prompts: list[Any] = ["One, two, three,", ["Stones", "Rivers"], smollm2.tokenize("Basalt is")]
+    cases = [(prompt, {**given, "max_new_tokens": 12}) for prompt in prompts for given in options]
+    for (prompt, given), found in zip(cases, together(*(smollm2.agenerate(p, **o) for p, o in cases)), strict=True):
+        expected = smollm2.generate(prompt, **given)
+        for a, b in zip(found if isinstance(found, list) else [found], expected if isinstance(expected, list) else [expected], strict=True):
+            assert (a.text, a.ids.tolist(), a.finish_reason) == (b.text, b.ids.tolist(), b.finish_reason)
+            assert a.logprobs is None if b.logprobs is None else np.array_equal(a.logprobs, b.logprobs)
+            assert a.params == replace(b.params, seed=a.seed)
+    assert together(smollm2.agenerate([])) == [[]]
+    assert free(smollm2)
+
+
+def test_astream(smollm2: pumice.Model) -> None:
+    prompts = ["Rivers", "Chalk is", ["Basalt is", "A list:"]]
+    given: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0, "stop": ["\n\n"]}
+    for prompt, (text, result) in zip(prompts, together(*(collect(smollm2.astream(p, **given)) for p in prompts)), strict=True):
+        with smollm2.stream(prompt, **given) as stream:
+            chunks = list(stream)
+        if isinstance(prompt, str):
+            assert text == "".join(chunk.text for chunk in chunks) == stream.result.text == result.text
+        else:
+            assert [g.text for g in stream.result] == [g.text for g in result]
+    assert free(smollm2)
+
+
+def test_achat(smollm2: pumice.Model) -> None:
+    talk = [{"role": "user", "content": "Name a colour."}]
+
+    async def streamed() -> tuple[str, Any]:
+        return await collect(await smollm2.achat(talk, stream=True, max_tokens=8, temperature=0))
+
+    plain, dry, (text, result) = together(
+        smollm2.achat(talk, max_tokens=8, temperature=0), smollm2.achat(talk, dry_run=True, stream=False), streamed()
+    )
+    expected = smollm2.chat(talk, max_tokens=8, temperature=0)
+    assert plain.message == expected.message == result.message
+    assert text == expected.text
+    assert dry.prompt == smollm2.chat(talk, dry_run=True).prompt
+    assert free(smollm2)
+
+
+def test_aencode(minilm: pumice.Model) -> None:
+    options: list[dict[str, Any]] = [{}, {"normalize": False}, {"truncate_dim": 32}, {"output": "tokens"}, {"token_budget": 50}]
+    inputs: list[Any] = [TEXTS[0], TEXTS[:1], TEXTS, [], (t for t in TEXTS[:5])]
+    cases = [(given, o) for o in options for given in inputs[:-1]] + [(inputs[-1], {})]
+    found = together(*(minilm.aencode(given, **o) for given, o in cases))
+    for (given, o), rows in zip(cases, found, strict=True):
+        expected = minilm.encode(TEXTS[:5] if not isinstance(given, (list, str)) else given, **o)
+        if isinstance(expected, list):
+            assert all(np.array_equal(a, b) for a, b in zip(rows, expected, strict=True))
+        else:
+            assert rows.shape == expected.shape and np.array_equal(rows, expected)
+
+
+def test_an_error_is_its_callers_alone(minilm: pumice.Model, smollm2: pumice.Model) -> None:
+    calls = [minilm.aencode(text if i % 3 else 7) for i, text in enumerate(TEXTS)]
+    for i, found in enumerate(together(*calls)):
+        assert isinstance(found, np.ndarray) if i % 3 else isinstance(found, TypeError)
+    wrong = together(
+        smollm2.agenerate("x", temprature=1),
+        smollm2.agenerate(np.zeros(9000, np.int32) + 5),
+        smollm2.achat("x", stream=1),
+        collect(smollm2.astream("x", n=0)),
+        smollm2.agenerate("Stones", max_new_tokens=2, temperature=0),
+        minilm.agenerate("x"),
+        minilm.arank("x", ["y"]),
+    )
+    kinds = [type(error) for error in wrong]
+    assert kinds[:4] == [TypeError, pumice.ContextLengthError, TypeError, ValueError]
+    assert wrong[4].ids.size == 2
+    assert kinds[5:] == [pumice.UnsupportedTaskError] * 2
+    assert free(smollm2)
+
+
+def test_several_loops_in_several_threads(smollm2: pumice.Model, minilm: pumice.Model) -> None:
+    expected = smollm2.generate("Rivers", max_new_tokens=16, temperature=0).text
+    vectors = minilm.encode(TEXTS[:4])
+    wrong: list[object] = []
+
+    def loop() -> None:
+        found = together(
+            smollm2.agenerate("Rivers", max_new_tokens=16, temperature=0),
+            collect(smollm2.astream("Rivers", max_new_tokens=16, temperature=0)),
+            *(minilm.aencode(text) for text in TEXTS[:4]),
+        )
+        if found[0].text != expected or found[1][0] != expected or not np.array_equal(np.stack(found[2:]), vectors):
+            wrong.append(found)
+
+    threads = [threading.Thread(target=loop) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    assert smollm2.generate("Rivers", max_new_tokens=16, temperature=0).text == expected
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert free(smollm2)
+
+
+# ---------------------------------------------------------------- cancelled, closed, slow
+def test_cancelled_tasks_give_their_pages_back(smollm2: pumice.Model) -> None:
+    expected = smollm2.generate("Rivers", max_new_tokens=60, temperature=0).text
+    assert free(smollm2)
+
+    async def main() -> None:
+        rng = random.Random(1)
+        steady = asyncio.create_task(smollm2.agenerate("Rivers", max_new_tokens=60, temperature=0))
+        for i in range(40):
+            call: Any = (
+                smollm2.agenerate(f"{i} stones", max_new_tokens=4000) if i % 2 else collect(smollm2.astream("A", max_new_tokens=4000))
+            )
+            task = asyncio.create_task(call)
+            await asyncio.sleep(rng.uniform(0, 0.02))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(smollm2.agenerate("Once", max_new_tokens=4000), 0.05)
+        stream = smollm2.astream("Once", max_new_tokens=4000)
+        async with stream:
+            async for chunk in stream:
+                if chunk.ids.size:
+                    break
+        assert stream.result.finish_reason == "cancelled" and stream.result.ids.size
+        async for _ in smollm2.astream("Once", max_new_tokens=4000):
+            break  # dropped
+        assert (await steady).text == expected
+
+    asyncio.run(main())
+    assert free(smollm2)
+
+
+def test_pages_are_free_within_a_step(smollm2: pumice.Model) -> None:
+    async def main() -> list[float]:
+        took = []
+        for _ in range(10):
+            stream = smollm2.astream("Once upon a time", max_new_tokens=4000, temperature=0)
+            for _ in range(5):
+                await anext(stream)
+            begin = time.perf_counter()
+            await stream.aclose()
+            while smollm2.stats()["pages_in_use"]:
+                await asyncio.sleep(0)
+            took.append(time.perf_counter() - begin)
+        return took
+
+    took = asyncio.run(main())
+    print(f"closed to free: median {np.median(took) * 1e3:.1f} ms, worst {max(took) * 1e3:.1f} ms")
+    assert np.median(took) < 0.1
+
+
+def test_a_slow_reader_sits_out(smollm2: pumice.Model) -> None:
+    expected = smollm2.generate("Once", max_new_tokens=200, temperature=0).text
+
+    async def main() -> str:
+        stream = smollm2.astream("Once", max_new_tokens=200, temperature=0)
+        text = (await anext(stream)).text
+        end = time.monotonic() + 20
+        while smollm2.stats()["lagging"] == 0 and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        before = smollm2.stats()["decoded_tokens"]
+        await asyncio.sleep(0.2)
+        assert smollm2.stats()["decoded_tokens"] == before
+        return text + "".join([chunk.text async for chunk in stream])
+
+    assert asyncio.run(main()) == expected
+
+
+def test_limits(smollm2: pumice.Model) -> None:
+    before = smollm2.set_limits()
+    assert before == {"running": 256, "waiting": 1024, "step_seconds": 0.1}
+    try:
+        assert smollm2.set_limits(running=1, waiting=2)["waiting"] == 2
+        found = together(*(smollm2.agenerate("Once", max_new_tokens=30, temperature=0) for _ in range(12)))
+        refused = [f for f in found if isinstance(f, pumice.OverloadedError)]
+        assert 1 <= len(refused) <= 9
+        assert "set_limits" in str(refused[0])
+        texts = {f.text for f in found if not isinstance(f, Exception)}
+        assert texts == {smollm2.generate("Once", max_new_tokens=30, temperature=0).text}
+        for name, value in (("running", 0), ("waiting", -1), ("step_seconds", 0), ("step_seconds", float("nan"))):
+            with pytest.raises(ValueError, match=name):
+                smollm2.set_limits(**{name: value})
+    finally:
+        smollm2.set_limits(**before)
+    assert free(smollm2)
+
+
+def longest_block(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
+    """Seconds for which the loop did nothing else."""
+
+    async def main() -> float:
+        worst = 0.0
+        task = asyncio.create_task(work())
+        last = time.perf_counter()
+        while not task.done():
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            worst, last = max(worst, now - last), now
+        await task
+        return worst
+
+    return asyncio.run(main())
+
+
+def test_the_loop_is_not_held_up(smollm2: pumice.Model, minilm: pumice.Model) -> None:
+    """Tokens of long texts and templates come from other threads. (Beside a busy engine the kernel may take the cpu away for longer.)"""
+    long = "stones and rivers " * 4000
+
+    async def work() -> None:
+        talk = [{"role": "user", "content": long}]
+        await asyncio.gather(
+            smollm2.achat(talk, dry_run=True), minilm.aencode([long] * 3, truncate=True), smollm2.agenerate("Once", max_new_tokens=8)
+        )
+
+    with pytest.warns(pumice.TruncationWarning):
+        blocks = [longest_block(work) for _ in range(3)]
+    print(f"the loop stood still for {min(blocks) * 1e3:.1f} to {max(blocks) * 1e3:.1f} ms")
+    assert min(blocks) < 0.25
+
+
+def test_small_calls_of_aencode_run_together(minilm: pumice.Model) -> None:
+    """A cancelled one leaves the others alone."""
+    expected = minilm.encode(TEXTS)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(minilm.aencode(text)) for text in TEXTS]
+        await asyncio.sleep(0.005)
+        for i in range(0, len(tasks), 5):
+            tasks[i].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        for i, rows in enumerate(found):
+            if not isinstance(rows, asyncio.CancelledError):
+                assert np.array_equal(rows, expected[i])
+            else:
+                assert i % 5 == 0
+
+    asyncio.run(main())
+    begin = time.perf_counter()
+
+    async def stopped() -> None:
+        task = asyncio.create_task(minilm.aencode(TEXTS * 1000))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(stopped())
+    assert np.array_equal(minilm.encode(TEXTS), expected)  # the device is free again
+    assert time.perf_counter() - begin < 5
+
+
+def test_wrong_calls_beside_others_of_the_same_moment(tmp_path: Path) -> None:
+    """Each has its own error, told by its own text."""
+    with pumice.load(storm.poisonous(tmp_path / "poisonous.gguf", 3e38), device="cpu", threads=2, progress=False) as model:
+        words = [model.detokenize([i]) for i in range(6, 29)]
+        poison = model.detokenize([storm.POISON])
+        long = "".join(words) * 20
+        calls: list[Any] = []
+        for i, word in enumerate(words):
+            if i % 6 == 1:
+                calls.append(model.aencode(["a" + word, poison + word]))
+            elif i % 6 == 2:
+                calls.append(model.aencode(long, truncate="error"))
+            elif i % 6 == 3:
+                calls.append(model.aencode(word, truncate_dim=10**6))
+            elif i % 6 == 4:
+                calls.append(model.aencode(long))
+            else:
+                calls.append(model.aencode(word))
+        with pytest.warns(pumice.TruncationWarning):
+            found = together(*calls)
+        for i, (word, rows) in enumerate(zip(words, found, strict=True)):
+            if i % 6 == 1:
+                assert isinstance(rows, pumice.NumericError)
+                assert "text 1 " in str(rows)
+            elif i % 6 == 2:
+                assert isinstance(rows, pumice.ContextLengthError)
+            elif i % 6 == 3:
+                assert isinstance(rows, ValueError)
+            elif i % 6 == 4:
+                with pytest.warns(pumice.TruncationWarning):
+                    assert np.array_equal(rows, model.encode(long))
+            else:
+                assert np.array_equal(rows, model.encode(word))
+
+
+def test_small_calls_of_a_model_that_is_closed(tmp_path: Path) -> None:
+    model = pumice.load(storm.poisonous(tmp_path / "poisonous.gguf"), device="cpu", threads=2, progress=False)
+    expected = model.encode("a")
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(model.aencode("a")) for _ in range(200)]
+        await asyncio.sleep(0.002)
+        model.close()
+        return list(await asyncio.gather(*tasks, model.aencode("a"), return_exceptions=True))
+
+    found = asyncio.run(main())
+    assert all(isinstance(rows, ValueError) or np.array_equal(rows, expected) for rows in found)
+    assert isinstance(found[-1], ValueError)
+
+
+# ---------------------------------------------------------------- Ctrl-C, close, exit, fork
+def test_ctrl_c() -> None:
+    code = """
+import asyncio, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+m = pumice.load(samples.smollm2(), n_ctx=512)
+async def main():
+    await asyncio.gather(*(m.agenerate("Once", max_new_tokens=400) for _ in range(4)))
+for delay in (0.01, 0.05, 0.2):
+    threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = time.perf_counter()
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print(time.perf_counter() - begin < delay + 1)
+end = time.time() + 5
+while m.stats()["pages_in_use"] and time.time() < end:
+    time.sleep(0.01)
+print(m.stats()["pages_in_use"], len(m.generate("Stones", max_new_tokens=3, temperature=0).ids))
+"""
+    ended = run(code)
+    assert (ended.stdout, ended.stderr[-800:]) == ("True\nTrue\nTrue\n0 3\n", "")
+
+
+@pytest.mark.parametrize("work", ["m.agenerate('Once', max_new_tokens=400)", "e.aencode(['a b c' * 30] * 500)", "e.aencode('stone')"])
+def test_the_interpreter_ends_while_a_loop_of_a_daemon_thread_works(work: str) -> None:
+    code = f"""
+import asyncio
+m, e = pumice.load(samples.smollm2(), n_ctx=512), pumice.load(samples.minilm())
+async def main():
+    while True:
+        await asyncio.gather(*({work} for _ in range(3)))
+start(lambda: asyncio.run(main()), threads=2)
+time.sleep(.5)
+"""
+    for _ in range(2):
+        ended = run(code)
+        assert (ended.returncode, ended.stdout, ended.stderr[-800:]) == (0, "", "")
+
+
+def test_a_child_awaits_while_its_parent_does() -> None:
+    ended = run(
+        FORK
+        + """
+import asyncio
+m, e = pumice.load(samples.smollm2(), n_ctx=512, threads=2), pumice.load(samples.minilm(), threads=2)
+expected, vector = m.generate("One, two, three,", max_new_tokens=5, temperature=0).text, e.encode("stone")
+async def forever_():
+    while True:
+        await asyncio.gather(m.agenerate("Once", max_new_tokens=60), *(e.aencode(f"stone {i}") for i in range(4)))
+threading.Thread(target=lambda: asyncio.run(forever_()), daemon=True).start()
+async def both():
+    return await asyncio.gather(m.agenerate("One, two, three,", max_new_tokens=5, temperature=0), e.aencode("stone"))
+def work():
+    answer, row = asyncio.run(both())
+    return answer.text == expected and (row == vector).all()
+in_children(work, 8)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-800:])
+
+
+def test_close_gives_memory_back_at_once() -> None:
+    async def main() -> None:
+        model = pumice.load(samples.smollm2(), device="cpu", n_ctx=512)
+        task = asyncio.create_task(model.agenerate("Once", max_new_tokens=20, temperature=0))
+        await asyncio.sleep(0.05)
+        model.close()
+        assert (await task).ids.size == 20
+        with pytest.raises(ValueError, match="closed"):
+            await model.agenerate("Once")
+
+    asyncio.run(main())
+    end = time.monotonic() + 3
+    while any(t.name == "pumice-pump" for t in threading.enumerate()) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_without_asyncio_nothing_of_it_is_imported() -> None:
+    code = "import sys, pumice.model; print('asyncio' in sys.modules)"
+    before = subprocess.run([sys.executable, "-c", "import sys, numpy, tokenizers; print('asyncio' in sys.modules)"], capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, env=dict(os.environ))
+    assert ended.stdout == before.stdout
+    assert signal.getsignal(signal.SIGINT) is not None

@@ -1,0 +1,210 @@
+"""Threads that are still at work when the interpreter ends or the process forks: a quiet end, and a child that works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from children import FORK, run
+from small_files import gguf_file, gguf_keys
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        'm.generate("Hi", max_new_tokens=50)',
+        'list(m.stream("Hi", max_new_tokens=50))',
+        'm.score("One, two, three")',
+        'e.encode("a short text")',
+        'e.encode(["a b c" * 30] * 500)',
+        'e.encode(["a b c" * 30] * 50, show_progress_bar=True)',
+        "pumice.load(samples.minilm(), progress=lambda *_: sum(range(10000)))",
+    ],
+)
+def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
+    load = "m = pumice.load(samples.smollm2(), n_ctx=512)" if "m." in work.replace("pumice.", "") else "e = pumice.load(samples.minilm())"
+    code = f"{load}\nstart(lambda: {work}, threads=2)\ntime.sleep(.4)\n"
+    for _ in range(3):
+        ended = run(code)
+        assert ended.returncode == 0, ended.stderr[-500:]
+        if "progress_bar" not in work:
+            assert (ended.stdout, ended.stderr) == ("", "")
+
+
+# Processes that end as any does, out of one that has imported what they need, on one cpu: the end then comes while other threads wait
+# for the GIL.
+ENDS = """
+import collections, numpy, pumice.model
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def ends(work, times):
+    codes = collections.Counter()
+    for i in range(times):
+        pid = os.fork()
+        if pid == 0:
+            work(i)
+            sys.exit(0)
+        codes[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])] += 1
+    print(dict(codes))
+"""
+
+
+def broken_heads(folder: Path) -> list[Path]:
+    """Files whose tokenizer is sound and whose weights are refused at once."""
+    paths = []
+    for name in ("head_count", "head_count_kv", "key_length"):
+        paths.append(folder / f"{name}.gguf")
+        paths[-1].write_bytes(gguf_file({**gguf_keys("llama"), f"llama.attention.{name}": 0}))
+    return paths
+
+
+def test_a_process_ends_behind_a_load_that_failed(tmp_path: Path) -> None:
+    """The tokenizer was still being built in a thread of its own, which Python's end unwound: SIGABRT in one of five."""
+    paths = list(map(str, broken_heads(tmp_path)))
+    ended = run(
+        f"{ENDS}\npaths = {paths}\n"
+        """
+def load(i):
+    try:
+        pumice.load(paths[i % 3])
+    except pumice.ModelFormatError:
+        return
+    os._exit(3)
+ends(load, 200)
+""",
+        timeout=400,
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 200}\n", "")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "failing(paths[0])",
+        "failing_slowly(paths[1])",
+        "core.open_file(folder).metadata()",
+        "core.load(core.open_file(folder), core.LoadOptions(device='cpu'), lambda *_: sum(range(3000)))",
+        "core.open_file(paths[0]).get('tokenizer.ggml.scores')",
+        "model.encode(['a b c' * 30] * 20, show_progress_bar=True)",
+        "model.encode(['a b c' * 1000] * 20)",
+        "model.tokenize('a b c ' * 20000)",
+    ],
+)
+def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Path, work: str) -> None:
+    """Wherever C++ calls Python, and Python takes the GIL back: not one thread may be unwound."""
+    paths = list(map(str, broken_heads(tmp_path)))
+    ended = run(
+        f"{ENDS}\npaths = {paths}\n"
+        f"""
+from pumice import _core as core
+folder = str(samples.minilm())
+model = pumice.load(folder, threads=2)
+sys.setswitchinterval(1e-5)
+def failing(path):
+    try:
+        pumice.load(path)
+    except pumice.ModelFormatError:
+        pass
+def failing_slowly(path, init=pumice.ModelFormatError.__init__):
+    # The error's own constructor runs under the handler of the C++ exception: nothing there may catch the end of the thread.
+    pumice.ModelFormatError.__init__ = lambda *args, **given: (sum(range(1000000)), init(*args, **given))[1]
+    failing(path)
+def begin(i):
+    sys.stderr = open(os.devnull, "w")  # progress bars
+    start(lambda: {work}, threads=3)
+    time.sleep(0.01 + i % 7 * 0.003)
+ends(begin, 10)
+"""
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 10}\n", "")
+
+
+def test_a_process_ends_behind_a_load_that_was_interrupted(tmp_path: Path) -> None:
+    """The threads that build the tokenizer and pack the weights are still at work then."""
+    ended = run(
+        ENDS
+        + """
+import signal
+def interrupted(i):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002 + i * 0.002)
+    try:
+        pumice.load(samples.smollm2() if i % 2 else samples.minilm())
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+ends(interrupted, 40)
+"""
+    )
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 40}\n", "")
+
+
+def test_a_child_encodes_while_a_thread_of_its_parent_did() -> None:
+    ended = run(
+        FORK
+        + """
+e = pumice.load(samples.minilm(), threads=2)
+big = ["abc def " * 20] * 20
+expected = e.encode(big)
+start(lambda: e.encode(big))
+in_children(lambda: (e.encode(big) == expected).all(), 8)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_child_generates_while_threads_of_its_parent_did() -> None:
+    """The budget holds two sequences, and both may be in the parent's hands."""
+    ended = run(
+        FORK
+        + """
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=2, kv_budget=24 << 20)
+expected = m.generate("One, two, three,", max_new_tokens=5, temperature=0).text
+paused = m.stream("A list of stones:", max_new_tokens=8, temperature=0)
+whole = m.generate("A list of stones:", max_new_tokens=8, temperature=0).text
+first = next(paused).text
+start(lambda: m.generate("One, two, three,", max_new_tokens=60, temperature=0), threads=3)
+def work():
+    same = all(m.generate("One, two, three,", max_new_tokens=5, temperature=0).text == expected for _ in range(3))
+    return same and first + "".join(c.text for c in paused) == whole and m.memory()["kv_used"] <= m.memory()["kv_budget"]
+in_children(work, 8)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_stream_that_another_thread_was_reading_is_an_error_in_the_child() -> None:
+    ended = run(
+        FORK
+        + """
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=1)
+stream = m.stream("One, two, three,", max_new_tokens=400, temperature=1, seed=1)
+threading.Thread(target=lambda: list(stream), daemon=True).start()
+time.sleep(0.3)
+def work():
+    try:
+        next(stream)
+    except (pumice.ForkedDeviceError, ValueError, StopIteration):
+        pass  # an error, unless the fork came between two chunks
+    return bool(m.generate("Stones", max_new_tokens=2, temperature=0).text)
+in_children(work, 4)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_fork_inside_of_a_progress_function() -> None:
+    """The child's call says that it cannot go on; the parent's does."""
+    ended = run(
+        """
+seen = []
+def fork(done, total):
+    if not seen:
+        seen.append(os.fork())
+try:
+    pumice.load(samples.minilm(), progress=fork).encode("a")
+except pumice.ForkedDeviceError:
+    os._exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) if seen[0] else "the child went on")
+"""
+    )
+    assert (ended.returncode, ended.stdout) == (0, "5\n"), ended.stderr[-500:]

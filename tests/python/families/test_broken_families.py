@@ -1,0 +1,380 @@
+"""Every family's files, broken one value and one tensor at a time: a typed error that says where, what was found and what is needed, or
+the logits of the whole file, or a value of the table below that is sound.
+
+The families of a batch run in one process of their own, so that a crash, a hang or a process ended from inside is seen and has a name.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_gguf
+import random_models
+from paths import SUPPORT
+from random_models import VARIANTS
+
+IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # longer than every window
+MISSING = object()
+HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], {}, None, MISSING]
+GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
+NOT_A_FLAG: list[Any] = [1, "x", [], {}]
+BATCHES = 6
+
+COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
+
+# Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change. (RoBERTa counts
+# positions from the padding token's id, CLIP's texts end at the end token.)
+IGNORED = re.compile(
+    r"^(architectures|(?!pad_|eos_)\w+_token_id|dtype|torch_dtype|transformers_version|use_cache|initializer_range|\w*dropout\w*|\w+_pdrop"
+    r"|summary_\w+|vocab_size|pretraining_tp|type_vocab_size|reorder_and_upcast_attn|expansion_ratio)$"
+)
+
+
+def ignored(place: str, keys: dict[str, Any]) -> bool:
+    """DeBERTa alone reads whether it has token types."""
+    return bool(IGNORED.match(place)) and (place, keys.get("model_type")) != ("type_vocab_size", "deberta-v2")
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Keys (their last part) whose other positive values are as sound as the file's.
+ANY_POSITIVE = words(
+    """
+    rms_norm_eps layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon norm_eps norm_epsilon
+    rope_theta freq_base freq_base_swa rope_local_base_freq factor high_freq_factor low_freq_factor beta_fast beta_slow mscale
+    mscale_all_dim yarn_beta_fast yarn_beta_slow yarn_log_multiplier attn_factor attention_factor original_max_position_embeddings alpha
+    attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar scale_depth scale_emb dim_model_base
+    alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
+    llama_4_scaling_beta temperature_scale sliding_window_pattern
+    """
+)
+# Keys where 0 means none.
+ZERO_IS_NONE = words(
+    """
+    attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
+    pad_token_id eos_token_id
+    """
+)
+# What may be absent (null and an empty object are the same), though the file at hand says something else: keys that stand for what the
+# family's configuration class takes (test_family_switches.py holds these defaults), or in GGUF what llama.cpp takes; a head, which is then
+# the embedding; in GGUF the dense layer before a classifier, of which the model's card speaks, and token types, which DistilBERT has not;
+# Llama 3's factors for frequencies.
+MAY_BE_ABSENT = words(
+    """
+    rms_norm_eps norm_epsilon layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon hidden_act sliding_window
+    rope_parameters rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
+    yarn_log_multiplier mscale mscale_all_dim original_max_position_embeddings llama_4_scaling_beta temperature_scale
+    attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar
+    local_attention use_bidirectional_attention classifier_pooling
+    norm_rel_ebd relative_attention share_att_key position_biased_input
+    lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
+    """
+)
+ANY_ROWS = re.compile(
+    r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|token_embedding|classifier"
+    r"|^text_projection"
+)
+
+
+def first_variants(gguf: bool = False) -> dict[str, str]:
+    """The first variant of each family that runs (or has a GGUF form); of encoders, the first with the most at its end."""
+    found: dict[str, str] = {}
+    for kind in ("decoder", "classifier", "projection", "encoder"):
+        for variant in VARIANTS.values():
+            if variant.kind != kind or variant.pending:
+                continue
+            if not gguf or (variant.family in random_gguf.FORMS and variant.name not in random_gguf.WITHOUT):
+                found.setdefault(variant.family, variant.name)
+    return found
+
+
+CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|text_projection)\.weight")
+
+Keys = dict[str, Any]
+Tensors = dict[str, np.ndarray]
+Case = tuple[str, str, Any, Keys, Tensors]  # name; what the error names; the value; the whole file
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def places(keys: Keys, before: str = "") -> Iterator[str]:
+    for key, value in keys.items():
+        yield before + key
+        if isinstance(value, dict):
+            yield from places(value, before + key + ".")
+
+
+def at(keys: Keys, place: str) -> tuple[Keys, str]:
+    *outer, last = place.split(".")
+    for part in outer:
+        keys = keys[part]
+    return keys, last
+
+
+def replaced(keys: Keys, place: str, value: Any, flat: bool) -> Keys:
+    """A copy with one value replaced; keys of GGUF files have dots and nothing nested."""
+    changed = copy.deepcopy(keys)
+    inner, last = (changed, place) if flat else at(changed, place)
+    inner[last] = value
+    if value is MISSING:
+        del inner[last]
+    return changed
+
+
+def hostile_values(value: Any, gguf: bool) -> list[Any]:
+    if isinstance(value, bool):
+        return [each for each in NOT_A_FLAG if not (gguf and each == {})]
+    if isinstance(value, list):
+        return [value[:-1], [*value, value[-1]], value[:1], [], "x", 7, ["x"] * len(value)]
+    if isinstance(value, dict):
+        return [0, "x", [], ["x"]]
+    return GGUF_HOSTILE if gguf else HOSTILE
+
+
+def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
+    for place in list(keys) if gguf else list(places(keys)):
+        value = keys[place] if gguf else (lambda inner, last: inner[last])(*at(keys, place))
+        if ignored(place, keys) or place.startswith(("id2label", "label2id")) or value is None:
+            continue
+        one_for_all = any("albert_layer_groups" in name for name in tensors)  # any number of layers is sound
+        fewer = [value - 1] if COUNTS_LAYERS.search(place) and not one_for_all else []
+        for hostile in hostile_values(value, gguf) + fewer:
+            if hostile != value or type(hostile) is not type(value):
+                yield f"{place} = {shown(hostile)}", place, hostile, replaced(keys, place, hostile, gguf), tensors
+    if not gguf:
+        for junk in (0, "x", [], {}, None):
+            yield f"ignored keys = {shown(junk)}", "", junk, {k: junk if ignored(k, keys) else v for k, v in keys.items()}, tensors
+
+
+def shown(value: Any) -> str:
+    return "missing" if value is MISSING else json.dumps(value)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def tensor_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
+    names = [name for name in tensors if not (layer := re.search(r"\.(\d+)\.", name)) or layer[1] == "0"]
+    for name in names:
+        tensor = tensors[name]
+        others = {key: value for key, value in tensors.items() if key != name}
+        yield f"{name} missing", name, MISSING, keys, others
+        yield f"{name} renamed", name, MISSING, keys, others | {name + "x": tensor}
+        yield f"{name} flat", name, "shape", keys, others | {name: tensor.reshape(*tensor.shape, 1)}
+        if tensor.ndim > 0 and not ANY_ROWS.search(name):
+            yield f"{name} one row more", name, "shape", keys, others | {name: np.concatenate([tensor, tensor[:1]])}
+        if tensor.ndim == 2:
+            yield f"{name} one column more", name, "shape", keys, others | {name: np.concatenate([tensor, tensor[:, :1]], 1)}
+            if tensor.shape[0] != tensor.shape[1]:
+                yield f"{name} transposed", name, "shape", keys, others | {name: np.ascontiguousarray(tensor.T)}
+        neighbour = next((each for each in names if tensors[each].shape != tensor.shape and not ANY_ROWS.search(each)), None)
+        if neighbour:
+            yield f"{name} and {neighbour} swapped", "", "shape", keys, tensors | {name: tensors[neighbour], neighbour: tensor}
+    for name in tensors:  # what one layer has and the next lacks
+        if re.search(r"\.1\.", name):
+            yield f"{name} missing", name, MISSING, keys, {key: value for key, value in tensors.items() if key != name}
+
+
+# ---------------------------------------------------------------- one process per batch
+
+
+def logits(core: Any, source: Path) -> np.ndarray:
+    options = core.LoadOptions(device="cpu", compute="float32", kv_dtype="f32", threads=1)
+    model = core.load(core.open_file(str(source)), options)
+    try:
+        if "generate" in model.info["tasks"]:
+            return model.logits(IDS, True)
+        offsets = np.array([0, len(IDS)], np.int64)
+        ends = np.empty((1, model.info["vector_size"]), np.float32)
+        if model.info["labels"]:
+            ends = model.classify(IDS, offsets, None)
+        else:
+            model.encode(IDS, offsets, None, ends, False, 0)
+        return np.concatenate([model.encode_tokens(IDS, offsets, None).ravel(), ends.ravel()])
+    finally:
+        model.close()
+
+
+SAYS_NEEDED = re.compile(r"need|must|is not run|are not run|not known|has no |is missing|cannot")
+
+
+def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | None:
+    """What is wrong with what a load and a call give, or nothing."""
+    _, place, value, _, _ = case
+    key = last = place.split(".")[-1]
+    if last in ("weight", "bias"):
+        last = ".".join(place.split(".")[-3:-1] if place.count(".") > 2 else place.split(".")[-2:-1])  # a prefix of the model is no part
+    absent = value is MISSING or value is None or value in ([], {})
+    try:
+        found = logits(pumice._core, source)
+    except pumice.UnsupportedTaskError:
+        return "the model has lost what it can do"
+    except (pumice.ModelFormatError, pumice.UnsupportedModelError, pumice.NumericError) as error:
+        text = str(error)
+        if str(source) not in text:
+            return f"names no file: {text}"
+        if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
+            return None  # what the configuration class takes asks for a tensor that the file lacks, and that is named
+        # A size that the tensors do not have, or a number of layers that a list does not.
+        if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):
+            return f"does not name {last}: {text}"
+        return None if SAYS_NEEDED.search(text) else f"does not say what is needed: {text}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    if found.shape == whole.shape and np.array_equal(found, whole):
+        return None
+    if key == "pos_att_type" and value == ["p2c"]:
+        return None  # as sound as both
+    if absent and CLASSIFIER.search(place):
+        return None  # the model says that it is none
+    if absent and (key in MAY_BE_ABSENT or place in MAY_BE_ABSENT):
+        return None
+    if type(value) in (int, float) and (value > 0 and key in ANY_POSITIVE or value == 0 and key in ZERO_IS_NONE):
+        return None
+    return "gives other logits and says nothing"
+
+
+def write_folder(folder: Path, keys: Keys, tensors: Tensors) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(keys))
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+
+
+def run_form(pumice: Any, label: str, source: Path, keys: Keys, tensors: Tensors, write: Callable[[Keys, Tensors], Any]) -> None:
+    write(keys, tensors)
+    whole = logits(pumice._core, source)
+    for case in [*config_cases(keys, tensors, source.suffix == ".gguf"), *tensor_cases(keys, tensors, source.suffix == ".gguf")]:
+        name = f"{label}: {case[0]}"
+        print(json.dumps({"begins": name}), flush=True)
+        write(case[3], case[4])
+        print(json.dumps({"ends": name, "wrong": judge(pumice, source, case, whole)}), flush=True)
+    write(keys, tensors)
+    assert np.array_equal(logits(pumice._core, source), whole)  # and the process is as good as before
+
+
+def run_batch(batch: int, scratch: Path) -> None:
+    import pumice
+
+    for family, name in list(first_variants().items())[batch::BATCHES]:
+        keys = json.loads(random_models.golden_file(name, "config.json").read_text())
+        folder, file = scratch / family, scratch / f"{family}.gguf"
+        tensors = random_models.tensors(name)
+        run_form(pumice, f"{family} folder", folder, keys, tensors, lambda k, t, to=folder: write_folder(to, k, t))
+        if gguf := first_variants(gguf=True).get(family):
+            keys, tensors = random_gguf.gguf_parts(gguf)
+            run_form(pumice, f"{family} gguf", file, keys, tensors, lambda k, t, to=file: random_gguf.write(to, k, t))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    def run(batch: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-X", "faulthandler", __file__, str(batch), str(tmp_path_factory.mktemp("broken"))]
+        paths = [str(SUPPORT), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        try:
+            return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+        except subprocess.TimeoutExpired as error:
+            out = error.stdout or b""
+            return subprocess.CompletedProcess(command, -1, out.decode() if isinstance(out, bytes) else out, "it hangs")
+
+    with ThreadPoolExecutor(2) as pool:
+        yield [pool.submit(run, batch) for batch in range(BATCHES)]
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_broken(batch: int, runs: list[Any]) -> None:
+    done = runs[batch].result()
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    names = [line["begins"] for line in lines if "begins" in line]
+    results = [line for line in lines if "ends" in line]
+    assert done.returncode == 0, f"the process died ({done.returncode}) in {names[-1] if names else 'its start'}:\n{done.stderr[-3000:]}"
+    assert len(results) == len(names) >= 1000
+    bad = [f"{line['ends']}: {line['wrong']}" for line in results if line["wrong"]]
+    assert not bad, f"{len(bad)} of {len(names)} cases:\n" + "\n".join(bad[:40])
+
+
+# ---------------------------------------------------------------- what was found by reading what each family's own code obeys
+
+
+def error_of(source: Path) -> str:
+    import pumice
+
+    with pytest.raises((pumice.ModelFormatError, pumice.UnsupportedModelError)) as error:
+        logits(pumice._core, source)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("cohere", "command-r.logit_scale"),
+        ("cohere2", "cohere2.logit_scale"),
+        ("granite", "granite.logit_scale"),
+        ("gpt_neox", "gptneox.use_parallel_residual"),
+    ],
+)
+def test_a_gguf_key_without_a_default_must_be_there(name: str, key: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts(name)
+    del keys[key]
+    assert f"has no {key}" in error_of(random_gguf.write(tmp_path / "x.gguf", keys, tensors))
+
+
+def test_granite_without_a_scale_of_scores_takes_the_root_of_a_head(tmp_path: Path) -> None:
+    import pumice
+
+    keys, tensors = random_gguf.gguf_parts("granite")
+    head_dim = keys["granite.embedding_length"] // keys["granite.attention.head_count"]
+    said = random_gguf.write(tmp_path / "said.gguf", keys | {"granite.attention.scale": head_dim**-0.5}, tensors)
+    del keys["granite.attention.scale"]
+    silent = random_gguf.write(tmp_path / "silent.gguf", keys, tensors)
+    assert np.abs(logits(pumice._core, silent) - logits(pumice._core, said)).max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("gemma", "use_bidirectional_attention"),
+        ("gemma2", "use_bidirectional_attention"),
+        ("bert_classifier", "is_decoder"),
+        ("bert_classifier", "add_cross_attention"),
+    ],
+)
+def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder(name, tmp_path)
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(keys | {key: True}))
+    assert key in error_of(folder)
+
+
+def test_a_decoder_with_a_window_that_sees_both_ways_is_refused_by_name(tmp_path: Path) -> None:
+    """Where such a window ends is not known."""
+    folder = random_models.make_folder("qwen2_window", tmp_path)
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(keys | {"is_causal": False}))
+    assert "is_causal false beside a window" in error_of(folder)
+
+
+def test_a_bias_that_one_layer_has_must_be_in_all(tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts("llama3")
+    tensors["blk.1.attn_q.bias"] = np.zeros(tensors["blk.1.attn_q.weight"].shape[0], np.float32)
+    assert "blk.0.attn_q.bias is missing" in error_of(random_gguf.write(tmp_path / "x.gguf", keys, tensors))
+
+
+if __name__ == "__main__":
+    run_batch(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,40 @@
+"""docs/families.md has a row for each small model that runs, and none of them says that something was off."""
+
+from __future__ import annotations
+
+from paths import ROOT
+from random_models import ENCODERS, VARIANTS
+
+import pumice
+
+PAGE = ROOT / "docs" / "families.md"
+
+
+ENCODERS_TITLE = "\n## Encoders, and decoders that encode"  # of make_families_table.py
+
+
+def rows(part: int) -> list[list[str]]:
+    """Of the table of decoders (0) or of encoders (1)."""
+    lines = [line for line in PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_every_small_model_that_runs_has_its_row() -> None:
+    for part, kinds in enumerate([("decoder",), ENCODERS]):
+        running = [v.name for v in VARIANTS.values() if v.kind in kinds and not v.pending]
+        assert [row[1] for row in rows(part)] == running, "python tests/make_families_table.py writes the page anew"
+    assert {row[0] for row in rows(0) + rows(1)} == set(pumice.build_info()["architectures"])
+
+
+def test_no_decoder_was_off() -> None:
+    for family, name, folder, greedy, gguf, vulkan, split in rows(0):
+        assert greedy == "same", (family, name)
+        assert max(float(folder), float(vulkan), float(split)) <= 2e-4, (family, name)
+        assert gguf in ("", "same bits") or float(gguf) <= 5e-5, (family, name)
+
+
+def test_no_encoder_was_off() -> None:
+    for family, name, folder, default, gguf, vulkan, split in rows(1):
+        assert float(default) >= 0.99999, (family, name)
+        assert max(float(folder), float(vulkan), float(split)) <= 2e-4, (family, name)
+        assert gguf in ("", "same bits") or float(gguf) <= 5e-5, (family, name)

@@ -1,0 +1,99 @@
+"""Quantized GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
+so that nothing but this package is needed: the same numbers in F32 say what must come out."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+import op_cases
+import pytest
+import random_gguf
+import random_models
+from mixes import COLUMNS, ENCODERS, ENCODERS_RATIO, ENCODERS_TITLE, MIXES, RATIO, SAME, WIDE
+from paths import ROOT
+from random_gguf import FORMS, Packed
+from random_models import VARIANTS
+
+import pumice
+from pumice import _core
+
+PAGE = ROOT / "docs" / "mixes.md"
+# Of the matrices of a file in turn: what the mixes above have, and what older files have.
+FORMATS = ["Q4_K", "Q6_K", "F16", "Q3_K", "Q8_0", "IQ4_XS", "Q5_K", "Q2_K", "Q4_0", "BF16"]
+IDS = {name: number for number, name in enumerate(["F32", "F16", "Q4_0"])} | {
+    "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
+}  # fmt: skip
+
+
+def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
+    """A file whose matrices are random blocks of FORMATS, the same numbers in F32, and the formats that are in the first."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    packed: dict[str, random_gguf.Array | Packed] = dict(tensors)
+    used = set()
+    for number, (tensor, values) in enumerate((t, v) for t, v in tensors.items() if v.ndim == 2 and "attn_rel_b" not in t):
+        rows, cols = values.shape
+        assert cols % COLUMNS == 0, f"{name}: {tensor} has {cols} columns"
+        form = FORMATS[number % len(FORMATS)]
+        data = op_cases.packed_weights(form, rows, cols, cols, zlib.crc32(tensor.encode()))
+        packed[tensor] = Packed(IDS[form], values.shape, data)
+        tensors[tensor] = _core.ops.unpack(form, data).reshape(values.shape)
+        used.add(form)
+    return random_gguf.write(folder / "packed.gguf", keys, packed), random_gguf.write(folder / "f32.gguf", keys, tensors), used
+
+
+def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
+    """Of a decoder; an encoder's rows."""
+    if VARIANTS[tokenizer.name].kind == "encoder_mix":
+        model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute=compute))
+        return model.encode_tokens(np.arange(3, 43, dtype=np.int32), np.array([0, 7, 40]), None)
+    with pumice.load(path, device="cpu", compute=compute, tokenizer=tokenizer, progress=False) as model:
+        return model.logits(np.arange(3, 43), positions="all")
+
+
+# Shares of the logits' squares that 8 bits of activations may change, of models with seven and ten layers in place of four (found: 3.9e-3,
+# 2.3e-3, 2.3e-3, 7.9e-3). Against llama.cpp they are held to the same ratio as all (docs/mixes.md).
+ROUNDING = {"gemma3_wide": 5e-3, "gemma4_31b_wide": 3e-3, "gemma4_e2b_wide": 3e-3, "embeddinggemma_wide": 1e-2}
+
+
+@pytest.mark.parametrize("name", [*WIDE, *ENCODERS])
+def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
+    """Split, permuted, transposed and shared tensors too, of each family's own names."""
+    folder = random_models.make_folder(name, tmp_path)
+    packed, plain, used = write_pair(name, tmp_path)
+    assert used == set(FORMATS)
+    expected = logits(plain, folder, "float32")
+    assert np.array_equal(logits(packed, folder, "float32"), expected)
+    rounded = logits(packed, folder, "auto")  # activations in 8 bits
+    assert not np.array_equal(rounded, expected)
+    assert ((rounded - expected) ** 2).sum() <= ROUNDING.get(name, 2e-3) * (expected**2).sum()
+
+
+def page_rows(part: int) -> list[list[str]]:
+    """Of the table of decoders (0) or encoders (1)."""
+    text = PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part]
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
+
+
+def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
+    decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & set(FORMS)
+    assert {VARIANTS[name].family for name in WIDE} == decoders, "a wide model (kind mix) in tests/random_models for each"
+    assert [row[1] for row in page_rows(0)] == WIDE, "python tests/make_mix_table.py writes the page anew"
+
+
+def test_every_encoder_with_a_gguf_form_has_its_row() -> None:
+    encoders = {variant.family for variant in VARIANTS.values() if variant.kind == "encoder" and variant.family in FORMS}
+    encoders -= {VARIANTS[name].family for name in WIDE}  # decoders that encode
+    assert {VARIANTS[name].family for name in ENCODERS} == encoders, "a wide model (kind encoder_mix) in tests/random_models for each"
+    assert [row[1] for row in page_rows(1)] == ENCODERS, "python tests/make_mix_table.py writes the page anew"
+
+
+@pytest.mark.parametrize(("part", "ratio"), [(0, RATIO), (1, ENCODERS_RATIO)])
+def test_no_mix_is_further_from_float32_than_llama_cpp(part: int, ratio: float) -> None:
+    for _, name, apart, *cells in page_rows(part):
+        assert len(cells) == len(MIXES) and float(apart) <= SAME
+        for mix, cell in zip(MIXES, cells, strict=True):
+            ours, theirs = map(float, cell.split(" / "))
+            assert 0 < ours <= ratio * theirs, (name, mix, cell)

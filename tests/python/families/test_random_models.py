@@ -1,0 +1,216 @@
+"""Small random folders as transformers writes them, against what transformers says in float32 (tests/make_random_model_goldens.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_models
+from random_models import VARIANTS
+
+import pumice
+
+RUN = [variant for variant in VARIANTS.values() if not variant.pending]
+DECODERS = [variant.name for variant in RUN if variant.kind == "decoder"]
+ENCODERS = [variant.name for variant in RUN if variant.kind in random_models.ENCODERS]
+REFUSED = [variant.name for variant in RUN if variant.kind == "refused"]
+PENDING = [variant.name for variant in VARIANTS.values() if variant.pending]
+
+
+def check_logits(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
+    ids, stride = golden["ids"], int(golden["stride"])
+    logits = model.logits(ids, positions="all")
+    assert logits.shape == (len(ids), len(golden["last"])) and logits.dtype == np.float32
+    assert np.abs(logits[:, ::stride] - golden["logits"]).max() <= 2e-4
+    assert np.abs(logits[-1] - golden["last"]).max() <= 2e-4
+    wide = logits.astype(np.float64)
+    peak = wide.max(1)
+    assert np.abs(peak + np.log(np.exp(wide - peak[:, None]).sum(1)) - golden["log_sum_exp"]).max() <= 2e-4
+    assert np.array_equal(model.logits(ids), logits[-1])
+
+
+def check_greedy(model: pumice.Model, golden: dict[str, np.ndarray], name: str) -> None:
+    result = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0)
+    expected = golden["greedy"].tolist()  # transformers was told to go on after an end token; generate() stops there
+    config = json.loads(random_models.golden_file(name, "config.json").read_text())
+    eos = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
+    ends = [expected.index(end) for end in (eos if isinstance(eos, list) else [eos]) if end in expected]
+    assert len(expected) == 64
+    assert result.ids.tolist() == expected[: min(ends, default=64)]
+
+
+def check_scores(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
+    """score() is the log-probability of each next token."""
+    expected = golden["targets"].astype(np.float64) - golden["log_sum_exp"][:-1]
+    scores = model.score(golden["ids"])
+    assert scores.shape == (len(golden["ids"]) - 1,)
+    assert np.abs(scores - expected).max() <= 4e-4
+
+
+def check_encoder(folder: Path, golden: dict[str, np.ndarray], compute: str) -> None:
+    """All texts in one ragged batch, and each alone, as the golden has them."""
+    from pumice import _core
+
+    model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device="cpu", compute=compute))
+    ids, offsets = golden["ids"], golden["offsets"]
+    types = golden.get("types", np.zeros_like(ids))
+    hidden = model.encode_tokens(ids, offsets, types)
+    check_rows(hidden[:, :: int(golden["stride"])], golden["hidden"], compute)
+    for first, last in zip(offsets[:-1], offsets[1:], strict=True):  # a text's bits do not depend on its batch
+        alone = model.encode_tokens(ids[first:last], np.array([0, last - first]), types[first:last])
+        assert np.array_equal(alone, hidden[first:last])
+    if "logits" in golden:
+        assert model.info["labels"] == golden["logits"].shape[1]
+        check_rows(model.classify(ids, offsets, types), golden["logits"], compute)
+    if "embeddings" in golden:
+        vectors = np.empty((len(offsets) - 1, model.info["vector_size"]), np.float32)
+        model.encode(ids, offsets, types, vectors, False, 0)
+        check_rows(vectors, golden["embeddings"], compute)
+
+
+def check_rows(found: np.ndarray, expected: np.ndarray, compute: str) -> None:
+    assert found.shape == expected.shape
+    if compute == "float32":
+        assert np.abs(found - expected).max() <= 2e-4
+        return
+    a, b = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()  # products in fixed point
+    assert (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) >= 0.99999
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    folder = random_models.make_folder(request.param, tmp_path_factory.mktemp("models"))
+    with pumice.load(folder, device="cpu", compute="float32", kv_dtype="f32") as model:
+        yield model, random_models.golden(request.param), request.param
+
+
+def test_logits_equal_transformers(decoder) -> None:
+    model, golden, _ = decoder
+    check_logits(model, golden)
+
+
+def test_greedy_ids_equal_transformers(decoder) -> None:
+    check_greedy(*decoder)
+
+
+def test_score_is_the_log_probability_of_each_next_token(decoder) -> None:
+    model, golden, _ = decoder
+    check_scores(model, golden)
+
+
+@pytest.mark.parametrize("name", ["phi3_longrope_long", "llama_dynamic_long"])
+def test_hidden_states_turn_by_the_length_of_the_text(name: str, tmp_path: Path) -> None:
+    ids, head = random_models.golden(name)["ids"], random_models.tensors(name)["lm_head.weight"]
+    with pumice.load(random_models.make_folder(name, tmp_path), device="cpu", compute="float32") as model:
+        for length in (10, len(ids)):
+            logits = model.hidden_states(ids[:length], layers=-1) @ head.T
+            assert np.abs(logits - model.logits(ids[:length], positions="all")).max() <= 2e-4
+
+
+def test_a_prompt_computed_in_parts_and_one_computed_anew_give_the_same_text(tmp_path: Path) -> None:
+    """Sequences below, across and beyond the original length, together and alone, with and without what the cache holds."""
+    options = {"max_new_tokens": 40, "temperature": 0}
+    for name in ("phi3_longrope_crossing", "llama_dynamic_crossing"):
+        ids = random_models.golden(name)["ids"].tolist()
+        prompts = [ids[:20], ids[:47], ids[:49], ids[:90], ids[:5]]
+        folder = random_models.make_folder(name, tmp_path)
+        with pumice.load(folder, device="cpu") as model:
+            together = [result.ids.tolist() for result in model.generate(prompts, **options)]
+            again = [result.ids.tolist() for result in model.generate(prompts, **options)]
+        alone = []
+        for prompt in prompts:
+            with pumice.load(folder, device="cpu") as model:
+                alone.append(model.generate(prompt, **options).ids.tolist())
+        assert together == alone and again == alone, name
+
+
+@pytest.mark.parametrize("compute", ["float32", "auto"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoder_equals_transformers(name: str, compute: str, tmp_path: Path) -> None:
+    check_encoder(random_models.make_folder(name, tmp_path), random_models.golden(name), compute)
+
+
+def check_refusal(name: str, folder: Path) -> None:
+    with pytest.raises(pumice.UnsupportedModelError, match=VARIANTS[name].reason):
+        pumice.load(folder, device="cpu")
+
+
+def test_settings_that_are_not_run_are_refused_by_name(tmp_path: Path) -> None:
+    for name in REFUSED:
+        check_refusal(name, random_models.make_folder(name, tmp_path))
+
+
+def compare(name: str, folder: Path) -> None:
+    kind = VARIANTS[name].kind
+    if kind == "refused":
+        check_refusal(name, folder)
+        return
+    golden = random_models.golden(name)
+    if kind in random_models.ENCODERS:
+        check_encoder(folder, golden, "float32")
+        return
+    with pumice.load(folder, device="cpu", compute="float32", kv_dtype="f32") as model:
+        check_logits(model, golden)
+        check_greedy(model, golden, name)
+
+
+def test_pending_variants_do_not_run_yet(tmp_path: Path) -> None:
+    """A variant that passes loses its "pending" in tests/random_models; from then on it is compared as the others are."""
+    for name in PENDING:
+        folder = random_models.make_folder(name, tmp_path)
+        with pytest.raises((pumice.PumiceError, AssertionError)):
+            compare(name, folder)
+
+
+@pytest.mark.parametrize("quantize", ["q8_0", "q4_0", "q4_k"])
+def test_quantized_at_load(quantize: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama3", tmp_path)
+    golden = random_models.golden("llama3")
+    with pumice.load(folder, device="cpu", quantize=quantize) as model:
+        if quantize == "q4_k":  # rows of 64 and 160 are no multiple of 256: they stay float, and the card says so
+            assert set(model.info["formats"]) == {"F32"}
+            return
+        assert quantize.upper() in model.info["formats"]
+        logits = model.logits(golden["ids"], positions="all")
+    a, b = logits[:, :: int(golden["stride"])].astype(np.float64), golden["logits"].astype(np.float64)
+    cosine = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    assert cosine.mean() >= {"q8_0": 0.999, "q4_0": 0.93}[quantize]
+
+
+# ---------------------------------------------------------------- the weights themselves
+@pytest.mark.parametrize(
+    ("name", "centre", "reach"),
+    [
+        ("model.layers.0.input_layernorm.weight", 1.0, 0.2),
+        ("transformer.h.0.ln_1.weight", 1.0, 0.2),
+        ("transformer.h.0.ln_attn.weight", 1.0, 0.2),
+        ("transformer.ln_f.weight", 1.0, 0.2),
+        ("emb_ln.weight", 1.0, 0.2),
+        ("model.layers.0.layer_scalar", 1.0, 0.2),
+        ("transformer.h.0.ln_1.bias", 0.0, 0.2),
+        ("model.layers.0.self_attn.q_proj.bias", 0.0, 0.2),
+        ("model.layers.0.linear_attn.A_log", 1.35, 1.35),
+        ("model.layers.0.self_attn.sinks", 0.0, 4.0),
+    ],
+)
+def test_vectors_lie_where_their_names_say(name: str, centre: float, reach: float) -> None:
+    values = random_models.weights(name, (4096,)) - centre
+    assert 0.99 * reach < np.abs(values).max() <= reach * 1.0001
+    assert abs(values.mean()) < 0.1 * reach
+
+
+def test_weights_are_the_bytes_of_the_goldens() -> None:
+    """splitmix64 of the name's CRC-32: whoever changes them has to make every golden again."""
+    assert random_models.weights("model.norm.weight", (2,)).tobytes().hex() == "3b4f8e3fea904e3f"
+    assert random_models.weights("model.embed_tokens.weight", (1, 2)).tobytes().hex() == "7e625cbfd5dcd4bc"
+
+
+def test_every_variant_has_its_files_and_they_are_small() -> None:
+    for name, variant in VARIANTS.items():
+        ends = ["config.json", "shapes.json"] + (["npz"] if variant.kind not in ("refused", *random_models.MIXES) else [])
+        sizes = {end: random_models.golden_file(name, end).stat().st_size for end in ends}
+        assert max(sizes.values()) <= 40 << 10, (name, sizes)
+    known = {random_models.golden_file(name, end) for name in VARIANTS for end in ("config.json", "shapes.json", "npz")}
+    assert {path for path in random_models.GOLDENS.rglob("*") if not path.is_dir()} <= known

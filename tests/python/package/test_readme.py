@@ -1,0 +1,167 @@
+"""README.md and docs/: examples print what the pages say, the tables are the engine's own, every public name is described, and what
+the pages name exists."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import ROOT
+
+import pumice
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ANY = "…"
+PAGES = ["README.md", "bench/README.md", "docs/adding.md", "docs/numerics.md", "docs/python.md", "docs/vulkan.md"]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Each python block with the text block right below it."""
+    found = re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(found) == page.count("```python\n")
+    return found
+
+
+def run(code: str, names: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, names["__file__"], "exec"), names)
+    return out.getvalue()
+
+
+def matches(line: str, pattern: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split(ANY))), line) is not None
+
+
+def table(page: str, first: str) -> list[list[str]]:
+    """The rows of the table whose first heading this is, as cells."""
+    text = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert text, f"there is no table of {first}"
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in text[1].splitlines()]
+
+
+def test_marks_match_only_what_differs() -> None:
+    assert matches("28 tokens, eos, 24 tokens/s", "28 tokens, eos, … tokens/s")
+    assert not matches("29 tokens, eos, 24 tokens/s", "28 tokens, eos, … tokens/s")
+    assert not matches("(x.y)", "(xzy)")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_examples_print_what_the_page_says(page: str) -> None:
+    names: dict[str, Any] = {"__name__": "tour", "__file__": str(ROOT / page)}
+    found = blocks((ROOT / page).read_text(encoding="utf-8"))
+    assert len(found) >= 2
+    for code, expected in found:
+        printed, wanted = run(code, names).splitlines(), expected.splitlines()
+        wrong = [(a, b) for a, b in zip(printed, wanted, strict=False) if not matches(a, b)]
+        assert not wrong, f"{page} says otherwise:\n" + "\n".join(f"  printed {a!r}\n  page    {b!r}" for a, b in wrong)
+        assert len(printed) == len(wanted)
+        assert sum(ANY not in line for line in wanted) >= min(4, len(wanted)), "too little of the output is compared"
+
+
+def test_the_tour_is_short() -> None:
+    assert 18 <= len(blocks(README)[0][0].splitlines()) <= 26
+
+
+def test_table_of_architectures() -> None:
+    families = pumice.build_info()["architectures"]
+    rows = table(README, "architecture")
+    assert [row[0] for row in rows] == list(families)
+    for name, _, gguf, model_types in rows:
+        said = {"gguf": gguf, "model_type": model_types}
+        for kind, names in families[name].items():
+            assert [word for word in said[kind].split(", ") if word and not word.startswith("(")] == names, (name, kind)
+
+
+def test_table_of_formats() -> None:
+    rows = table(README, "format")
+    assert [row[0] for row in rows] == pumice.build_info()["formats"]
+    listed = (ROOT / "cpp" / "core" / "formats.def").read_text(encoding="utf-8")
+    blocks_of = {
+        name: (int(weights), int(size))
+        for name, weights, size in re.findall(r"^PUMICE_FORMAT\((\w+), *\d+, *(\d+), *(\d+),", listed, re.MULTILINE)
+    }
+    for name, bits, gguf, safetensors, quantize in rows:
+        weights, size = blocks_of[name]
+        assert float(bits) == 8 * size / weights, name
+        assert gguf == "yes"
+        assert (safetensors == "yes") == (weights == 1), name
+        assert quantize in ("", name.lower())
+    packed = {row[4] for row in rows} - {""}
+    for name in packed:
+        pumice.plan(__import__("samples").minilm(), quantize=name)
+    with pytest.raises(ValueError, match="quantize"):
+        pumice.plan(__import__("samples").minilm(), quantize="q5_k")
+    assert packed == {"q8_0", "q4_0", "q4_k"}
+
+
+def code_in(page: str) -> str:
+    """The text between backticks, one piece a line, without the blocks."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(re.findall(r"`([^`]*)`", text))
+
+
+def test_every_public_name_is_described() -> None:
+    described = set(re.findall(r"\w+", code_in("docs/python.md")))
+    public = {f"pumice.{name}": getattr(pumice, name) for name in pumice.__all__}
+    for owner in (pumice.Model, pumice.Stream):
+        public |= {f"{owner.__name__}.{name}": getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
+    wanted = {name: name.rpartition(".")[2] for name in public}
+    for name, value in public.items():
+        if inspect.isclass(value):  # what a dataclass holds
+            wanted |= {f"{name}.{field}": field for field in getattr(value, "__dataclass_fields__", {})}
+        elif callable(value):
+            kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            parameters = [p.name for p in inspect.signature(value).parameters.values() if p.kind not in kinds and p.name != "self"]
+            wanted |= {f"{name}({parameter})": parameter for parameter in parameters}
+    assert len(wanted) > 150
+    missing = [name for name, word in wanted.items() if word not in described]
+    assert not missing, f"docs/python.md lacks {missing}"
+
+
+def test_load_defaults_are_those_of_the_page() -> None:
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "option")}
+    parameters = inspect.signature(pumice.load).parameters
+    assert list(rows) == [name for name in parameters if name not in ("source", "options")]
+    assert {name: eval(default) for name, default in rows.items()} == {name: parameters[name].default for name in rows}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_named_files_exist(page: str) -> None:
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    headings = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    named = re.findall(r"^((?:cpp|docs|tests|python|bench|examples|cmake|shaders)/[\w./-]+\.\w+)", code_in(page), re.MULTILINE)
+    missing = [
+        name for name, base in [(link, path.parent) for link in links] + [(name, ROOT) for name in named] if not (base / name).exists()
+    ]
+    missing += [f"#{anchor}" for anchor in re.findall(r"\]\(#([^)]+)\)", text) if anchor not in headings]
+    assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page", ["docs/adding.md", "docs/numerics.md"])
+def test_named_symbols_and_tests_exist(page: str) -> None:
+    suffixes = {".h", ".cpp", ".def", ".py", ".txt", ".glsl", ".comp"}
+    folders = ("cpp", "python", "tests", "bench", "cmake", "shaders")
+    own = Path(__file__)
+    sources = {
+        p: p.read_text(encoding="utf-8", errors="replace")
+        for folder in folders
+        for p in sorted((ROOT / folder).rglob("*"))
+        if p.suffix in suffixes and p != own
+    }
+    words = set(re.findall(r"\w+", "\n".join(sources.values()))) | {name for name in globals() if name.startswith("test_")}
+    cpp_tests = {".".join(t) for s in sources.values() for t in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", s, re.MULTILINE)}
+    # Names that are ours to look for: tests, functions, constants and types; not shell commands, files, or NAME, which the reader fills in.
+    pieces = [piece for piece in code_in(page).splitlines() if re.fullmatch(r"[\w.:<>()]+", piece) and "NAME" not in piece]
+    tests = {piece for piece in pieces if re.fullmatch(r"[A-Z]\w+\.[A-Z]\w+", piece)}
+    symbols = {word for piece in pieces for word in re.findall(r"\w*_\w*|[a-z]*[A-Z]\w*", piece)} - {w for t in tests for w in t.split(".")}
+    assert len(symbols) > 20
+    missing = sorted(symbols - words) + sorted(tests - cpp_tests)
+    assert not missing, f"{page} names {missing}"

@@ -1,0 +1,75 @@
+"""Who imports whom in python/pumice: no circle between files nor between rooms, whether at the top of a file or inside of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from paths import ROOT
+
+PACKAGE = ROOT / "python" / "pumice"
+ROOMS = ("machine", "tokens", "encode", "generate", "chats", "loading")  # each may see those before it
+FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name in the package) of what is imported when the code runs."""
+
+    def walk(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.ImportFrom) and node.level:
+            room = path.relative_to(PACKAGE).parts[:-1]
+            base = [*room[: len(room) + 1 - node.level], *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                name = ".".join([*base, alias.name])
+                yield node.lineno, name if name in FILES else ".".join(base)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return walk(ast.parse(path.read_text()))
+
+
+def circle(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Names that lead back to the first one, or none."""
+    done: set[str] = set()
+
+    def follow(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        found = next((f for other in sorted(arrows.get(name, ())) if (f := follow(other, [*way, name]))), [])
+        done.add(name)
+        return found
+
+    return next((f for name in sorted(arrows) if (f := follow(name, []))), [])
+
+
+def test_imports_have_no_circle() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    files: dict[str, set[str]] = defaultdict(set)
+    for name, path in FILES.items():
+        files[name] |= {other for _, other in imports(path) if other in FILES}
+    assert sum(map(len, files.values())) > 150  # they are found
+    assert circle(files) == []
+
+
+def test_rooms_see_those_before_them() -> None:
+    wrong = [
+        f"{name}.py:{line} imports {other}"
+        for name, path in FILES.items()
+        for line, other in imports(path)
+        if name.split(".")[0] in ROOMS and other.split(".")[0] in ROOMS
+        if ROOMS.index(other.split(".")[0]) > ROOMS.index(name.split(".")[0])
+        or {name.split(".")[0], other.split(".")[0]} == {"encode", "generate"}
+    ]
+    assert wrong == []
+    assert {path.parent.name for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE} == set(ROOMS)
+
+
+def test_model_is_its_parts() -> None:
+    assert len((PACKAGE / "model.py").read_text().splitlines()) < 400

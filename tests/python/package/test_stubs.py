@@ -1,0 +1,97 @@
+"""python/pumice/_core.pyi says exactly what the compiled module has: names, parameters, their kinds and defaults."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from paths import ROOT
+
+from pumice import _core
+
+STUB = ast.parse((ROOT / "python" / "pumice" / "_core.pyi").read_text())
+Names = dict[str, ast.AST]
+
+
+def public(name: str) -> bool:
+    return not name.startswith("_") or name in ("__version__", "__init__")
+
+
+def stub_names(body: list[ast.stmt]) -> Names:
+    names: Names = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            names[ast.unparse(node.target)] = node
+        elif isinstance(node, ast.Assign):
+            names |= {ast.unparse(target): node for target in node.targets}
+    return {name: node for name, node in names.items() if public(name)}
+
+
+def module_names(of: Any) -> dict[str, Any]:
+    """A class has an __init__ of its own only where Python may make one."""
+    return {name: value for name, value in vars(of).items() if public(name) and type(value).__name__ != "wrapper_descriptor"}
+
+
+def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
+    """(name, kind, default) of each."""
+    a = function.args
+    assert a.vararg is None
+    assert a.kwarg is None
+    positional = [(arg, "positional") for arg in a.posonlyargs + a.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(a.defaults)) + list(a.defaults)
+    pairs = list(zip(positional + [(arg, "keyword") for arg in a.kwonlyargs], defaults + a.kw_defaults, strict=True))
+    return [(arg.arg, kind, None if default is None else ast.unparse(default)) for (arg, kind), default in pairs]
+
+
+def bound_parameters(function: Any) -> list[tuple[str, str, str | None]]:
+    """From the first line of the docstring, which pybind11 writes as a Python signature. Its return type may be no Python."""
+    line = function.__doc__.splitlines()[0]
+    signature = re.fullmatch(r"\w+(\(.*\)) -> .*", line)
+    assert signature is not None, line
+    [definition] = ast.parse(f"def f{signature[1]}: ...").body
+    assert isinstance(definition, ast.FunctionDef)
+    return parameters(definition)
+
+
+def functions() -> Iterator[Any]:
+    for name, node in stub_names(STUB.body).items():
+        if isinstance(node, ast.FunctionDef):
+            yield pytest.param(node, _core, id=name)
+        elif isinstance(node, ast.ClassDef):
+            for method, definition in stub_names(node.body).items():
+                if isinstance(definition, ast.FunctionDef) and not definition.decorator_list:
+                    yield pytest.param(definition, getattr(_core, name, None), id=f"{name}.{method}")
+
+
+def test_module_has_the_names_of_the_stub() -> None:
+    assert stub_names(STUB.body).keys() == module_names(_core).keys()
+
+
+@pytest.mark.parametrize("name", [name for name, node in stub_names(STUB.body).items() if isinstance(node, ast.ClassDef)])
+def test_class_has_the_names_of_the_stub(name: str) -> None:
+    node = stub_names(STUB.body)[name]
+    assert isinstance(node, ast.ClassDef)
+    stub, bound = stub_names(node.body), module_names(getattr(_core, name))
+    assert stub.keys() == bound.keys()
+    for member, definition in stub.items():
+        value = not isinstance(definition, ast.FunctionDef) or bool(definition.decorator_list)
+        assert value == isinstance(bound[member], property), f"{name}.{member} is a {type(bound[member]).__name__}"
+
+
+@pytest.mark.parametrize(("node", "owner"), list(functions()))
+def test_function_has_the_parameters_of_the_stub(node: ast.FunctionDef, owner: Any) -> None:
+    assert parameters(node) == bound_parameters(getattr(owner, node.name))
+
+
+@pytest.mark.parametrize("name", [name for name, node in stub_names(STUB.body).items() if isinstance(node, ast.AnnAssign)])
+def test_values_are_what_the_stub_says(name: str) -> None:
+    node = stub_names(STUB.body)[name]
+    assert isinstance(node, ast.AnnAssign)
+    types = {"str": str, "ModuleType": ModuleType}
+    assert isinstance(getattr(_core, name), types[ast.unparse(node.annotation)])

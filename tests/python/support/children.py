@@ -1,0 +1,44 @@
+"""Code in a process of its own: what a test says of how a process ends, or of its children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from paths import ROOT
+
+HEAD = """
+import os, sys, threading, time
+import samples, pumice
+def forever(work):
+    while True:
+        work()
+def start(work, threads=1):
+    for _ in range(threads):
+        threading.Thread(target=forever, args=(work,), daemon=True).start()
+"""
+FORK = """
+def in_children(work, times):
+    for i in range(times):
+        time.sleep(0.05)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if work() else 3)
+        end = time.time() + 30
+        while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.time() < end:
+            time.sleep(0.01)
+        if done == (0, 0):
+            os.kill(pid, 9)
+            os._exit(7)
+        if done[1]:
+            print("child", i, "ended with", done[1])
+            os._exit(8)
+    os._exit(0)
+"""
+
+
+def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, "-c", HEAD + code], env=env, capture_output=True, text=True, timeout=timeout)

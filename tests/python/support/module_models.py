@@ -1,0 +1,80 @@
+"""Folders as sentence-transformers and model2vec write them, with weights made from their names (random_models.py): the files' texts and
+shapes are in tests/goldens/modules, and what those packages say of the texts (tests/make_module_goldens.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import paths
+import random_models
+
+GOLDENS = paths.GOLDENS / "modules"
+TEXTS = [
+    "a stone that floats",
+    "",
+    "one two three four five six seven eight nine ten " * 5,
+    "Die Zinsen stiegen wieder.",
+    "x",
+    "日本語 и кириллица, ἑλληνικά!",
+]
+PAIRS = [("a stone", "pumice floats on water"), ("rates", ""), ("one two", "three four five six " * 12), ("日本", "x")]
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in GOLDENS.glob("*.npz"))
+
+
+def tensors(path: str, shapes: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """Of one weight file. A shape that begins with a number's kind is of integers below the number that follows it."""
+    made = {}
+    for name, shape in shapes.items():
+        if shape and shape[0] == "below":
+            count = int(shape[2])
+            made[name] = np.abs(random_models.weights(f"{path}/{name}", (count, 1)).ravel() * 1e6).astype(np.int64) % int(shape[1])
+        else:
+            made[name] = random_models.weights(f"{path}/{name}", tuple(shape))
+    return made
+
+
+def write_tensors(path: Path, made: dict[str, npt.NDArray[Any]]) -> None:
+    import struct
+
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, tensor in made.items():
+        kind = {"float32": "F32", "int64": "I64"}[str(tensor.dtype)]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in made.values():
+            file.write(np.ascontiguousarray(tensor).tobytes())
+
+
+def make_folder(name: str, target: Path) -> Path:
+    stored = json.loads((GOLDENS / f"{name}.json").read_text())
+    folder = target / name
+    for path, content in stored["files"].items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if content == "tokenizer":
+            file.write_bytes((GOLDENS / "tokenizer.json").read_bytes())
+        else:
+            file.write_text(content if isinstance(content, str) else json.dumps(content))
+    for path, shapes in stored["tensors"].items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / path, tensors(path, shapes))
+    return folder
+
+
+def golden(name: str) -> dict[str, npt.NDArray[Any]]:
+    """What the package says of TEXTS or PAIRS, each alone, in float32: `vectors` (texts, d), `query` and `document` where there are routes,
+    `tokens` of all texts with their `offsets`, `scores` (pairs,) or (pairs, labels), `ids` of the pairs with `offsets`;
+    `attentions` (layers, heads, ids, ids) of `attention_ids`."""
+    return dict(np.load(GOLDENS / f"{name}.npz"))

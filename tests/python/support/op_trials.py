@@ -1,0 +1,72 @@
+"""How a case of an operation is called, what it costs, and whether a result meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from op_cases import CASES, Case, Float64, Reference, build, limits, nmse
+
+
+def formats_of(case: dict[str, Any]) -> list[str]:
+    named = [case[key] for key in ("format", "gate", "up", "positions", "types") if case.get(key, "none") != "none"]
+    return [part["format"] for part in case.get("parts", [])] + named
+
+
+def variant(case: dict[str, Any]) -> str:
+    """What tells cases of an operation apart: its first format, or its kind."""
+    return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation") if key in case] + [""])[0]
+
+
+def name(index: int) -> str:
+    case = CASES[index]
+    return "-".join(part for part in (case["op"], f"{index:03}", variant(case)) if part)
+
+
+@lru_cache(maxsize=1)  # modes of a case follow each other
+def case_and_truth(index: int) -> tuple[Case, Float64]:
+    case = build(index)
+    return case, Reference(case).answer()
+
+
+def check(index: int, compute: str, found: np.ndarray) -> None:
+    limit = limits(CASES[index])[compute]
+    error = nmse(found, case_and_truth(index)[1], CASES[index].get("floor", 0.0))
+    assert error <= limit, f"{name(index)} {compute}: NMSE {error:.3g}, at most {limit:.3g}: {json.dumps(CASES[index])}"
+
+
+def cost(case: dict[str, Any]) -> int:
+    """Multiplications or so."""
+    segments = case.get("segments", [])
+    tokens = case["tokens"] if not segments else sum(rows for _, rows, *_ in segments)
+    if "kv_heads" in case:
+        return sum((past + rows) ** 2 * case["heads"] * case["head_dim"] for past, rows, *_ in segments)
+    if case["op"] == "linear":
+        return tokens * case["cols"] * sum(part["rows"] for part in case["parts"])
+    if case["op"] == "gated_linear":
+        return 2 * tokens * case["cols"] * case["rows"]
+    if case["op"] == "rope":
+        return tokens * case["heads"] * case["head_dim"]
+    return tokens * (case.get("width") or case["cols"])
+
+
+def runnable() -> list[str]:
+    """Instruction sets whose flags the kernel reports; it leaves out what it does not save."""
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    needed, isas = set[str](), ["scalar"]
+    for isa, more in {
+        "avx2": "avx2 bmi2 fma f16c",
+        "avx512": "avx512f avx512bw avx512dq avx512vl avx512_vnni",
+        "avx512_bf16": "avx512_bf16",
+    }.items():
+        needed |= set(more.split())
+        if needed <= flags:
+            isas.append(isa)
+        else:
+            print("not run here:", isa)
+    return isas

@@ -1,0 +1,10 @@
+"""Where the tests and what they read lie, for tests in any room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+ROOT = SUPPORT.parents[2]
+TESTS = ROOT / "tests"
+GOLDENS = TESTS / "goldens"

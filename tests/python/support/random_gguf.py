@@ -1,0 +1,686 @@
+"""The small models of random_models.py as GGUF files in F32: the same weights through what llama.cpp's converter does to each family.
+
+A row of FORMS says what that is. Sources: llama.cpp's conversion/*.py of autumn 2026 and gguf-py's tensor_mapping.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import random_models
+
+Array = npt.NDArray[np.float32]
+Config = dict[str, Any]
+
+# ---------------------------------------------------------------- the file
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
+ALIGNMENT = 32
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def value_bytes(value: Any) -> bytes:
+    """A value with its type before it; a list is an array of what its first entry is."""
+    if isinstance(value, list):
+        first = value_bytes(value[0] if value else 0)
+        return struct.pack("<I", ARRAY) + first[:4] + struct.pack("<Q", len(value)) + b"".join(value_bytes(each)[4:] for each in value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", BOOL, value)
+    if isinstance(value, int):
+        return struct.pack("<II", UINT32, value) if value >= 0 else struct.pack("<Ii", INT32, value)
+    if isinstance(value, float):
+        return struct.pack("<If", FLOAT32, value)
+    return struct.pack("<I", STRING) + text(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A tensor in a format of GGUF other than F32."""
+
+    format: int  # its id
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def write(path: Path, keys: dict[str, Any], tensors: Mapping[str, Array | Packed]) -> Path:
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    head += b"".join(text(key) + value_bytes(value) for key, value in keys.items())
+    offset, blobs = 0, []
+    for name, tensor in tensors.items():
+        packed = tensor if isinstance(tensor, Packed) else Packed(0, tensor.shape, np.ascontiguousarray(tensor, np.float32).tobytes())
+        dims = packed.shape
+        head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *reversed(dims), packed.format, offset)
+        blobs.append(packed.data.ljust(-(-len(packed.data) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        offset += len(blobs[-1])
+    with path.open("wb") as file:
+        file.write(head.ljust(-(-len(head) // ALIGNMENT) * ALIGNMENT, b"\0"))
+        file.writelines(blobs)
+    return path
+
+
+# ---------------------------------------------------------------- config.json
+def setting(config: Config, otherwise: Any, *names: str) -> Any:
+    """The first of these keys that is there and not null."""
+    return next((config[name] for name in names if config.get(name) is not None), otherwise)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+def sizes(config: Config, form: Form) -> Sizes:
+    hidden = setting(config, 0, "hidden_size", "n_embed", "n_embd", "d_model", "dim")
+    heads = setting(config, 0, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    kv_heads = form.kv_heads(config) if form.kv_heads else setting(config, heads, "num_key_value_heads")
+    head_dim = setting(config, hidden // heads, "head_dim", "d_kv")
+    return Sizes(hidden, setting(config, 0, "num_hidden_layers", "n_layer", "n_layers", "num_layers"), heads, kv_heads, head_dim)
+
+
+def scaling(config: Config) -> Config:
+    """The rope's settings, in whichever object they are."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return rope.get("full_attention", rope)
+
+
+def rope_keys(config: Config, form: Form) -> dict[str, Any]:
+    size, rope = sizes(config, form), scaling(config)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    theta = rope.get("rope_theta", setting(config, form.theta, "rope_theta", "rotary_emb_base", "global_rope_theta"))
+    partial = rope.get("partial_rotary_factor", setting(config, form.partial, "partial_rotary_factor", "rotary_pct"))
+    keys: dict[str, Any] = {"rope.freq_base": float(theta), "rope.dimension_count": int(size.head_dim * partial)}
+    if kind in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+    if kind == "longrope":
+        if form.architecture != "phi3":  # whose converter leaves it out: the tensors say it
+            keys["rope.scaling.type"] = kind
+        trained = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
+        stretch = setting(config, 0, "max_position_embeddings") / trained
+        keys["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(stretch) / math.log(trained))
+    if kind in ("yarn", "longrope"):
+        original = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
+        keys["rope.scaling.original_context_length"] = original
+    return keys
+
+
+def rope_tensors(config: Config, form: Form) -> dict[str, Array]:
+    """One factor for each frequency: Llama 3's ramp, longrope's two searched lists."""
+    rope = scaling(config)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "longrope":
+        return {f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32) for name in ("long", "short")}
+    if kind != "llama3":
+        return {}
+    dims = sizes(config, form).head_dim
+    theta = rope.get("rope_theta", setting(config, form.theta, "rope_theta"))
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, dims, 2) / dims)
+    trained, low, high = rope["original_max_position_embeddings"], rope["low_freq_factor"], rope["high_freq_factor"]
+    smooth = np.clip((trained / wavelengths - low) / (high - low), 0, 1)
+    return {"rope_freqs.weight": (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)}
+
+
+# ---------------------------------------------------------------- tensors
+def permuted(x: Array, heads: int) -> Array:
+    """Rows of each head in the order in which neighbouring pairs turn: 0, d/2, 1, d/2 + 1, ..."""
+    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def grouped(x: Array, size: Sizes) -> tuple[Array, Array, Array]:
+    """q, k and v of a tensor that has, for each head of keys, its heads of queries, its keys and its values."""
+    parts = x.reshape(size.kv_heads, -1, size.head_dim, *x.shape[1:])
+    rows = [parts[:, :-2], parts[:, -2], parts[:, -1]]
+    q, k, v = (part.reshape(-1, *x.shape[1:]) for part in rows)
+    return q, k, v
+
+
+LLAMA = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.{}.input_layernorm": "blk.{}.attn_norm",
+    "model.layers.{}.self_attn.q_proj": "blk.{}.attn_q",
+    "model.layers.{}.self_attn.k_proj": "blk.{}.attn_k",
+    "model.layers.{}.self_attn.v_proj": "blk.{}.attn_v",
+    "model.layers.{}.self_attn.o_proj": "blk.{}.attn_output",
+    "model.layers.{}.self_attn.q_norm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.k_norm": "blk.{}.attn_k_norm",
+    "model.layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.mlp.gate_proj": "blk.{}.ffn_gate",
+    "model.layers.{}.mlp.up_proj": "blk.{}.ffn_up",
+    "model.layers.{}.mlp.down_proj": "blk.{}.ffn_down",
+    "score": "cls.output",
+}
+GEMMA = LLAMA | {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
+}
+GEMMA4 = GEMMA | {
+    "model.layers.{}.layer_scalar": "blk.{}.layer_output_scale",
+    "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "model.layers.{}.per_layer_input_gate": "blk.{}.inp_gate",
+    "model.layers.{}.per_layer_projection": "blk.{}.proj",
+    "model.layers.{}.post_per_layer_input_norm": "blk.{}.post_norm",
+}
+GPT2 = {
+    "transformer.wte": "token_embd",
+    "transformer.wpe": "position_embd",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    "transformer.h.{}.ln_1": "blk.{}.attn_norm",
+    "transformer.h.{}.attn.c_attn": "blk.{}.attn_qkv",
+    "transformer.h.{}.attn.c_proj": "blk.{}.attn_output",
+    "transformer.h.{}.ln_2": "blk.{}.ffn_norm",
+    "transformer.h.{}.mlp.c_fc": "blk.{}.ffn_up",
+    "transformer.h.{}.mlp.c_proj": "blk.{}.ffn_down",
+}
+NEOX = {
+    "gpt_neox.embed_in": "token_embd",
+    "gpt_neox.final_layer_norm": "output_norm",
+    "embed_out": "output",
+    "gpt_neox.layers.{}.input_layernorm": "blk.{}.attn_norm",
+    "gpt_neox.layers.{}.attention.query_key_value": "blk.{}.attn_qkv",
+    "gpt_neox.layers.{}.attention.dense": "blk.{}.attn_output",
+    "gpt_neox.layers.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "gpt_neox.layers.{}.mlp.dense_h_to_4h": "blk.{}.ffn_up",
+    "gpt_neox.layers.{}.mlp.dense_4h_to_h": "blk.{}.ffn_down",
+}
+BLOOM = {
+    "transformer.word_embeddings": "token_embd",
+    "transformer.word_embeddings_layernorm": "token_embd_norm",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    "transformer.h.{}.input_layernorm": "blk.{}.attn_norm",
+    "transformer.h.{}.self_attention.query_key_value": "blk.{}.attn_qkv",
+    "transformer.h.{}.self_attention.dense": "blk.{}.attn_output",
+    "transformer.h.{}.post_attention_layernorm": "blk.{}.ffn_norm",
+    "transformer.h.{}.mlp.dense_h_to_4h": "blk.{}.ffn_up",
+    "transformer.h.{}.mlp.dense_4h_to_h": "blk.{}.ffn_down",
+}
+FALCON = BLOOM | {"transformer.h.{}.ln_attn": "blk.{}.attn_norm_2", "transformer.h.{}.ln_mlp": "blk.{}.attn_norm"}
+MPT = {
+    "transformer.wte": "token_embd",
+    "transformer.norm_f": "output_norm",
+    "lm_head": "output",
+    "transformer.blocks.{}.norm_1": "blk.{}.attn_norm",
+    "transformer.blocks.{}.attn.Wqkv": "blk.{}.attn_qkv",
+    "transformer.blocks.{}.attn.out_proj": "blk.{}.attn_output",
+    "transformer.blocks.{}.norm_2": "blk.{}.ffn_norm",
+    "transformer.blocks.{}.ffn.up_proj": "blk.{}.ffn_up",
+    "transformer.blocks.{}.ffn.down_proj": "blk.{}.ffn_down",
+}
+INTERNLM2 = {
+    "model.tok_embeddings": "token_embd",
+    "model.norm": "output_norm",
+    "output": "output",
+    "model.layers.{}.attention_norm": "blk.{}.attn_norm",
+    "model.layers.{}.attention.wqkv": "blk.{}.attn_qkv",
+    "model.layers.{}.attention.wo": "blk.{}.attn_output",
+    "model.layers.{}.ffn_norm": "blk.{}.ffn_norm",
+    "model.layers.{}.feed_forward.w1": "blk.{}.ffn_gate",
+    "model.layers.{}.feed_forward.w3": "blk.{}.ffn_up",
+    "model.layers.{}.feed_forward.w2": "blk.{}.ffn_down",
+}
+APERTUS = LLAMA | {
+    "model.layers.{}.attention_layernorm": "blk.{}.attn_norm",
+    "model.layers.{}.feedforward_layernorm": "blk.{}.ffn_norm",
+}
+HUNYUAN = LLAMA | {
+    "model.layers.{}.self_attn.query_layernorm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.key_layernorm": "blk.{}.attn_k_norm",
+}
+BRANCH_NORMS = {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
+}
+PHI2 = LLAMA | {
+    "model.layers.{}.self_attn.dense": "blk.{}.attn_output",
+    "model.layers.{}.mlp.fc1": "blk.{}.ffn_up",
+    "model.layers.{}.mlp.fc2": "blk.{}.ffn_down",
+    "model.final_layernorm": "output_norm",
+}
+GATE_UP = {"model.layers.{}.mlp.gate_up_proj": "blk.{}.ffn_up"}  # [gate; up]
+PHI3 = LLAMA | GATE_UP | {"model.layers.{}.self_attn.qkv_proj": "blk.{}.attn_qkv"}
+GLM4 = (
+    LLAMA
+    | GATE_UP
+    | {
+        "model.layers.{}.post_self_attn_layernorm": "blk.{}.post_attention_norm",
+        "model.layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
+    }
+)
+BERT = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "encoder.layer.{}.attention.self.query": "blk.{}.attn_q",
+    "encoder.layer.{}.attention.self.key": "blk.{}.attn_k",
+    "encoder.layer.{}.attention.self.value": "blk.{}.attn_v",
+    "encoder.layer.{}.attention.output.dense": "blk.{}.attn_output",
+    "encoder.layer.{}.attention.output.LayerNorm": "blk.{}.attn_output_norm",
+    "encoder.layer.{}.intermediate.dense": "blk.{}.ffn_up",
+    "encoder.layer.{}.output.dense": "blk.{}.ffn_down",
+    "encoder.layer.{}.output.LayerNorm": "blk.{}.layer_output_norm",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+DISTILBERT = BERT | {
+    "transformer.layer.{}.attention.q_lin": "blk.{}.attn_q",
+    "transformer.layer.{}.attention.k_lin": "blk.{}.attn_k",
+    "transformer.layer.{}.attention.v_lin": "blk.{}.attn_v",
+    "transformer.layer.{}.attention.out_lin": "blk.{}.attn_output",
+    "transformer.layer.{}.sa_layer_norm": "blk.{}.attn_output_norm",
+    "transformer.layer.{}.ffn.lin1": "blk.{}.ffn_up",
+    "transformer.layer.{}.ffn.lin2": "blk.{}.ffn_down",
+    "transformer.layer.{}.output_layer_norm": "blk.{}.layer_output_norm",
+    "pre_classifier": "cls",
+    "classifier": "cls.output",
+}
+T5 = {
+    "shared": "token_embd",
+    "encoder.block.{}.layer.0.SelfAttention.relative_attention_bias": "enc.blk.{}.attn_rel_b",
+    "encoder.block.{}.layer.0.layer_norm": "enc.blk.{}.attn_norm",
+    "encoder.block.{}.layer.0.SelfAttention.q": "enc.blk.{}.attn_q",
+    "encoder.block.{}.layer.0.SelfAttention.k": "enc.blk.{}.attn_k",
+    "encoder.block.{}.layer.0.SelfAttention.v": "enc.blk.{}.attn_v",
+    "encoder.block.{}.layer.0.SelfAttention.o": "enc.blk.{}.attn_o",
+    "encoder.block.{}.layer.1.layer_norm": "enc.blk.{}.ffn_norm",
+    "encoder.block.{}.layer.1.DenseReluDense.wi": "enc.blk.{}.ffn_up",
+    "encoder.block.{}.layer.1.DenseReluDense.wi_0": "enc.blk.{}.ffn_gate",
+    "encoder.block.{}.layer.1.DenseReluDense.wi_1": "enc.blk.{}.ffn_up",
+    "encoder.block.{}.layer.1.DenseReluDense.wo": "enc.blk.{}.ffn_down",
+    "encoder.final_layer_norm": "enc.output_norm",
+}
+NOMIC = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    "encoder.layers.{}.attn.Wqkv": "blk.{}.attn_qkv",
+    "encoder.layers.{}.attn.out_proj": "blk.{}.attn_output",
+    "encoder.layers.{}.norm1": "blk.{}.attn_output_norm",
+    "encoder.layers.{}.mlp.fc11": "blk.{}.ffn_up",
+    "encoder.layers.{}.mlp.fc12": "blk.{}.ffn_gate",
+    "encoder.layers.{}.mlp.fc2": "blk.{}.ffn_down",
+    "encoder.layers.{}.norm2": "blk.{}.layer_output_norm",
+    "classifier": "cls.output",
+}
+JINA3 = NOMIC | {
+    "encoder.layers.{}.mixer.Wqkv": "blk.{}.attn_qkv",
+    "encoder.layers.{}.mixer.out_proj": "blk.{}.attn_output",
+    "encoder.layers.{}.mlp.fc1": "blk.{}.ffn_up",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
+JINA2 = BERT | {
+    "encoder.layer.{}.attention.self.layer_norm_q": "blk.{}.attn_q_norm",
+    "encoder.layer.{}.attention.self.layer_norm_k": "blk.{}.attn_k_norm",
+    "encoder.layer.{}.layer_norm_1": "blk.{}.attn_norm_2",
+    "encoder.layer.{}.layer_norm_2": "blk.{}.layer_output_norm",
+    "encoder.layer.{}.mlp.layernorm": "blk.{}.layer_output_norm",
+    "encoder.layer.{}.mlp.gated_layers": "blk.{}.ffn_up",
+    "encoder.layer.{}.mlp.up_gated_layer": "blk.{}.ffn_up",
+    "encoder.layer.{}.mlp.wo": "blk.{}.ffn_down",
+    "encoder.layer.{}.mlp.down_layer": "blk.{}.ffn_down",
+}
+MODERN = {
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "layers.{}.attn_norm": "blk.{}.attn_norm",
+    "layers.{}.attn.Wqkv": "blk.{}.attn_qkv",
+    "layers.{}.attn.Wo": "blk.{}.attn_output",
+    "layers.{}.mlp_norm": "blk.{}.ffn_norm",
+    "layers.{}.mlp.Wi": "blk.{}.ffn_up",
+    "layers.{}.mlp.Wo": "blk.{}.ffn_down",
+    "final_norm": "output_norm",
+    "head.dense": "cls",
+    "head.norm": "cls.norm",
+    "classifier": "cls.output",
+}
+EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
+STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
+
+
+# ---------------------------------------------------------------- families
+@dataclasses.dataclass(frozen=True)
+class Form:
+    architecture: str
+    names: dict[str, str] = dataclasses.field(default_factory=lambda: LLAMA)  # without .weight or .bias
+    keys: Callable[[Config], dict[str, Any]] = lambda config: {}  # besides those of all families
+    kv_heads: Callable[[Config], int] | None = None  # None: num_key_value_heads, or as many as heads
+    rms: bool = True
+    rope: bool = True
+    theta: float = 10000.0  # where config.json is silent; so are the next three
+    partial: float = 1.0
+    eps: float = 1e-6
+    context: int = 2048
+    permuted: bool = False  # q and k: rope turns neighbouring pairs
+    offset: bool = False  # norm weights are stored as 1 + w
+    qkv: str = ""  # attn_qkv comes in groups of heads, and is "sorted" or "split"
+    transposed: tuple[str, ...] = ()
+    prefix: str = ""  # of a classifier's body, taken off
+    dropped: str = ""  # tensors that the converter leaves out begin so
+    positions: int = 0  # first rows of the table of positions, cut off
+    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that no tensor of the folder becomes
+    inexact: str = ""  # why logits are not the folder's bit for bit; permuted says so itself
+
+
+def window_keys(config: Config, every: int) -> dict[str, Any]:
+    window = config.get("sliding_window")
+    if window is None:
+        return {}
+    count = config["num_hidden_layers"]
+    types = config.get("layer_types") or ["full_attention" if i % every == every - 1 else "sliding_attention" for i in range(count)]
+    flags = [kind == "sliding_attention" for kind in types]
+    return {"attention.sliding_window": window, "attention.sliding_window_pattern": flags}
+
+
+def hunyuan_keys(config: Config) -> dict[str, Any]:
+    rope, dims = scaling(config), config["head_dim"]
+    stretch = rope["alpha"] ** (dims / (dims - 2)) if "alpha" in rope else 1.0
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    return {"rope.freq_base": theta * stretch, "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+
+
+def ministral3_keys(config: Config) -> dict[str, Any]:
+    rope = scaling(config)
+    return {
+        "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+        "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+        "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+        "attention.temperature_scale": rope["llama_4_scaling_beta"],
+    }
+
+
+def minicpm_keys(config: Config) -> dict[str, Any]:
+    return {
+        "embedding_scale": float(config["scale_emb"]),
+        "residual_scale": config["scale_depth"] / math.sqrt(config["num_hidden_layers"]),
+        "logit_scale": config["hidden_size"] / config["dim_model_base"],
+    }
+
+
+def granite_keys(config: Config) -> dict[str, Any]:
+    return {
+        "attention.scale": config["attention_multiplier"],
+        "embedding_scale": config["embedding_multiplier"],
+        "residual_scale": config["residual_multiplier"],
+        "logit_scale": config["logits_scaling"],
+    }
+
+
+def modern_keys(config: Config) -> dict[str, Any]:
+    local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10000.0))
+    keys = {"attention.sliding_window": config["local_attention"], "rope.freq_base_swa": float(local)}
+    if "global_attn_every_n_layers" in config:
+        keys["attention.sliding_window_pattern"] = config["global_attn_every_n_layers"]
+    return keys | {"hidden_activation": config["hidden_activation"]}
+
+
+def one_window(config: Config) -> dict[str, Any]:
+    """A window without a pattern: the family has one of its own."""
+    window = config.get("sliding_window")
+    return {} if window is None else {"attention.sliding_window": window}
+
+
+def gemma2_keys(config: Config) -> dict[str, Any]:
+    return {
+        "attn_logit_softcapping": config["attn_logit_softcapping"],
+        "final_logit_softcapping": config["final_logit_softcapping"],
+        "attention.sliding_window": config["sliding_window"],
+    }
+
+
+def gemma3_keys(config: Config) -> dict[str, Any]:
+    rope = config.get("rope_parameters", {}).get("sliding_attention", {})
+    keys = {"attention.sliding_window": config["sliding_window"]}
+    return keys | ({"rope.freq_base_swa": rope["rope_theta"]} if "rope_theta" in rope else {})
+
+
+def gemma4_full_heads(config: Config) -> tuple[int, int | None]:
+    """Size of heads of layers without a window, and how many of keys they have where that differs."""
+    last = config.get("per_layer_config", {}).get(str(config["num_hidden_layers"] - 1))
+    if last is not None:
+        return last["head_dim"], last.get("num_key_value_heads")
+    return config.get("global_head_dim", 512), config.get("num_global_key_value_heads")
+
+
+def gemma4_keys(config: Config) -> dict[str, Any]:
+    layers, narrow = config["num_hidden_layers"], config.get("head_dim", 256)
+    wide, kv_heads = gemma4_full_heads(config)
+    windows = window_keys(config, 6)
+    windowed = windows["attention.sliding_window_pattern"] = [*windows["attention.sliding_window_pattern"][:-1], False]
+    shared, ffn = config.get("num_kv_shared_layers", 0), config["intermediate_size"]
+    keys = windows | {f"attention.{name}_length": wide for name in ("key", "value")}
+    keys |= {f"attention.{name}_length_swa": narrow for name in ("key", "value")}
+    keys |= {"rope.dimension_count": wide, "rope.dimension_count_swa": narrow, "rope.freq_base_swa": 10000.0}
+    keys |= {"attention.shared_kv_layers": shared, "embedding_length_per_layer_input": config["hidden_size_per_layer_input"]}
+    if kv_heads is not None:
+        keys["attention.head_count_kv"] = [config["num_key_value_heads"] if flag else kv_heads for flag in windowed]
+    if config.get("use_double_wide_mlp"):
+        keys["feed_forward_length"] = [ffn if i < layers - shared else 2 * ffn for i in range(layers)]
+    if config.get("final_logit_softcapping") is not None:
+        keys["final_logit_softcapping"] = config["final_logit_softcapping"]
+    return keys
+
+
+def gemma4_rope(config: Config) -> dict[str, Array]:
+    """A quarter of the frequencies as they are, the others next to nothing."""
+    pairs = gemma4_full_heads(config)[0] // 2
+    return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
+
+
+STRETCHED = "the stretched base is rounded to float32"
+LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
+RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
+LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # LayerNorm
+FORMS: dict[str, Form] = {  # by the file in tests/random_models
+    "llama": Form("llama", permuted=True),
+    "mistral": Form("llama", permuted=True),
+    "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
+    "qwen2": Form("qwen2", context=32768),
+    "qwen3": Form("qwen3", context=32768),
+    "gemma": Form("gemma", offset=True),
+    "gemma2": Form("gemma2", GEMMA, gemma2_keys, offset=True),
+    "gemma3": Form("gemma3", GEMMA, gemma3_keys, offset=True, theta=1e6, context=131072),
+    "gemma4": Form("gemma4", GEMMA4, gemma4_keys, theta=1e6, context=131072, more=gemma4_rope),
+    "phi": Form("phi2", PHI2, partial=0.5, **LAYER),
+    "phi3": Form("phi3", PHI3, one_window, eps=1e-5, inexact=LONGROPE),
+    "granite": Form("granite", keys=granite_keys, permuted=True),
+    "olmo": Form("olmo", permuted=True, **LAYER),
+    "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
+    "olmo3": Form("olmo2", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5, theta=500000.0),
+    "smollm3": Form("smollm3", permuted=True),
+    "starcoder2": Form("starcoder2", STARCODER2, **LAYER),
+    "cohere": Form("command-r", keys=lambda c: {"logit_scale": c.get("logit_scale", 0.0625)}, theta=500000.0, context=8192, **LAYER),
+    "cohere2": Form(
+        "cohere2", keys=lambda c: {"logit_scale": c.get("logit_scale", 0.0625)} | one_window(c), context=8192, **LAYER
+    ),
+    "glm": Form("chatglm", LLAMA | GATE_UP, partial=0.5),
+    "glm4": Form("glm4", GLM4, partial=0.5),
+    "gpt2": Form("gpt2", GPT2, rope=False, context=1024, transposed=("c_attn", "c_proj", "c_fc"), **LAYER),
+    "gpt_bigcode": Form("starcoder", GPT2, kv_heads=lambda c: 1, rope=False, context=1024, **LAYER),
+    "gpt_neox": Form(
+        "gptneox", NEOX, lambda c: {"use_parallel_residual": c.get("use_parallel_residual", True)}, partial=0.25, qkv="sorted", **LAYER
+    ),
+    "stablelm": Form("stablelm", keys=lambda c: {"use_parallel_residual": True}, partial=0.25, **LAYER),
+    "falcon": Form(
+        "falcon", FALCON, qkv="sorted", **LAYER,
+        kv_heads=lambda c: c["num_kv_heads"] if c.get("new_decoder_architecture") else 1,
+    ),
+    "bloom": Form("bloom", BLOOM, rope=False, qkv="sorted", **LAYER),
+    "mpt": Form(
+        "mpt", MPT, lambda c: {"attention.max_alibi_bias": float(c["attn_config"].get("alibi_bias_max", 8))}, rope=False, **LAYER
+    ),
+    "nemotron": Form("nemotron", partial=0.5, offset=True, context=4096, **LAYER),
+    "arcee": Form("arcee", permuted=True, eps=1e-5, context=4096),
+    "apertus": Form("apertus", APERTUS, theta=12e6, eps=1e-5, inexact=RAMP),
+    "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
+    "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
+    "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
+    "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
+    "ernie4_5": Form("ernie4_5", theta=500000.0, eps=1e-5, kv_heads=lambda c: c.get("num_key_value_heads", 2)),
+    "bert": Form("bert", BERT, rope=False, prefix="bert.", dropped="pooler.", **LAYER),
+    "roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "camembert": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "xlm_roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER),
+    "distilbert": Form("bert", DISTILBERT, rope=False, prefix="distilbert.", rms=False, eps=1e-12),
+    "nomic_bert": Form("nomic-bert", NOMIC, prefix="nomic_bert.", dropped="pooler.", theta=1000.0, rms=False, eps=1e-12),
+    "modernbert": Form("modern-bert", MODERN, modern_keys, prefix="model.", theta=160000.0, **LAYER),
+    "eurobert": Form("eurobert", EUROBERT, theta=250000.0, eps=1e-5),
+    "jina_v2": Form("jina-bert-v2", JINA2, rope=False, rms=False, eps=1e-12),
+    "jina_v3": Form("jina-bert-v3", JINA3, prefix="roberta.", dropped="pooler.", theta=20000.0, **LAYER),
+    "embeddinggemma": Form("gemma-embedding", GEMMA, one_window, offset=True),
+    "t5": Form(
+        "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
+    ),
+    "seed_oss": Form(
+        "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
+        kv_heads=lambda c: c.get("num_key_value_heads", 8),
+    ),
+}  # fmt: skip
+
+# Variants of those families that have no GGUF form, and why.
+WITHOUT = {
+    "gpt_bigcode_unscaled": "the converter drops activation_function and scale_attn_weights",
+    "llama_dynamic": "the converter drops dynamic scaling",
+    "llama_dynamic_crossing": "the converter drops dynamic scaling",
+    "llama_dynamic_long": "the converter drops dynamic scaling",
+    "nomic_bert_long": "the converter ends the context where the base would begin to grow",
+    "llama_proportional": "llama.cpp has no proportional rope for llama",
+    "mistral": "the converter drops sliding_window",
+    "ministral": "the converter drops sliding_window",
+    "qwen2_window": "the converter drops use_sliding_window",
+    "qwen3_bias": "the converter drops use_sliding_window",
+    "starcoder2": "the converter drops sliding_window",
+    "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
+    "llama_yarn_mscale": "the converter drops mscale for llama",
+    "llama_yarn_attention_factor": "the converter drops attention_factor for llama",
+    "gemma2_27b": "llama.cpp knows the 27B's score scale by its number of layers",
+    "gemma3_linear": "llama.cpp knows the 27B's score scale by its number of layers",
+    "gemma3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "gemma4_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "smollm3_list": "llama.cpp's smollm3 turns all but every fourth layer",
+    "gpt2_inverse_layers": "the converter drops scale_attn_by_inverse_layer_idx",
+    "gpt2_unscaled": "the converter drops scale_attn_weights",
+    "falcon_rw": "llama.cpp's falcon has rope and parallel branches alone",
+    "falcon_sequential": "llama.cpp's falcon has parallel branches alone",
+    "bloom_six_heads": "the converter drops apply_residual_connection_post_layernorm",
+    "mpt_six_heads": "the converter drops softmax_scale",
+    "internlm2_bias": "the converter cannot split the biases of wqkv",
+    "ministral3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
+    "bert_classifier": "the converter drops the pooler",
+    "nomic_bert_classifier": "the converter drops the pooler",
+    "eurobert_classifier_mean": "the converter drops classifier_pooling",
+    "eurobert_classifier_bos": "the converter drops classifier_pooling",
+    "modernbert_classifier_mean": "the converter drops classifier_pooling",
+    "mistral_embedding": "the converter drops sliding_window",
+    "bert_relu": "the converter drops hidden_act",
+    "distilbert_relu": "the converter drops activation",
+    "t5_gated": "the converter drops relative_attention_max_distance",
+}
+
+
+def metadata(config: Config, form: Form) -> dict[str, Any]:
+    size = sizes(config, form)
+    context = setting(config, form.context, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    keys: dict[str, Any] = {
+        "block_count": size.layers,
+        "context_length": context - form.positions,
+        "embedding_length": size.hidden,
+        "feed_forward_length": setting(config, 4 * size.hidden, "intermediate_size", "ffn_hidden_size", "n_inner", "hidden_dim", "d_ff"),
+        "attention.head_count": size.heads,
+        "attention.head_count_kv": size.kv_heads,
+    }
+    if size.head_dim * size.heads != size.hidden:
+        keys |= {"attention.key_length": size.head_dim, "attention.value_length": size.head_dim}
+    eps = setting(config, form.eps, "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+    keys[f"attention.layer_norm_{'rms_' if form.rms else ''}epsilon"] = float(eps)
+    if form.rope:
+        keys |= rope_keys(config, form)
+    return keys | form.keys(config)
+
+
+def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tuple[str, Array]]:
+    """What becomes of one tensor of the folder."""
+    name = name.removeprefix(form.prefix)
+    if form.dropped and name.startswith(form.dropped):
+        return
+    if name.endswith("layer_scalar"):
+        name += ".weight"
+    layer = re.search(r"\.(\d+)\.", name)
+    number = layer[1] if layer else ""
+    pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
+    base, dot, suffix = pattern.rpartition(".")
+    target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)  # embedders' names have no prefix
+    assert target, f"{name} has no name in GGUF"
+    if suffix == "weight" and base.split(".")[-1] in form.transposed:
+        tensor = tensor.T
+    if target == "position_embd":
+        tensor = tensor[form.positions :]
+    if form.offset and target.endswith("norm") and suffix == "weight":
+        tensor = tensor + np.float32(1)
+    if target.endswith("attn_qkv") and form.qkv:
+        q, k, v = grouped(tensor, size)
+        if form.qkv == "sorted":
+            yield target + dot + suffix, np.concatenate([q, k, v])
+            return
+        for short, part in (("q", permuted(q, size.heads)), ("k", permuted(k, size.kv_heads)), ("v", v)):
+            yield target.replace("attn_qkv", f"attn_{short}") + dot + suffix, part
+        return
+    if form.permuted and target.endswith((".attn_q", ".attn_k")):
+        tensor = permuted(tensor, size.heads if target.endswith("q") else size.kv_heads)
+    yield target + dot + suffix, tensor
+
+
+def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
+    """xIELU's numbers, a list of one for each layer."""
+    found = {}
+    for short in ("alpha_p", "alpha_n", "beta", "eps"):
+        values = [float(tensor.item()) for name, tensor in tensors.items() if name.endswith(f".act_fn.{short}")]
+        if values:
+            found[f"xielu.{short}"] = values
+    return found
+
+
+def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. names: of more tensors."""
+    config = json.loads(random_models.golden_file(name, "config.json").read_text())
+    form = FORMS[random_models.VARIANTS[name].family]
+    form = dataclasses.replace(form, names={**form.names, **(names or {})})
+    tensors = random_models.tensors(name)
+    both_ways = random_models.VARIANTS[name].bidirectional
+    architecture = "llama-embed" if config["model_type"] == "llama_bidirec" else form.architecture
+    keys: dict[str, Any] = {"general.architecture": architecture}
+    said = metadata(config, form) | ({"attention.causal": False} if both_ways else {})
+    keys |= {f"{architecture}.{key}": value for key, value in said.items()}
+    keys |= xielu_keys(tensors)
+    out: dict[str, Array] = {}
+    for each, tensor in sorted(tensors.items()):
+        if ".act_fn." not in each:
+            out |= dict(converted(each, tensor, form, sizes(config, form)))
+    return keys, out | rope_tensors(config, form) | form.more(config)
+
+
+def make_gguf(name: str, target: Path) -> Path:
+    """Writes gguf_parts() as NAME.gguf in the folder `target`."""
+    return write(target / f"{name}.gguf", *gguf_parts(name))

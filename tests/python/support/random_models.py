@@ -1,0 +1,161 @@
+"""Small model folders with weights made from their names: the same bytes on every machine, so that goldens need no weights in git."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import paths
+
+GOLDENS = paths.GOLDENS / "random_models"  # a folder for each family
+TABLES = paths.TESTS / "random_models"  # one file for each family
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A small model of one family with one setting of its switches; vocabularies are small, text is ids."""
+
+    name: str
+    family: str  # the file in TABLES
+    config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
+    settings: dict[str, Any]  # arguments of that class; without one: config.json itself
+    # decoder, encoder, classifier, projection; refused: a folder that must not load; mix: a decoder whose matrices have whole blocks of
+    # 256 columns, so that every format applies: what its quantized files give is in docs/mixes.md, and it has no golden of its own;
+    # encoder_mix: such an encoder
+    kind: str = "decoder"
+    auto: str = ""  # class of transformers where it is not the one that `kind` implies
+    reason: str = ""  # refused: what the error must name
+    pending: bool = False  # the engine does not run it yet, and a test says so as long as this holds
+    ids: int = 96  # length of the compared text; more than 128 where a bias depends on distance
+    seed: int | None = None  # of the ids; None: the first seed whose greedy text is varied and without near ties
+    scale: float = 1.0  # of the matrices, where the logits of the family's own scaling would be flat
+    scales: dict[str, float] = dataclasses.field(default_factory=dict)  # of tensors whose names contain the key
+    texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
+    bidirectional: bool = False  # encoders: a decoder's body whose remote code on the hub is not causal
+    end: int | None = None  # encoders: the last id of each text, where the family looks for one
+    bare: bool = False  # names without the prefix of the body, as in the hub's older files
+    hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
+    attention: str = "eager"  # of transformers, whose eager Falcon adds ALiBi twice
+    as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
+
+
+OWN = ("like", "seed", "bare", "hub_config", "as_given")  # what a variant does not take over from the one that it is like
+
+
+def read_variants() -> dict[str, Variant]:
+    variants: dict[str, Variant] = {}
+    for path in sorted(TABLES.glob("*.json")):
+        rows: dict[str, dict[str, Any]] = {}
+        for name, row in json.loads(path.read_text()).items():
+            base = {key: value for key, value in rows[row["like"]].items() if key not in OWN} if "like" in row else {}
+            rows[name] = base | row | {"settings": base.get("settings", {}) | row["settings"]}
+            fields = {key: value for key, value in rows[name].items() if key != "like"}
+            assert name not in variants, f"{path}: {name} is in another file too"
+            variants[name] = Variant(name=name, family=path.stem, **{"config": "", **fields})
+    return variants
+
+
+ENCODERS = ("encoder", "classifier", "projection")  # kinds
+MIXES = ("mix", "encoder_mix")  # without goldens
+VARIANTS = read_variants()
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (v.config, v.settings) for name, v in VARIANTS.items()}
+
+# Vectors around 1: norm weights whose names do not contain "norm", and factors of whole layers.
+AROUND_ONE = re.compile(
+    r"norm|(^|\.)(ln_[a-z0-9]+|emb_ln|attn_ln|mlp_ln)\.weight$|layer_scalar$|per_expert_scale$|router\.scale$", re.IGNORECASE
+)
+# Vectors with ranges of their own: (lowest, highest).
+RANGES = {
+    "A_log": (0.0, 2.7),
+    "dt_bias": (-4.0, 1.0),
+    "sinks": (-4.0, 4.0),
+    "act_fn.alpha_p": (-1.0, 1.0),  # xIELU of Apertus: softplus of it
+    "act_fn.alpha_n": (-1.0, 1.0),
+    "act_fn.beta": (0.5, 0.5),  # as in the models: numbers of the published activation, in the file and not learned
+    "act_fn.eps": (-1e-6, -1e-6),
+}
+
+
+def weights(name: str, shape: tuple[int, ...], factor: float = 1.0) -> npt.NDArray[np.float32]:
+    """Uniform values seeded by the tensor's name; norms lie around 1, so that those which are an offset to 1 lie around 2."""
+    count = int(np.prod(shape))
+    with np.errstate(over="ignore"):
+        z = (np.uint64(zlib.crc32(name.encode())) << np.uint64(32)) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)  # splitmix64 (Steele, Lea and Flood 2014)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    uniform = ((z ^ (z >> np.uint64(31))) >> np.uint64(40)).astype(np.float64) / 2**23 - 1.0
+    if len(shape) <= 1:
+        scale, centre = 0.2, (1.0 if AROUND_ONE.search(name) and not name.endswith("bias") else 0.0)
+        for end, (low, high) in RANGES.items():
+            if name.endswith(end):
+                scale, centre = (high - low) / 2, (high + low) / 2
+    else:
+        scale, centre = factor * 2.0 / np.sqrt(shape[-1]), 0.0
+    return (centre + scale * uniform).astype(np.float32).reshape(shape)
+
+
+def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
+    header: dict[str, object] = {}
+    offset = 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.tobytes())
+
+
+def golden_file(name: str, end: str) -> Path:
+    """`end`: shapes.json, config.json or npz."""
+    return GOLDENS / VARIANTS[name].family / f"{name}.{end}"
+
+
+def factor_of(variant: Variant, tensor: str) -> float:
+    return next((factor for part, factor in variant.scales.items() if part in tensor), variant.scale)
+
+
+def tensors(name: str) -> dict[str, npt.NDArray[np.float32]]:
+    shapes = json.loads(golden_file(name, "shapes.json").read_text())
+    return {tensor: weights(tensor, tuple(shape), factor_of(VARIANTS[name], tensor)) for tensor, shape in shapes.items()}
+
+
+def make_folder(name: str, target: Path) -> Path:
+    """Writes the folder that the goldens of `name` were made with: config.json as transformers wrote it, weights made here."""
+    folder = target / name
+    folder.mkdir(parents=True, exist_ok=True)
+    words = {
+        "model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(512)}, "unk_token": "w0"},
+        "pre_tokenizer": {"type": "Whitespace"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], **words}))
+    (folder / "config.json").write_bytes(golden_file(name, "config.json").read_bytes())
+    write_safetensors(folder / "model.safetensors", tensors(name))
+    return folder
+
+
+def beginning(name: str) -> int:
+    """How many of a decoder's ids have the golden's logits without those that follow: all where the rope follows the length of the text."""
+    settings = VARIANTS[name].settings
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
+    return VARIANTS[name].ids if dynamic or "long_factor" in rope else 40
+
+
+def golden(name: str) -> dict[str, npt.NDArray[Any]]:
+    """What the reference says, in float32. Decoders: ids (T,), logits (T, V / stride), each row's columns 0, stride, ...; last (V,), the
+    whole last row; log_sum_exp (T,); targets (T - 1,), the logit of each next id; greedy (64,), the ids that follow ids[:20].
+    Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride); classifiers:
+    logits (texts, labels); projections: embeddings (texts, width)."""
+    return dict(np.load(golden_file(name, "npz")))

@@ -1,0 +1,1055 @@
+"""Tokenizers against llama-cpp-python and transformers (goldens: make_tokenizer_goldens.py), and against hostile files and texts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+from paths import GOLDENS
+from spm_reference import spm_merges_reference
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from pumice.errors import ModelFormatError, TokenizerError
+from pumice.tokens import gguf_tokenizer
+from pumice.tokens import tokenizers as tokenizers_module
+from pumice.tokens.gguf_tokenizer import SPLITS, spm_merges
+from pumice.tokens.tokenizer_files import load_tokenizer
+from pumice.tokens.tokenizers import Tokenizer, _longest_first, copy_of
+
+TOKENIZERS = GOLDENS / "tokenizers"
+LINES: list[str] = json.loads((TOKENIZERS / "corpus.json").read_text())
+SPACE = "\u2581"
+
+
+class File:
+    """What load_tokenizer() needs of a ModelFile."""
+
+    def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
+        self.values, self.path, self.kind = values, path, kind
+
+    def get(self, key: str) -> Any:
+        return self.values.get(key)
+
+    def metadata(self) -> dict[str, Any]:
+        return self.values
+
+    def keys(self) -> list[str]:
+        return list(self.values)
+
+
+def gguf_metadata(path: Path) -> dict[str, Any]:
+    """The key-value part of a GGUF file (ggml-org/ggml, docs/gguf.md): a second reader, so that this test stands alone."""
+    scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    data = path.read_bytes()
+    at = 24
+
+    def read(kind: int) -> Any:
+        nonlocal at
+        if kind == 8:
+            (size,) = struct.unpack_from("<Q", data, at)
+            at += 8 + size
+            return data[at - size : at].decode()
+        if kind == 9:
+            item, count = struct.unpack_from("<IQ", data, at)
+            at += 12
+            if item == 8:
+                return [read(8) for _ in range(count)]
+            array = np.frombuffer(data, np.dtype(scalars[item]).newbyteorder("<"), count, at)
+            at += array.nbytes
+            return array
+        (value,) = struct.unpack_from("<" + scalars[kind], data, at)
+        at += struct.calcsize(scalars[kind])
+        return value
+
+    values = {}
+    for _ in range(struct.unpack_from("<Q", data, 16)[0]):
+        key = read(8)
+        (kind,) = struct.unpack_from("<I", data, at)
+        at += 4
+        values[key] = read(kind)
+    return values
+
+
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((TOKENIZERS / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def smol_file() -> File:
+    return File(gguf_metadata(samples.smollm2()))
+
+
+@pytest.fixture(scope="module")
+def gemma_file() -> File:
+    return File(gguf_metadata(samples.gemma3()))
+
+
+@pytest.fixture(scope="module")
+def smol(smol_file: File) -> Tokenizer:
+    return load_tokenizer(smol_file)
+
+
+@pytest.fixture(scope="module")
+def gemma(gemma_file: File) -> Tokenizer:
+    return load_tokenizer(gemma_file)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Tokenizer:
+    return load_tokenizer(File({}, str(samples.minilm()), "safetensors"))
+
+
+def with_keys(file: File, **changes: Any) -> File:
+    return File({**file.values, **{f"tokenizer.ggml.{key.replace('__', '.')}": value for key, value in changes.items()}})
+
+
+def checksum(ids: np.ndarray) -> int:
+    return zlib.crc32(ids.astype("<i4").tobytes())
+
+
+def differing(tokenizer: Tokenizer, expected: list[list[int]], parse_special: bool = True, add_special: bool = False) -> list[str]:
+    assert len(expected) == len(LINES) > 300
+    return [line for line, ids in zip(LINES, expected, strict=True) if tokenizer.encode(line, add_special, parse_special).tolist() != ids]
+
+
+# ---- the same ids as others
+
+# Gemma's vocabulary has the HTML tag </s> as a word. llama.cpp takes it for an end token by its name, we only a control token.
+GEMMA_WORD = "</s>"
+
+
+def test_smollm2_ids_are_those_of_llama_cpp(smol: Tokenizer) -> None:
+    ids = golden("smollm2")
+    assert differing(smol, ids["special"]) == []
+    assert differing(smol, ids["plain"], parse_special=False) == []
+
+
+def test_gemma3_ids_are_those_of_llama_cpp(gemma: Tokenizer) -> None:
+    ids = golden("gemma3")
+    assert differing(gemma, ids["special"]) == []
+    assert all(GEMMA_WORD in line for line in differing(gemma, ids["plain"], parse_special=False))
+    assert gemma.encode("x").tolist()[0] == gemma.bos_id == 2
+
+
+def test_gemma3_with_a_space_before_every_text(gemma_file: File) -> None:
+    tokenizer = load_tokenizer(with_keys(gemma_file, add_space_prefix=True))
+    sums = golden("gemma3_prefix")
+    for mode in ("special", "plain"):
+        wrong = [
+            line
+            for line, expected in zip(LINES, sums[mode], strict=True)
+            if checksum(tokenizer.encode(line, add_special=False, parse_special=mode == "special")) != expected
+        ]
+        assert all(GEMMA_WORD in line and mode == "plain" for line in wrong)
+    assert tokenizer.decode(tokenizer.encode("one two")) == "one two"
+
+
+@pytest.mark.parametrize("name", sorted(golden("splits")))
+def test_words_are_split_as_llama_cpp_does(smol_file: File, name: str) -> None:
+    tokenizer = load_tokenizer(with_keys(smol_file, pre=name))
+    wrong = [
+        line for line, expected in zip(LINES, golden("splits")[name], strict=True) if checksum(tokenizer.encode(line, False)) != expected
+    ]
+    if SPLITS[name].nfc:  # as the models' own tokenizer.json: composed text, which llama.cpp leaves as it is
+        import unicodedata
+
+        assert wrong
+        assert all(unicodedata.normalize("NFC", line) != line for line in wrong)
+    else:
+        assert wrong == []
+
+
+def test_minilm_ids_are_those_of_transformers(minilm: Tokenizer) -> None:
+    expected = golden("minilm")
+    assert differing(minilm, expected["ids"], add_special=True) == []
+    batch = minilm.encode_batch(LINES, truncate_to=16)
+    assert [batch.ids[a:b].tolist() for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)] == expected["cut"]
+    assert batch.lengths_before_cut.tolist() == [len(ids) for ids in expected["ids"]]
+    assert batch.cut.tolist() == [len(ids) > 16 for ids in expected["ids"]]
+    assert batch.types is None
+    assert [minilm.decode(ids) for ids in expected["ids"][:60]] == expected["decoded"]
+
+
+def test_pairs_are_those_of_transformers(minilm: Tokenizer) -> None:
+    expected = golden("minilm")
+    batch = minilm.encode_pairs([tuple(pair) for pair in expected["pairs"]], truncate_to=24)
+    assert batch.types is not None
+    rows = list(zip(batch.offsets, batch.offsets[1:], strict=False))
+    assert [batch.ids[a:b].tolist() for a, b in rows] == expected["pair_ids"]
+    assert [batch.types[a:b].tolist() for a, b in rows] == expected["pair_types"]
+    assert (np.diff(batch.offsets) <= 24).all()
+    whole = minilm.encode_pairs([tuple(pair) for pair in expected["pairs"]])
+    assert np.array_equal(np.diff(whole.offsets), batch.lengths_before_cut)
+
+
+def test_longest_first_never_wastes_room() -> None:
+    for first in range(12):
+        for second in range(12):
+            for room in range(1, 26):
+                a, b = _longest_first(first, second, room)
+                assert a <= first
+                assert b <= second
+                assert a + b == min(first + second, room)
+
+
+def test_unigram_ids_are_those_of_llama_cpp() -> None:
+    expected = golden("unigram")
+    file = File(
+        {
+            "tokenizer.ggml.model": "t5",
+            "tokenizer.ggml.tokens": expected["tokens"],
+            "tokenizer.ggml.scores": np.array(expected["scores"], np.float32),
+            "tokenizer.ggml.token_type": np.array(expected["types"], np.int32),
+            "tokenizer.ggml.add_space_prefix": True,
+            "tokenizer.ggml.add_eos_token": False,
+        }
+    )
+    tokenizer = load_tokenizer(file)
+    # llama.cpp puts the leading space before the first other character, SentencePiece and we before any text: also one of spaces alone.
+    wrong = differing(tokenizer, expected["special"])
+    assert all(line.strip(" ") == "" or any(token in line for token in ("<pad>", "</s>", "<unk>")) for line in wrong)
+    assert len(wrong) < 10
+
+
+# ---- vocabularies made here
+
+
+@pytest.mark.parametrize("room", [1 << 16, 40])
+def test_words_looked_up_have_the_ids_of_whole_texts(minilm: Tokenizer, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    monkeypatch.setattr(tokenizers_module, "WORDS", room)  # 40: begins anew again and again
+    rng = random.Random(5)
+    odd = [
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x85",
+        "\xa0",
+        "\u2028",
+        "\u3000",
+        "\u200b",
+        "\u0301",
+        "\u4e2d",
+        "\u03a3",
+        "\u00c5",
+    ]
+    odd += [
+        "[MASK]",
+        "[ MASK]",
+        "#",
+        "##",
+        "\ufffd",
+        "\0",
+        "a" * 300,
+        "I\u0307",
+        "\u0e33",
+        "\U0001f468\u200d\U0001f469",
+        "don't",
+        "e\u0301",
+    ]
+    texts = LINES + ["".join(rng.choice(odd) + rng.choice(["", " ", "  ", "x"]) for _ in range(20)) for _ in range(2000)]
+    expected = [e.ids for e in minilm.backend.encode_batch_fast(texts, add_special_tokens=False)]
+    before = list(minilm._words or [])
+    try:
+        for step in (len(texts), 7):  # at once, then with words that are known
+            found = [ids for at in range(0, len(texts), step) for ids in minilm._bodies(texts[at : at + step])]
+            assert [i for i in range(len(texts)) if found[i] != expected[i]] == []
+            assert len(minilm._words or ()) <= max(room, len(before))
+    finally:
+        minilm._words = {}
+
+
+def test_only_tokenizers_whose_words_end_at_spaces_look_words_up(minilm: Tokenizer, smol: Tokenizer, gemma: Tokenizer) -> None:
+    assert minilm._words is not None and smol._words is None and gemma._words is None
+    backend = copy_of(minilm.backend)
+    backend.add_tokens(["two words"])
+    assert Tokenizer(backend)._words is None
+    backend = copy_of(minilm.backend)
+    backend.normalizer = normalizers.Sequence([normalizers.Replace(Regex(" x"), "y"), normalizers.BertNormalizer()])
+    assert Tokenizer(backend)._words is None
+
+
+def bert_gguf(**more: Any) -> File:
+    """MiniLM's vocabulary as GGUF spells it."""
+    words = (samples.minilm() / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    tokens = [w if w in special else w[2:] if w.startswith("##") and len(w) > 2 else SPACE + w for w in words]
+    types = np.array([3 if w in special else 1 for w in words], np.int32)
+    values = {"model": "bert", "tokens": tokens, "token_type": types, "cls_token_id": 101, "seperator_token_id": 102, **more}
+    return File({f"tokenizer.ggml.{key}": value for key, value in values.items()})
+
+
+def test_bert_from_gguf_equals_its_tokenizer_json(minilm: Tokenizer) -> None:
+    tokenizer = load_tokenizer(bert_gguf())
+    assert differing(tokenizer, golden("minilm")["ids"], add_special=True) == []
+    assert tokenizer.vocab_size == minilm.vocab_size
+    pair = tokenizer.encode_pairs([("a cat", "the dog")])
+    assert pair.types is not None
+    assert pair.types.tolist() == minilm.encode_pairs([("a cat", "the dog")]).types.tolist()  # type: ignore[union-attr]
+
+
+def test_bert_case_and_accents_follow_the_file() -> None:
+    tokenizer = load_tokenizer(bert_gguf(**{"normalizer.lowercase": False, "normalizer.strip_accents": False}))
+    lower = load_tokenizer(bert_gguf())
+    assert tokenizer.encode("HELLO").tolist() != lower.encode("HELLO").tolist()
+    assert tokenizer.encode("hello").tolist() == lower.encode("hello").tolist()
+
+
+def test_bert_from_vocab_txt(tmp_path: Path, minilm: Tokenizer) -> None:
+    for name in ("vocab.txt", "tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).write_bytes((samples.minilm() / name).read_bytes())
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert differing(tokenizer, golden("minilm")["ids"], add_special=True) == []
+    assert tokenizer.max_length == minilm.max_length == 512
+
+
+def random_spm(rng: random.Random, size: int) -> tuple[list[str], np.ndarray]:
+    tokens = list("abcd" + SPACE)
+    while len(tokens) < size:
+        word = rng.choice(tokens) + rng.choice(tokens)
+        if word not in tokens and len(word) < 12:
+            tokens.append(word)
+    scores = np.arange(size, dtype=np.float32) * -1.0
+    rng.shuffle(scores)  # also orders in which parts come after their wholes
+    return tokens, scores.astype(np.float32)
+
+
+def queue_bpe(text: str, tokens: list[str], scores: np.ndarray) -> list[str]:
+    """SentencePiece's BPE as its paper has it: join the neighbours whose union scores best, leftmost first."""
+    known = {t: float(s) for t, s in zip(tokens, scores, strict=True)}
+    symbols = list(text)
+    while True:
+        joins = [(-known[a + b], i) for i, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False)) if a + b in known]
+        if not joins:
+            return symbols
+        i = min(joins)[1]
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_spm_merges_give_what_the_scores_say(seed: int) -> None:
+    rng = random.Random(seed)
+    tokens, scores = random_spm(rng, rng.choice([30, 80, 200]))
+    pairs = spm_merges_reference(tokens, scores, np.ones(len(tokens), bool))
+    assert np.array_equal(spm_merges(tokens, scores, np.ones(len(tokens), bool)), pairs)
+    backend = Backend(models.BPE({t: i for i, t in enumerate(tokens)}, [(tokens[a], tokens[b]) for a, b in pairs]))
+    for _ in range(150):
+        text = "".join(rng.choice("abcd" + SPACE) for _ in range(rng.randrange(1, 40)))
+        assert backend.encode(text).tokens == queue_bpe(text, tokens, scores)
+
+
+def test_compiled_and_python_merges_agree_on_gemma(gemma_file: File) -> None:
+    tokens, types = gemma_file.get("tokenizer.ggml.tokens"), gemma_file.get("tokenizer.ggml.token_type")
+    arguments = tokens, gemma_file.get("tokenizer.ggml.scores"), types == 1
+    pairs = spm_merges(*arguments)
+    assert len(pairs) > 236_000
+    assert np.array_equal(pairs, spm_merges_reference(*arguments))
+
+
+def test_gemma_tokenizer_is_built_in_a_second(gemma_file: File, gemma: Tokenizer) -> None:
+    """0.5 to 0.9 s on a free core; 0.9 to 1.6 s within one minute on a shared one. So what is asserted is the promise at five times, as for
+    every latency, and that it takes no longer than the tokenizers package does with a ready tokenizer.json (1.0x seen): a busy machine
+    slows both, a merge list made in Python only ours."""
+    ready = gemma.backend.to_str().encode()
+    ours, package = [], []
+    for _ in range(5):
+        for seconds, load in ((ours, lambda: load_tokenizer(gemma_file)), (package, lambda: Backend.from_buffer(ready))):
+            start = time.process_time()  # neighbours on the same core do not count
+            load()
+            seconds.append(time.process_time() - start)
+    assert min(ours) < 5.0, (ours, package)
+    assert min(ours) < 1.5 * min(package), (ours, package)
+
+
+def protobuf(fields: list[tuple[int, Any]]) -> bytes:
+    def varint(n: int) -> bytes:
+        out = b""
+        n &= (1 << 64) - 1
+        while n > 127:
+            out += bytes([n & 127 | 128])
+            n >>= 7
+        return out + bytes([n])
+
+    out = b""
+    for number, value in fields:
+        if isinstance(value, float):
+            out += varint(number << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            out += varint(number << 3) + varint(value)
+        else:
+            value = value.encode() if isinstance(value, str) else value
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+    return out
+
+
+def sentencepiece(tokens: list[str], scores: list[float], types: list[int], model_type: int, prefix: bool) -> bytes:
+    pieces = [(1, protobuf([(1, t), (2, float(s)), (3, k)])) for t, s, k in zip(tokens, scores, types, strict=True)]
+    trainer = protobuf([(3, model_type), (40, 0), (41, 1), (42, 2), (43, -1)])
+    return protobuf([*pieces, (2, trainer), (3, protobuf([(3, int(prefix)), (4, 0)]))])
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_file_equals_the_gguf_of_the_same_vocabulary(tmp_path: Path, prefix: bool) -> None:
+    words, word_scores = random_spm(random.Random(3), 150)
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, *words]
+    scores = [0.0] * 259 + word_scores.tolist()
+    types = [2, 3, 3] + [6] * 256 + [1] * len(words)
+    (tmp_path / "tokenizer.model").write_bytes(sentencepiece(tokens, scores, types, 2, prefix))
+    from_file = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    values = {"model": "llama", "tokens": tokens, "scores": np.array(scores), "token_type": np.array(types), "add_space_prefix": prefix}
+    from_gguf = load_tokenizer(File({f"tokenizer.ggml.{k}": v for k, v in values.items()}))
+    assert from_file.eos_ids == from_gguf.eos_ids == (2,)
+    for text in ("abcd abba", "  a b", "x\u00e9\U0001f642 dad", "<s>ab</s>", ""):
+        assert from_file.encode(text).tolist() == from_gguf.encode(text).tolist()
+        assert from_file.decode(from_file.encode(text)) == text.replace("<s>", "").replace("</s>", "")
+
+
+UNIGRAM_PIECES = [(w, s) for w, s in golden("sentencepiece")["t5"]["file"]["model"]["vocab"] if w[0] != "<"]
+ENCODER_FILES = {  # name, the vocabulary before and after the learnt pieces, one text, two
+    "xlm-roberta": ("sentencepiece.bpe.model", "<s> <pad> </s> <unk>", "<mask>", "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    "camembert": (
+        "sentencepiece.bpe.model", "<s>NOTUSED <pad> </s>NOTUSED <unk> <unk>NOTUSED <s> </s>", "<mask>",
+        "<s> $A </s>", "<s> $A </s> </s> $B </s>",
+    ),
+    "t5": ("spiece.model", "<pad> </s> <unk>", " ".join(f"<extra_id_{i}>" for i in range(99, -1, -1)), "$A </s>", "$A </s> $B </s>"),
+    "deberta-v2": ("spm.model", "[PAD] [CLS] [SEP] [UNK]", "[MASK]", "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ENCODER_FILES)
+def test_sentencepiece_files_of_encoders(tmp_path: Path, kind: str) -> None:
+    """Folders without a tokenizer.json: transformers' conversions (convert_slow_tokenizer.py) make these vocabularies of them."""
+    name, before, after, single, pair = ENCODER_FILES[kind]
+    front, tail = before.split(), after.split()
+    of_file = front if kind in ("t5", "deberta-v2") else ["<unk>", "<s>", "</s>"]
+    words, scores = [w for w, _ in UNIGRAM_PIECES], [s for _, s in UNIGRAM_PIECES]
+    types = [2 if token in ("<unk>", "[UNK]") else 3 for token in of_file] + [1] * len(words)
+    (tmp_path / name).write_bytes(sentencepiece([*of_file, *words], [0.0] * len(of_file) + scores, types, 1, True))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    vocab = [(token, 0.0) for token in front] + list(UNIGRAM_PIECES) + [(token, 0.0) for token in tail]
+    truth = Backend(models.Unigram(vocab, front.index("[UNK]" if kind == "deberta-v2" else "<unk>")))
+    truth.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
+    truth.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = [token for token in [*front, *tail] if not token.endswith("NOTUSED")]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in special])
+    ids = {token: i for i, (token, _) in enumerate(vocab)}
+    around = [(token, ids[token]) for token in ("<s>", "</s>", "[CLS]", "[SEP]") if token in single]
+    truth.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
+    assert tokenizer.vocab_size == len(vocab)
+    lines = [line for line in LINES if SPACE not in line]  # their own tables of normalisations make spaces of it
+    assert [line for line in lines if tokenizer.encode(line).tolist() != truth.encode(line).ids] == []
+    both, expected = tokenizer.encode_pairs([("a b", "c")]), truth.encode("a b", "c")
+    assert both.ids.tolist() == expected.ids
+    assert ([0] * len(expected.ids) if both.types is None else both.types.tolist()) == expected.type_ids
+
+
+def test_sentencepiece_files_of_others_are_errors(tmp_path: Path) -> None:
+    words = sentencepiece(["<unk>", "<s>", "</s>", "a"], [0.0] * 4, [2, 3, 3, 1], 1, True)
+    (tmp_path / "spiece.model").write_bytes(words)
+    for kind, said in (("albert", "'albert' makes its"), ([1], "makes its vocabulary"), ("deberta-v2", r"lacks the token '\[UNK\]'")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(TokenizerError, match=said):
+            load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 7))
+def test_a_broken_sentencepiece_file_is_an_error(tmp_path: Path, cut: int) -> None:
+    words, scores = random_spm(random.Random(3), 20)
+    data = sentencepiece(["<unk>", "<s>", "</s>", *words], [0.0] * 3 + scores.tolist(), [2, 3, 3] + [1] * 20, 2, True)
+    assert len(data) > 250
+    (tmp_path / "tokenizer.model").write_bytes(data[: cut % len(data)])
+    with contextlib.suppress(TokenizerError):  # or whole pieces only: a smaller vocabulary. Anything else fails this test
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+# ---- every kind of tokenizer: a folder and a GGUF file of it give the ids of the tokenizers package (make_tokenizer_goldens.py)
+
+
+def of_kind(keys: dict[str, Any], **more: Any) -> File:
+    return File({**{f"tokenizer.ggml.{key}": value for key, value in keys.items()}, **more})
+
+
+def folder_of(path: Path, spec: dict[str, Any]) -> Tokenizer:
+    (path / "tokenizer.json").write_text(json.dumps(spec))
+    return load_tokenizer(File({}, str(path), "safetensors"))
+
+
+def same_as(spec: dict[str, Any], tokenizer: Tokenizer, pairs: bool = True, types: bool = True) -> list[str]:
+    """The lines whose ids differ from those of the tokenizers package: alone, without special tokens, and in pairs."""
+    backend = Backend.from_str(json.dumps(spec))
+    wrong = [line for line in LINES if tokenizer.encode(line).tolist() != backend.encode(line).ids]
+    wrong += [
+        line for line in LINES if tokenizer.encode(line, add_special=False).tolist() != backend.encode(line, add_special_tokens=False).ids
+    ]
+    for first, second in zip(LINES[:40], LINES[40:80], strict=True) if pairs else ():
+        batch, expected = tokenizer.encode_pairs([(first, second)]), backend.encode(first, second)
+        given = [0] * len(batch.ids) if batch.types is None else batch.types.tolist()
+        if batch.ids.tolist() != expected.ids or (types and given != expected.type_ids):
+            wrong.append(f"{first} | {second}")
+    return wrong
+
+
+BYTE_BPE = golden("byte_bpe")
+ROLES = {"bos_token_id": 0, "eos_token_id": 1, "padding_token_id": 2}
+# What a converter writes beside the vocabulary: modern-bert's add_sep_token says that one separator stands between two texts.
+SAID = {"modern-bert": {"add_bos_token": True, "add_eos_token": True, "add_sep_token": False, "seperator_token_id": 1}}
+SAID["roberta-bpe"] = {"add_bos_token": True, "add_eos_token": True, "seperator_token_id": 1}
+
+
+@pytest.mark.parametrize("pre", sorted(BYTE_BPE["files"]))
+def test_byte_bpe_of_every_family(tmp_path: Path, pre: str) -> None:
+    tokens, merges = BYTE_BPE["tokens"], BYTE_BPE["merges"]
+    spec = json.loads(json.dumps(BYTE_BPE["files"][pre]))
+    spec["model"] |= {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == BYTE_BPE["sums"][pre]
+    assert same_as(spec, folder) == []
+    keys = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": merges, "token_type": np.array([3] * 3 + [1] * (len(tokens) - 3))}
+    gguf = load_tokenizer(of_kind(keys | ROLES | SAID.get(pre, {})))
+    # The files of a ModernBERT give the second text type 1, and the model has no types: from GGUF all are 0.
+    assert same_as(spec, gguf, types=pre != "modern-bert") == []
+
+
+def test_every_name_of_a_split_can_be_built() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]} | ROLES
+    names = ["afmoe", "chameleon", "exaone-moe", "glm5", "kimi-k2", "laguna", "minicpm5", "spark2_5", "superbpe", "ufakzeka", "youtu"]
+    assert {*names, "whitespace"} <= SPLITS.keys()
+    for pre in SPLITS:
+        tokenizer = load_tokenizer(of_kind({**keys, "pre": pre}))
+        assert len(tokenizer.encode("Hello 12345 world", add_special=False)) > 2, pre
+
+
+def test_glm_has_no_first_token_of_its_own() -> None:
+    keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]}
+    assert load_tokenizer(of_kind({**keys, "pre": "gpt-2"})).bos_id == 11
+    for pre in ("glm4", "glm5", "chatglm-bpe"):
+        assert load_tokenizer(of_kind({**keys, "pre": pre})).bos_id is None
+
+
+def test_a_vocabulary_of_ranks_needs_no_merges() -> None:
+    tokens = BYTE_BPE["tokens"][3:1500]
+    keys = {"model": "gpt2", "pre": "kimi-k2", "tokens": tokens, "eos_token_id": 0xFFFFFFFF, "bos_token_id": 0xFFFFFFFF}
+    with_merges = load_tokenizer(of_kind({**keys, "merges": BYTE_BPE["merges"]}))
+    ranked = load_tokenizer(of_kind(keys))
+    assert all(ranked.encode(line).tolist() == with_merges.encode(line).tolist() for line in LINES)
+
+
+@pytest.mark.parametrize("pre", ["afmoe", "superbpe", "tiny_aya", "kimi-k2", "exaone-moe", "youtu", "chameleon"])
+@pytest.mark.parametrize("text", ["7", "a ", "\u4e00", "1a"])
+def test_cutting_is_linear(pre: str, text: str) -> None:
+    keys = {"model": "gpt2", "pre": pre, "tokens": BYTE_BPE["tokens"], "merges": []} | ROLES
+    tokenizer = load_tokenizer(of_kind(keys))
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        tokenizer.encode(text * size)
+        return time.process_time() - start
+
+    seconds(10)
+    small, large = seconds(1 << 12), seconds(1 << 15)
+    assert large < 8 * 3 * small + 0.1, (small, large)  # a lookahead from every group of digits took 25 times as long for 8 times the text
+
+
+SENTENCEPIECE = golden("sentencepiece")
+
+
+@pytest.mark.parametrize("name", sorted(SENTENCEPIECE))
+def test_sentencepiece_of_every_family(tmp_path: Path, name: str) -> None:
+    spec, keys = SENTENCEPIECE[name]["file"], SENTENCEPIECE[name]["gguf"]
+    folder = folder_of(tmp_path, spec)
+    sums = [i for line in LINES for i in folder.encode(line, add_special=False).tolist()]
+    assert checksum(np.array(sums)) == SENTENCEPIECE[name]["sum"]
+    assert same_as(spec, folder) == []
+    arrays = {key: np.array(keys[key]) for key in ("scores", "token_type", "precompiled_charsmap") if key in keys}
+    gguf = load_tokenizer(of_kind({**keys, **arrays}))
+    assert same_as(spec, gguf) == []
+
+
+def test_old_xlmr_files_say_nothing_of_their_edges() -> None:
+    """bge-m3 of 2024: no add_bos_token, no add_eos_token, remove_extra_whitespaces false."""
+    keys = SENTENCEPIECE["bge-m3"]["gguf"]
+    assert not keys.keys() & {"add_bos_token", "add_eos_token", "bos_token_id", "add_sep_token"} and not keys["remove_extra_whitespaces"]
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("a").tolist()[0] == tokenizer.id("<s>") == 0
+    assert tokenizer.encode("a").tolist()[-1] == tokenizer.id("</s>") == 2
+    assert tokenizer.encode("a    b").tolist() == tokenizer.encode("a b").tolist()
+    between = tokenizer.encode_pairs([("a", "b")])
+    assert between.ids.tolist().count(2) == 3
+    assert between.types is None
+    said = load_tokenizer(of_kind({**keys, "add_sep_token": False}))
+    assert said.encode_pairs([("a", "b")]).ids.tolist().count(2) == 2
+
+
+def test_t5_ends_with_one_token() -> None:
+    tokenizer = load_tokenizer(of_kind(SENTENCEPIECE["t5"]["gguf"]))
+    ids = tokenizer.encode("a b").tolist()
+    assert ids[-1] == 1 and ids.count(1) == 1 and 0 not in ids
+    # The same vocabulary in an encoder of architecture bert takes both ends.
+    both = load_tokenizer(of_kind({**SENTENCEPIECE["t5"]["gguf"], "bos_token_id": 0}, **{"general.architecture": "bert"}))
+    assert both.encode("a b").tolist() == [0, *ids]
+
+
+def test_gemma4_always_begins_with_its_first_token() -> None:
+    keys = SENTENCEPIECE["gemma4"]["gguf"]
+    assert keys["add_bos_token"] is False
+    tokenizer = load_tokenizer(of_kind(keys))
+    assert tokenizer.encode("x").tolist()[0] == 1
+    for line in LINES:
+        assert tokenizer.decode(tokenizer.encode(line, add_special=False), skip_special=False) == line.replace(SPACE, " ")
+    same = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "granite-embed-multi-311m"}))
+    assert all(same.encode(line).tolist() == tokenizer.encode(line).tolist() for line in LINES)
+    sarvam = load_tokenizer(of_kind({**keys, "model": "gpt2", "pre": "sarvam-moe"}))
+    assert sarvam.encode("x").tolist() == tokenizer.encode("x").tolist()[1:]
+
+
+def test_mpnet_pairs_and_specials(tmp_path: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "hello", "world", "##s", "[UNK]", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>", "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    pair = tokenizer.encode_pairs([("hello", "world")])
+    assert pair.ids.tolist() == [0, 4, 2, 2, 5, 2]
+    assert pair.types is None
+    spelt = [w[2:] if w.startswith("##") else w if w[0] in "<[" else SPACE + w for w in words]
+    keys = {"model": "bert", "tokens": spelt, "token_type": np.array([3, 3, 3, 3, 1, 1, 1, 3, 3])}
+    ids = {"cls_token_id": 0, "seperator_token_id": 2, "unknown_token_id": 7, "padding_token_id": 1, "mask_token_id": 8}
+    gguf = load_tokenizer(of_kind(keys | ids))
+    assert gguf.encode("Hello worlds x").tolist() == [0, 4, 5, 6, 7, 2]
+    assert gguf.encode_pairs([("hello", "world")]).ids.tolist() == [0, 4, 2, 2, 5, 2]
+
+
+def test_the_mask_takes_the_space_before_it() -> None:
+    spec, keys = SENTENCEPIECE["xlmr"]["file"], SENTENCEPIECE["xlmr"]["gguf"]
+    backend, tokenizer = Backend.from_str(json.dumps(spec)), load_tokenizer(of_kind(keys))
+    for text in ("a <mask> b", "a<mask>b", "a  <mask>"):
+        assert tokenizer.encode(text).tolist() == backend.encode(text).ids
+    assert tokenizer.encode("a <mask>").tolist() == tokenizer.encode("a<mask>").tolist()
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("kind", ["RobertaTokenizer", "GPT2Tokenizer", "OPT", "Qwen2Tokenizer"])
+def test_vocabulary_and_merges_alone(tmp_path: Path, kind: str, prefix: bool) -> None:
+    """Folders without a tokenizer.json: what transformers would make of them."""
+    tokens, merges = [*BYTE_BPE["tokens"], "<mask>"], BYTE_BPE["merges"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    config: dict[str, Any] = {"tokenizer_class": kind, **names, "add_prefix_space": prefix}
+    if kind == "OPT":
+        config |= {"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "add_bos_token": True}
+    if kind == "RobertaTokenizer":  # old files name the class only in config.json
+        del config["tokenizer_class"]
+        (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    truth = Backend(models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges]))
+    truth.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    if kind == "Qwen2Tokenizer":
+        if prefix:
+            return
+        spec = json.loads(truth.to_str()) | {k: v for k, v in BYTE_BPE["files"]["qwen2"].items() if k in ("normalizer", "pre_tokenizer")}
+        truth = Backend.from_str(json.dumps(spec))
+    named = ["</s>", "<pad>", *([] if kind == "OPT" else ["<s>"]), *(["<mask>"] if kind == "RobertaTokenizer" else [])]
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>") for t in named])
+    if kind == "RobertaTokenizer":
+        truth.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), True, prefix)
+    elif kind == "OPT":
+        truth.post_processor = processors.TemplateProcessing(single="</s> $A", pair="</s> $A $B", special_tokens=[("</s>", 1)])
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    for line in LINES:
+        assert tokenizer.encode(line).tolist() == truth.encode(line).ids, line
+    if kind == "RobertaTokenizer":
+        pair = tokenizer.encode_pairs([(LINES[0], LINES[1])])
+        assert pair.ids.tolist() == truth.encode(LINES[0], LINES[1]).ids
+        assert pair.types is None
+
+
+def test_clip_has_lowercase_words_that_say_where_they_end(tmp_path: Path) -> None:
+    """vocab.json and merges.txt as OpenAI's folders have them; the truth is what transformers' CLIPConverter builds."""
+    letters = list(pre_tokenizers.ByteLevel.alphabet())
+    merges = ["h e", "l l", "he ll", "hell o</w>", "t h", "th e</w>", "1 2</w>", ". .</w>"]
+    tokens = sorted(letters) + [f"{letter}</w>" for letter in sorted(letters)]
+    tokens += [merge.replace(" ", "") for merge in merges] + ["<|startoftext|>", "<|endoftext|>"]
+    ids = {token: i for i, token in enumerate(tokens)}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    (tmp_path / "config.json").write_text('{"model_type": "clip_text_model"}')
+    pattern = Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    truth = Backend(
+        models.BPE(ids, [tuple(m.split(" ")) for m in merges], end_of_word_suffix="</w>", unk_token="<|endoftext|>", fuse_unk=False)
+    )
+    truth.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    truth.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern, "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    start, end = ids["<|startoftext|>"], ids["<|endoftext|>"]
+    truth.post_processor = processors.RobertaProcessing(("<|endoftext|>", end), ("<|startoftext|>", start), False, False)
+    truth.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|startoftext|>", "<|endoftext|>")])
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.encode("Hello  the").tolist() == [start, ids["hello</w>"], ids["the</w>"], end]
+    for line in [*LINES, "", " HELLO\tthe 12 .. don't"]:
+        assert tokenizer.encode(line).tolist() == truth.encode(line).ids, line
+    assert tokenizer.encode_pairs([("hello", "the")]).ids.tolist() == truth.encode("hello", "the").ids
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for token, i in ids.items() if i < start}))
+    with pytest.raises(TokenizerError, match="startoftext"):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("vocab", "said"),
+    [
+        ("[]", "object"),
+        ('{"a": 1}', "are not 0 to 0"),
+        ('{"a": "x"}', "are not 0 to 0"),
+        ('{"a": 0, "b": 0}', "are not 0 to 1"),
+        ("{}", "tokenizer="),
+    ],
+)
+def test_a_broken_vocabulary_file_is_an_error(tmp_path: Path, vocab: str, said: str) -> None:
+    (tmp_path / "vocab.json").write_text(vocab)
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises((TokenizerError, ModelFormatError), match=said):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+def test_wordpiece_strips_accents_as_its_file_says() -> None:
+    lower = load_tokenizer(bert_gguf(**{"normalizer.lowercase": True, "normalizer.strip_accents": False}))
+    both = load_tokenizer(bert_gguf())
+    assert both.encode("caf\u00e9").tolist() == both.encode("cafe").tolist()
+    assert lower.encode("caf\u00e9").tolist() != lower.encode("cafe").tolist()
+    assert lower.encode("CAF\u00c9").tolist() == lower.encode("caf\u00e9").tolist()
+
+
+# ---- what files say
+
+
+def test_unknown_split_is_an_error_that_names_the_fix(smol_file: File) -> None:
+    with pytest.raises(TokenizerError, match=r"'martian'.*tokenizer="):
+        load_tokenizer(with_keys(smol_file, pre="martian"))
+
+
+def test_unknown_and_missing_kind(smol_file: File) -> None:
+    with pytest.raises(TokenizerError, match=r"kind 'rwkv'.*tokenizer="):
+        load_tokenizer(with_keys(smol_file, model="rwkv"))
+    with pytest.raises(TokenizerError, match=r"has no tokenizer.*tokenizer="):
+        load_tokenizer(File({}))
+    with pytest.raises(TokenizerError, match=r"no tokenizer.json.*tokenizer="):
+        load_tokenizer(File({}, str(Path(__file__).parent), "safetensors"))
+
+
+def test_ends_of_generation(smol: Tokenizer, gemma: Tokenizer) -> None:
+    assert {smol.token(i) for i in smol.eos_ids} == {"<|im_end|>", "<|endoftext|>", "<reponame>"}  # as llama.cpp has it
+    assert {gemma.token(i) for i in gemma.eos_ids} == {"<eos>", "<end_of_turn>"}
+    harmony = {"<|end|>": 5, "<|return|>": 6, "<|call|>": 7}
+    assert gguf_tokenizer.end_ids(harmony.get, ()) == (6, 7)
+    assert gguf_tokenizer.end_ids({"<|end|>": 5}.get, ()) == (5,)
+    assert gguf_tokenizer.end_ids({}.get, (9, 3, 9)) == (3, 9)
+
+
+def test_a_folder_collects_the_ends_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(tiny_backend().to_str())
+    (tmp_path / "config.json").write_text('{"eos_token_id": 3}')
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "d"}, "bos_token": "a", "model_max_length": 1e30}')
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.eos_ids == (tokenizer.id("d"), 3, 4) or set(tokenizer.eos_ids) == {3, 4, tokenizer.id("d")}
+    assert tokenizer.bos_id == tokenizer.id("a")
+    assert tokenizer.max_length is None
+    assert tokenizer.id("a") in tokenizer.special_ids
+    assert tokenizer.decode([0, 1]) == "b"
+
+
+def test_ends_that_only_the_config_names(tmp_path: Path) -> None:
+    """e5-mistral: tokenizer.json adds <s>, tokenizer_config.json says add_eos_token. Qwen3-Embedding: its own end token stays."""
+    backend = tiny_backend()
+    backend.add_special_tokens(["a", "b", "c"])
+    config = {"bos_token": "a", "eos_token": "b", "add_bos_token": True, "add_eos_token": True}
+    tokens = [("a", 0), ("b", 1), ("c", 2)]
+    for single, said, around in (
+        ("a $A", config, (("a",), ("b",))),
+        ("$A", config, (("a",), ("b",))),
+        ("$A", {**config, "add_eos_token": False}, (("a",), ())),
+        ("a $A b", config, (("a",), ("b",))),
+        ("$A c", {**config, "add_bos_token": False}, ((), ("c",))),
+    ):
+        backend.post_processor = processors.TemplateProcessing(single=single, pair=f"{single} $B:1", special_tokens=tokens)
+        (tmp_path / "tokenizer.json").write_text(backend.to_str())
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+        tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+        assert tokenizer.around == around
+        ids = [tokenizer.id(token) for token in (*around[0], "d", "e", *around[1])]
+        assert tokenizer.encode("de").tolist() == ids
+        assert tokenizer.backend.encode("de").ids == ids  # the tokenizer that users see does the same
+        assert tokenizer.encode_batch(["de"]).ids.tolist() == ids
+
+
+def test_added_tokens_of_the_config_match_whole(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(tiny_backend().to_str())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"added_tokens_decoder": {"2": {"content": "c", "special": True}, "99": {"content": "new", "special": True}, "x": 1}})
+    )
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.special_ids == {2}
+    assert tokenizer.id("new") is None  # the model has no row for it
+
+
+def tiny_backend() -> Backend:
+    backend = Backend(models.BPE({c: i for i, c in enumerate("abcdef")}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.enable_truncation(3)
+    backend.enable_padding(length=10)
+    return backend
+
+
+def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tiny_backend().to_str())
+    for override in (path, tmp_path, tiny_backend()):
+        tokenizer = load_tokenizer(File({}), override)
+        assert tokenizer.encode("abcdef").tolist() == [0, 1, 2, 3, 4, 5]
+        assert tokenizer.encode_batch(["a", "abcdef"]).offsets.tolist() == [0, 1, 7]
+
+
+def test_overrides(minilm: Tokenizer, tmp_path: Path, smol_file: File) -> None:
+    assert load_tokenizer(File({}), minilm) is minilm
+    with pytest.raises(FileNotFoundError, match="tokenizer="):
+        load_tokenizer(File({}), tmp_path / "none.json")
+    with pytest.raises(TypeError, match="found int"):
+        load_tokenizer(File({}), 3)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}), tmp_path)
+    given = load_tokenizer(smol_file, str(samples.minilm() / "tokenizer.json"))
+    assert given.encode("hello").tolist() == [101, 7592, 102]
+    assert 2 in given.eos_ids  # the file's own, in the ids of its vocabulary
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokens": None}, "tokens is missing"),
+        ({"tokens": [1, 2]}, "list of strings"),
+        ({"tokens": []}, "missing"),
+        ({"tokens": ["a", "b", "a"], "token_type": None}, "both 'a'"),
+        ({"tokens": ["a", "\udcff"], "token_type": None}, "tokenizer="),
+        ({"token_type": np.zeros(3, np.int32)}, "one per token"),
+        ({"token_type": "x"}, "one per token"),
+        ({"token_type": [[1], [2, 3]]}, "one per token"),
+        ({"merges": None}, "merges is missing"),
+        ({"merges": [3]}, "list of strings"),
+        ({"pre": 7}, "tokenizer="),
+        ({"eos_token_id": 10**9}, "vocabulary has 49152"),
+        ({"eos_token_id": -5}, "vocabulary has 49152"),
+        ({"eos_token_id": "x"}, "vocabulary has 49152"),
+        ({"add_bos_token": True, "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"model": "llama"}, "scores is missing"),
+        ({"model": "llama", "scores": np.full(49152, np.nan, np.float32)}, "no finite number"),
+        ({"model": "t5", "unknown_token_id": 0xFFFFFFFF}, "needs an unknown token"),
+        ({"model": "t5"}, "scores is missing"),
+        ({"model": ["gpt2"]}, "tokenizer="),
+        ({"model": "gemma4", "merges": None}, "merges is missing"),
+        ({"model": "gemma4", "bos_token_id": 0xFFFFFFFF}, "bos token is to be added"),
+        ({"pre": "kimi-k2", "merges": [1]}, "list of strings"),
+        ({"add_sep_token": True, "eos_token_id": 0xFFFFFFFF}, "sep token is to be added"),
+        ({"add_sep_token": np.zeros(3)}, "tokenizer="),
+    ],
+)
+def test_broken_metadata_is_a_tokenizer_error(smol_file: File, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(TokenizerError, match=said) as caught:
+        load_tokenizer(with_keys(smol_file, **changes))
+    assert "tokenizer=" in str(caught.value)
+
+
+def test_merges_of_tokens_that_do_not_exist_are_left_out(smol_file: File, smol: Tokenizer) -> None:
+    merges = [*smol_file.get("tokenizer.ggml.merges"), "zzzz qqqq", "nospace", "", " "]
+    assert load_tokenizer(with_keys(smol_file, merges=merges)).encode("some words").tolist() == smol.encode("some words").tolist()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": "1.0"}', '{"model": {"type": "Unigram", "vocab": []}}', "\x00", '{"a":' * 3000])
+def test_broken_tokenizer_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+def test_a_panic_inside_tokenizers_is_a_tokenizer_error(tmp_path: Path) -> None:
+    # A null character map: huggingface/tokenizers issues 1627 and 1645.
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({**json.loads(tiny_backend().to_str()), "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}})
+    )
+    with pytest.raises(TokenizerError, match="tokenizer="):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+# ---- texts
+
+
+def test_control_tokens_in_a_text_are_text_when_asked(smol: Tokenizer, gemma: Tokenizer) -> None:
+    for tokenizer, text in ((smol, "<|im_end|>"), (gemma, "<end_of_turn>")):
+        index = tokenizer.id(text)
+        assert index in tokenizer.encode(f"a{text}b").tolist()
+        plain = tokenizer.encode(f"a{text}b", add_special=False, parse_special=False)
+        assert not set(plain.tolist()) & tokenizer.special_ids
+        assert tokenizer.decode(plain, skip_special=False) == f"a{text}b"
+    mixed = smol.encode_parts([("<|im_start|>user\n", True), ("<|im_end|>", False), ("<|im_end|>\n", True)])
+    assert mixed.tolist().count(smol.id("<|im_end|>")) == 1
+    assert smol.decode(mixed, skip_special=False) == "<|im_start|>user\n<|im_end|><|im_end|>\n"
+
+
+@pytest.mark.parametrize("bad", [3, None, b"bytes", ["list"], 1.5])
+def test_texts_that_are_none(minilm: Tokenizer, bad: Any) -> None:
+    with pytest.raises(TypeError, match="must be str"):
+        minilm.encode(bad)
+    with pytest.raises(TypeError, match=r"texts\[1\] must be str"):
+        minilm.encode_batch(["fine", bad])
+
+
+def test_wrong_batches(minilm: Tokenizer) -> None:
+    with pytest.raises(TypeError, match="one str"):
+        minilm.encode_batch("one text")
+    with pytest.raises(TypeError, match=r"pairs\[1\]"):
+        minilm.encode_pairs([("a", "b"), "ab"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"pairs\[0\]"):
+        minilm.encode_pairs([("a", "b", "c")])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="at least 3"):
+        minilm.encode_batch(["a"], truncate_to=2)
+    empty = minilm.encode_batch([])
+    assert len(empty) == 0
+    assert empty.ids.dtype == np.int32
+    assert empty.offsets.tolist() == [0]
+    assert len(minilm.encode_pairs([])) == 0
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "fine \udfff not", "x" * 50 + "\udbff"])
+def test_lone_surrogates(minilm: Tokenizer, gemma: Tokenizer, bad: str) -> None:
+    for tokenizer in (minilm, gemma):
+        with pytest.raises(ValueError, match=r"lone surrogate U\+D"):
+            tokenizer.encode(bad)
+        with pytest.raises(ValueError, match=r"texts\[1\] has a lone surrogate"):
+            tokenizer.encode_batch(["fine", bad])
+
+
+def test_batches_equal_single_texts(minilm: Tokenizer, gemma: Tokenizer, smol: Tokenizer) -> None:
+    for tokenizer in (minilm, gemma, smol):
+        for add_special in (True, False):
+            batch = tokenizer.encode_batch(LINES, add_special)
+            assert batch.ids.tolist() == [i for line in LINES for i in tokenizer.encode(line, add_special).tolist()]
+            assert batch.lengths_before_cut.tolist() == np.diff(batch.offsets).tolist() == [tokenizer.count(t, add_special) for t in LINES]
+
+
+# ---- decoding
+
+
+def all_ids(tokenizer: Tokenizer) -> list[list[int]]:
+    rng = random.Random(5)
+    random_ids = [[rng.randrange(tokenizer.vocab_size) for _ in range(30)] for _ in range(60)]
+    return [*(tokenizer.encode(line).tolist() for line in LINES), *random_ids]
+
+
+@pytest.mark.parametrize("name", ["smol", "gemma", "gemma_prefix", "minilm"])
+@pytest.mark.parametrize("skip_special", [True, False])
+def test_steps_of_a_stream_make_the_whole(name: str, skip_special: bool, gemma_file: File, request: pytest.FixtureRequest) -> None:
+    tokenizer = load_tokenizer(with_keys(gemma_file, add_space_prefix=True)) if name == "gemma_prefix" else request.getfixturevalue(name)
+    rng = random.Random(9)
+    for ids in all_ids(tokenizer):
+        stream = tokenizer.decode_stream(skip_special)
+        pieces, at = [], 0
+        while at < len(ids):
+            size = rng.choice([1, 1, 1, 2, 5])
+            pieces.append(stream.step(np.array(ids[at : at + size], np.int32)))
+            at += size
+        pieces.append(stream.flush())
+        assert "".join(pieces) == tokenizer.decode(ids, skip_special)
+        assert all(piece.encode() is not None for piece in pieces)  # every step is whole UTF-8
+
+
+@pytest.mark.parametrize("name", ["smol", "gemma"])
+def test_decoding_gives_the_text_back(name: str, request: pytest.FixtureRequest) -> None:
+    tokenizer = request.getfixturevalue(name)
+    for line in LINES:
+        back = tokenizer.decode(tokenizer.encode(line, add_special=False), skip_special=False)
+        assert back == (line.replace(SPACE, " ") if name == "gemma" else line)  # Gemma spells a space so
+
+
+def test_decoding_is_that_of_the_backend(smol: Tokenizer, gemma: Tokenizer, minilm: Tokenizer) -> None:
+    for tokenizer in (smol, gemma, minilm):
+        for line in LINES:
+            ids = tokenizer.encode(line).tolist()
+            assert tokenizer.decode(ids) == tokenizer.backend.decode(ids, skip_special_tokens=True)
+
+
+def test_unfinished_characters_wait(smol: Tokenizer) -> None:
+    ids = smol.encode("🦩", add_special=False).tolist()
+    assert len(ids) > 1
+    stream = smol.decode_stream()
+    assert [stream.step([i]) for i in ids] == [""] * (len(ids) - 1) + ["🦩"]
+    assert stream.step(ids[:1]) == ""
+    assert stream.flush() == "\ufffd"
+
+
+@pytest.mark.parametrize("ids", [[-1], [1 << 31], [10**12], [49152]])
+def test_ids_that_do_not_exist(smol: Tokenizer, ids: list[int]) -> None:
+    with pytest.raises(ValueError, match="no token"):
+        smol.decode(ids)
+
+
+def test_ids_of_the_wrong_kind(smol: Tokenizer, minilm: Tokenizer) -> None:
+    for bad in ([1.5], [[1, 2]], ["a"]):
+        with pytest.raises(TypeError, match="whole numbers"):
+            smol.decode(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no token 999999"):
+        minilm.decode([999999])
+    assert smol.decode([]) == ""
+    assert smol.decode(np.array([], np.int32)) == ""
+
+
+# ---- time
+
+
+HOSTILE = {
+    "one letter": "a",
+    "spaces": " ",
+    "newlines": "\n",
+    "digits": "7",
+    "one ideograph": "\u4e00",
+    "accents": "e\u0301",
+    "combining marks": "\u0301",
+    "emoji": "\U0001f642",
+    "punctuation": "!?",
+    "apostrophes": "'",
+    "tabs and spaces": " \t",
+    "capitals": "A",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_time_is_linear_in_a_text_of_anything(what: str, smol: Tokenizer, gemma: Tokenizer, minilm: Tokenizer) -> None:
+    def seconds(tokenizer: Tokenizer, size: int) -> float:
+        text = HOSTILE[what] * (size // len(HOSTILE[what].encode()))
+        start = time.process_time()
+        tokenizer.encode(text)
+        return time.process_time() - start
+
+    for tokenizer in (smol, gemma, minilm):
+        small, large = seconds(tokenizer, 1 << 16), seconds(tokenizer, 1 << 18)
+        assert large < 1.5, (tokenizer, small, large)  # 0.03 to 0.5 s on a quiet machine
+        assert large < 4 * 2.0 * small + 0.1, (tokenizer, small, large)

@@ -1,0 +1,93 @@
+"""Small models of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
+
+A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of
+rope) runs always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_models
+from op_cases import kept_open
+from quantised_adapters import BASES, on_a_quantised_base
+from random_models import VARIANTS
+
+import pumice
+from pumice import _core
+
+DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
+ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
+EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
+SAMPLE = [
+    "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
+    "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened() -> Iterator[None]:
+    yield from kept_open(DEVICE)
+
+
+@pytest.mark.parametrize(("variant", "how"), BASES if ALL else [("gemma2", "q8_0"), ("llama_wide", "q4_k"), ("gpt2", "q8_0")])
+def test_adapters_on_quantised_bases(variant: str, how: str, tmp_path: Path) -> None:
+    assert on_a_quantised_base(variant, how, tmp_path, DEVICE) <= (2e-3 if variant in ("gpt2", "bert") else 2e-4)
+
+
+def test_the_sample_is_there() -> None:
+    assert set(SAMPLE) <= set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY if ALL else SAMPLE)
+def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
+    rows = len(golden["ids"]) if ALL else random_models.beginning(name)
+    for layers in ("all", 1):  # 1: all layers but the last on the CPU, the last one and the head on the device
+        with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
+            logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
+            assert np.abs(logits - golden["logits"][:rows]).max() <= 2e-4, layers
+            if ALL and layers == "all":
+                text = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0).ids.tolist()
+                assert text == golden["greedy"][: len(text)].tolist()
+
+
+@pytest.mark.parametrize("layers", [3, 6, 8])  # of 10; layers from 5 on read keys and values of layers 3 and 4
+def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder("gemma4_e2b", tmp_path), random_models.golden("gemma4_e2b")
+    with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
+        logits = model.logits(golden["ids"][:40], positions="all")[:, :: int(golden["stride"])]
+        assert np.abs(logits - golden["logits"][:40]).max() <= 2e-4
+        text = model.generate(golden["ids"][:20], max_new_tokens=8, temperature=0).ids.tolist()
+        assert text == golden["greedy"][: len(text)].tolist()
+
+
+EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind in random_models.ENCODERS and not variant.pending]
+ENCODER_SAMPLE = [
+    "roberta_classifier", "mpnet", "deberta_v3_classifier", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection",
+    "modernbert_classifier", "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier",
+]  # fmt: skip
+
+
+def test_the_sample_of_encoders_is_there() -> None:
+    assert set(ENCODER_SAMPLE) <= set(EVERY_ENCODER)
+
+
+@pytest.mark.parametrize("name", EVERY_ENCODER if ALL else ENCODER_SAMPLE)
+def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
+    folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
+    texts = (golden["ids"], golden["offsets"], golden.get("types"))
+    for layers in (-1, 1):  # all, and the last one alone
+        model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device=DEVICE, gpu_layers=layers, compute="float32"))
+        rows = model.encode_tokens(*texts)[:, :: int(golden["stride"])]
+        assert np.abs(rows - golden["hidden"]).max() <= 2e-4, layers
+        if "logits" in golden:
+            assert np.abs(model.classify(*texts) - golden["logits"]).max() <= 2e-4, layers
+        if "embeddings" in golden:
+            vectors = np.empty((len(texts[1]) - 1, model.info["vector_size"]), np.float32)
+            model.encode(*texts, vectors, False, 0)
+            assert np.abs(vectors - golden["embeddings"]).max() <= 2e-4, layers

@@ -1,0 +1,129 @@
+"""Every operation and weight format on Vulkan through the compiled module, against float64 numpy: tests/op_cases.json.
+
+The device is vulkan:0, or the one that PUMICE_TEST_VULKAN numbers; without one the run fails. Software Vulkan takes about a second for each
+pipeline, so a run takes a sample of the cases, and all of them with PUMICE_TEST_ALL=1 (make test-vulkan-all). doctor() is tested here too:
+it is what compares operations and formats on a user's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from op_cases import BLOCKS, CASES, kept_open, limits, run
+from op_trials import case_and_truth, check, cost, formats_of, name, variant
+from paths import ROOT
+
+import pumice
+from pumice import _core
+from pumice.machine import device_checks, diagnostics
+
+DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
+ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
+
+
+def sample() -> list[int]:
+    """Of each operation every thirteenth case, and of each of its formats or kinds the first that is no mere scalar."""
+    seen: Counter[str] = Counter()
+    variants: set[tuple[str, str]] = set()
+    chosen = []
+    for index, case in enumerate(CASES):
+        new = (case["op"], variant(case)) not in variants and cost(case) >= 500
+        if new:
+            variants.add((case["op"], variant(case)))
+        if new or seen[case["op"]] % 13 == 12:
+            chosen.append(index)
+        seen[case["op"]] += 1
+    return chosen
+
+
+INDICES = list(range(len(CASES))) if ALL else sample()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened() -> Iterator[None]:
+    yield from kept_open(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("index", "compute"),
+    [pytest.param(i, compute, id=f"{name(i)}-{compute}") for i in INDICES for compute in limits(CASES[i])],
+)
+def test_case(index: int, compute: str) -> None:
+    check(index, compute, run(case_and_truth(index)[0], compute, device=DEVICE))
+
+
+def test_the_sample_has_every_operation_and_format() -> None:
+    chosen = [CASES[i] for i in sample()]
+    assert {case["op"] for case in chosen} == {case["op"] for case in CASES}
+    for op in ("embed", "linear", "gated_linear"):
+        assert {variant(case) for case in chosen if case["op"] == op} == set(BLOCKS)
+    assert {case["kv"] for case in chosen if case["op"] == "attend" and case["cached"]} == {"f32", "f16", "q8_0"}
+    assert {case["kind"] for case in chosen if case["op"] == "pool"} == {case["kind"] for case in CASES if case["op"] == "pool"}
+    assert any(case["cols"] % 32 for case in chosen if case["op"] == "linear")
+    assert {name for case in chosen for name in formats_of(case)} == set(BLOCKS)
+
+
+# ---------------------------------------------------------------- doctor
+def test_doctor_runs_every_operation_and_format() -> None:
+    trials = device_checks.trials()
+    assert {op["op"] for trial in trials for op in trial.ops} == set(_core.ops.names())
+    listed = re.findall(r"^PUMICE_ACTIVATION\((\w+)\)", (ROOT / "cpp" / "core" / "activations.def").read_text(), re.MULTILINE)
+    assert {op["activation"] for trial in trials for op in trial.ops if "activation" in op} == set(listed)
+    for op in ("embed", "linear", "gated_linear"):
+        trial = next(t for t in trials if t.name == op)
+        assert [label for label, _, _ in trial.parts] == list(BLOCKS)
+        assert [matrix[0] for matrix in trial.matrices][:: len(trial.matrices) // len(BLOCKS)] == list(BLOCKS)
+
+
+def test_doctor_finds_that_this_device_agrees_with_the_cpu() -> None:
+    lines = {check.name: check for check in diagnostics._results()}
+    line = lines[f"results of {DEVICE}"]
+    assert line.level == "PASS", "\n".join(map(str, lines.values()))
+    assert re.match(r"\d+ operations and formats agree with the CPU", line.detail)
+    device = next(check for check in diagnostics._devices() if check.name == f"device {DEVICE}")
+    assert re.search(r"Vulkan \d+\.\d+\.\d+, loader \d+\.\d+\.\d+", device.detail)
+
+
+def test_doctor_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = _core.ops.Runner
+
+    class Wrong:
+        """The CPU in place of a device, with mistakes in what a Q4_K product says for many rows and in the last pooled row."""
+
+        def __init__(self, program: dict[str, Any], *others: Any) -> None:
+            self.program, self.wrong = program, others[-1] != "cpu"
+            self.real = runner(program, *others[:-1], "cpu")
+
+        def run(self, rows: int, **others: Any) -> np.ndarray:
+            out = self.real.run(rows, **others)
+            kind = self.program["ops"][0]["op"]
+            if self.wrong and kind == "linear" and rows > 1:
+                first = list(BLOCKS).index("Q4_K") * device_checks._ROWS
+                out[5, first + 3] += 1000
+            if self.wrong and kind == "pool":
+                out[-1, 0] = np.nan
+            return out
+
+    monkeypatch.setattr(_core.ops, "Runner", Wrong)
+    wrong = [d for d in device_checks.compare("vulkan:7") if not d.ok]
+    assert [d.name for d in wrong] == ["linear, Q4_K", 'linear, Q4_K, compute="auto"', "pool, mean"]
+    lines = list(diagnostics._results_of("vulkan:7"))
+    assert {line.level for line in lines} == {"FAIL"}
+    assert lines[0].name == "results of vulkan:7, linear, Q4_K"
+    assert "NMSE" in lines[0].detail and "driver" in lines[0].fix
+    assert "inf" in lines[-1].detail
+
+
+def test_doctor_says_when_a_device_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise pumice.DeviceLostError("the GPU gave up")
+
+    monkeypatch.setattr(_core.ops, "Runner", lost)
+    (line,) = diagnostics._results_of("vulkan:0")
+    assert (line.level, line.detail) == ("FAIL", "the GPU gave up")
