@@ -1,0 +1,165 @@
+"""What the pages name exists: links, files, and in backticks functions, types, constants and tests."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for folder in (".", "bench", "docs", "docs/results", "tests") for path in (ROOT / folder).glob("*.md")
+)
+FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", ".ci")
+CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
+# Files that pages call by the end of their path: `core/ops.h`, `grammar.py`.
+NAMED_FILE = re.compile(r"(?<![\w/.<>:@~*-])(?:[\w{},.*-]+/)*[\w{},*-]+\.(?:h|cpp|def|py|pyi|glsl|comp|cmake|sh|md)(?![\w*/(])")
+# Names that are not ours, or that the reader fills in.
+ELSEWHERE = {
+    "docs/adding.md": {"tensor_mapping.py"},  # gguf-py's
+    "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
+    "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # typing's, llama.cpp's
+    "docs/vulkan.md": {
+        # of Vulkan, of drivers and of containers
+        "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8", "llvmpipe", "renderD128", "mesa_shader_cache",
+        "NVIDIA_DRIVER_CAPABILITIES", "graphics",
+    },
+}  # fmt: skip
+PLACEHOLDER = re.compile(r"NAME|FAMILY|FILE|FOLDER|MODEL")
+MADE = ("build/", "generated/")  # by builds and runs
+
+
+@lru_cache
+def files() -> tuple[str, ...]:
+    found = [ROOT / name for name in ("Makefile", "CMakeLists.txt", "pyproject.toml")] + list(ROOT.glob("*.md"))
+    for folder in FOLDERS:
+        found += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return tuple(str(path.relative_to(ROOT)) for path in found)
+
+
+@lru_cache
+def sources() -> dict[str, str]:
+    own = str(Path(__file__).relative_to(ROOT))
+    code = [name for name in files() if name.rpartition(".")[2] in CODE or name in ("Makefile", "tests/op_cases.json")]
+    return {name: (ROOT / name).read_text(encoding="utf-8", errors="replace") for name in code if name != own}
+
+
+@lru_cache
+def words() -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", "\n".join(sources().values())))
+
+
+@lru_cache
+def called() -> frozenset[str]:
+    """Names that are called, or defined to be called."""
+    return frozenset(re.findall(r"(\w+)\(", "\n".join(sources().values())))
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose(page: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def pieces(page: str) -> list[str]:
+    """The texts between backticks, outside of blocks."""
+    return [" ".join(piece.split()) for piece in re.findall(r"`([^`]+)`", prose(page))]
+
+
+def alternatives(name: str) -> list[str]:
+    """a.{h,cpp} -> a.h, a.cpp"""
+    brace = re.search(r"\{([^{}]*)\}", name)
+    return [name] if not brace else [a for part in brace[1].split(",") for a in alternatives(name.replace(brace[0], part, 1))]
+
+
+def found(name: str) -> list[str]:
+    """The files that a page may mean by this name: a whole path, or the end of one; * stands for anything."""
+    pattern = re.compile("(?:.*/)?" + re.escape(name).replace(r"\*", "[^/]*") + "(?:/.*)?")
+    return [file for file in files() if pattern.fullmatch(file)]
+
+
+def identifiers(piece: str) -> set[str]:
+    """Those of a piece that can be looked for: a piece that is one name, names in more than one word, and names that are called."""
+    one = re.fullmatch(r"\w*[A-Za-z]\w*", piece)
+    return {piece} if one else set(re.findall(r"\b[A-Za-z]\w*_\w+|\b[A-Za-z]+[a-z][A-Z]\w*|\b[A-Za-z_]\w*(?=\(\))", piece))
+
+
+def is_path(piece: str) -> bool:
+    return re.fullmatch(r"[\w./{},*-]+", piece) is not None and (
+        piece.startswith(tuple(f"{f}/" for f in FOLDERS)) or bool(NAMED_FILE.fullmatch(piece))
+    )
+
+
+def elsewhere(page: str, name: str) -> bool:
+    return name in ELSEWHERE.get(page, set()) or PLACEHOLDER.search(name) is not None or name.startswith(MADE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = text_of(page)
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    headings = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
+    missing += [f"#{anchor}" for anchor in re.findall(r"\]\(#([^)]+)\)", text) if anchor not in headings]
+    assert not missing, f"{page} links to {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page: str) -> None:
+    without_links = re.sub(r"\]\([^)]*\)|\w+://\S+", "", text_of(page))
+    named = set(NAMED_FILE.findall(without_links)) | {word for piece in pieces(page) for word in piece.split() if is_path(word)}
+    missing = [name for name in sorted(named) if not elsewhere(page, name) and not all(map(found, alternatives(name.rstrip("/"))))]
+    assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_code_exists(page: str) -> None:
+    missing = []
+    for piece in dict.fromkeys(pieces(page)):
+        if is_path(piece) or "/" in piece:
+            continue
+        if re.fullmatch(r"[A-Z]\w+\.[A-Z]\w+", piece):  # a GoogleTest, or a member
+            suite, name = piece.split(".")
+            known = any(re.search(rf"\({suite}, {name}\)", text) for text in sources().values()) or {suite, name} <= words()
+            missing += [] if known else [piece]
+            continue
+        names = {name for name in identifiers(piece) if not elsewhere(page, name)}
+        missing += [name for name in sorted(names) if name not in (called() if re.search(rf"\b{name}\(\)", piece) else words())]
+    assert not missing, f"{page} names {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_is_in_the_file_that_is_named_with_it(page: str) -> None:
+    """`name` in `file`, `one` and `other` of `file`, `file` (`name`)."""
+    text = prose(page)
+    some = r"(`[^`]+`(?:(?:,|,? and|,? or)\s+`[^`]+`)*)"
+    pairs = [(names, file) for names, file in re.findall(some + r"\)?\s+(?:in|of)\s+`([^`]+)`", text)]
+    pairs += [(names, file) for file, names in re.findall(r"`([^`]+)`\s+\(" + some + r"\)", text)]
+    missing = []
+    for names, file in pairs:
+        if not is_path(file) or elsewhere(page, file):
+            continue
+        there = "\n".join(sources().get(name, "") for alternative in alternatives(file) for name in found(alternative))
+        for piece in re.findall(r"`([^`]+)`", names):
+            if not is_path(piece) and "/" not in piece and not piece.startswith("test_"):  # a test is what fails without
+                missing += [
+                    f"{name} in {file}" for name in identifiers(piece) if not elsewhere(page, name) and not re.search(rf"\b{name}\b", there)
+                ]
+    assert not missing, f"{page} names {missing}"
+
+
+def test_blocks_of_architecture_name_what_is_there() -> None:
+    """Its types, operations and functions stand in blocks of C++."""
+    page = "docs/architecture.md"
+    blocks = "\n".join(re.findall(r"^```cpp\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL))
+    names = {
+        name
+        for name in re.findall(r"\b[A-Za-z]\w*_\w+|\b[A-Z]\w*[a-z]\w*", re.sub(r"//.*|/\*.*?\*/", "", blocks))
+        if not elsewhere(page, name)
+    }
+    assert len(names) > 50
+    assert not names - words(), f"{page} names {sorted(names - words())}"
