@@ -23,7 +23,7 @@ struct ClassifierHead {
   bool late = false;                 // pools the logits of all rows (EuroBERT)
   bool dense = false;                // a layer as wide as the rows before the classifier (BERT's pooler), with this activation
   Activation activation = Activation::tanh;
-  bool norm = false;                 // on what the dense layer gives (ModernBERT), as the model's norms are
+  bool norm = false;                    // on what the dense layer gives (ModernBERT), as the model's norms are
   bool dense_bias = true, bias = true;  // must be in the file: of the dense layer and of the classifier
 };
 
@@ -62,9 +62,9 @@ struct Config {
   std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // positions the model was trained for
   std::vector<Layer> layers;
-  std::vector<RopeTable> ropes;  // distinct; Attention::rope names one
-  bool rope_factors = false;     // a GGUF file must have the tensor that divides the first one's frequencies
-  std::vector<float> alibi_slopes;  // one for each head, of layers with PositionBias::alibi
+  std::vector<RopeTable> ropes;      // distinct; Attention::rope names one
+  bool rope_factors = false;         // a GGUF file must have the tensor that divides the first one's frequencies
+  std::vector<float> alibi_slopes;   // one for each head, of layers with PositionBias::alibi
   PositionBuckets position_buckets;  // of layers with PositionBias::buckets, one table for all
   RelativePlaces places;             // of layers with PositionBias::places, one table for all
   // norms
@@ -75,25 +75,27 @@ struct Config {
   bool norm_offset = false;  // a weight w in the file stands for 1 + w
   // ends
   float embedding_scale = 1;
-  std::int32_t embedding_size = 0;    // width of the tables where their rows are mapped to hidden_size (ALBERT, ELECTRA); 0: hidden_size
+  std::int32_t embedding_size = 0;  // width of the tables where their rows are mapped to hidden_size (ALBERT, ELECTRA); 0: hidden_size
   LayerInputs layer_inputs;
-  bool embedding_norm = false;        // on the embedded rows
-  bool norm_after_map = false;        // and not before they are mapped, which then has no bias (DeBERTa)
-  bool learned_positions = false;     // a table of positions is added
-  std::int32_t position_offset = 0;   // row of that table for position 0 (RoBERTa, OPT: 2)
-  bool token_types = false;           // a table of types is added; GGUF files of families without types leave it out
+  bool embedding_norm = false;       // on the embedded rows
+  bool norm_after_map = false;       // and not before they are mapped, which then has no bias (DeBERTa)
+  bool learned_positions = false;    // a table of positions is added
+  std::int32_t position_offset = 0;  // row of that table for position 0 (RoBERTa, OPT: 2)
+  bool token_types = false;          // a table of types is added; GGUF files of families without types leave it out
   bool final_norm = true;
-  bool has_head = true;               // gives logits; without a matrix of its own the head is the embedding
-  bool head_bias = false;             // must be in the file
-  ClassifierHead classifier;          // where the file has one
+  bool has_head = true;       // gives logits; without a matrix of its own the head is the embedding
+  bool head_bias = false;     // must be in the file
+  ClassifierHead classifier;  // where the file has one
   float logit_scale = 1, logit_softcap = 0;
-  bool projection = false;            // of the pooled row, where the file has one (CLIP)
+  bool projection = false;  // of the pooled row, where the file has one (CLIP)
   TextEnd text_end;
-  std::optional<PoolKind> pooling;    // when the file says
-  std::vector<std::string> notes;     // what is not run, and why
+  std::optional<PoolKind> pooling;      // when the file says
+  std::vector<std::string> notes;       // what is not run, and why
   std::vector<std::string> incomplete;  // "lacks ...": of the model, and not in this file; what it makes of vectors or scores, what to do
-  std::vector<std::string> dense;     // tensors of a GGUF file that stand behind pooling, in order (EmbeddingGemma: dense_2, dense_3)
+  std::vector<std::string> dense;       // tensors of a GGUF file that stand behind pooling, in order (EmbeddingGemma: dense_2, dense_3)
 
+  std::int32_t table_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }  // of the embeddings
+  std::int64_t inputs_width() const { return layer_inputs.width * static_cast<std::int64_t>(layers.size()); }
   bool keeps_past() const { return has_head; }  // generates, over caches
 };
 

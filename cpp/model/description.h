@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -41,24 +42,24 @@ struct Module {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;               // embeddings, final norm, head, classifier and what stands before it
+  Parameters globals;  // embeddings, final norm, head, classifier and what stands before it
   std::vector<Parameters> layers;
   VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
   VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
   std::int32_t position_reach = 0;
-  VectorId places = VectorId::none;         // of layers with PositionBias::places: 2 place_reach + 1 indices, as Attend has them
+  VectorId places = VectorId::none;  // of layers with PositionBias::places: 2 place_reach + 1 indices, as Attend has them
   std::int32_t place_reach = 0;
-  struct OfPlaces {                         // of each head: a row for each place
+  struct OfPlaces {  // of each head: a row for each place
     std::vector<MatrixId> keys, queries;
   };
-  std::vector<OfPlaces> of_places;          // of each layer
+  std::vector<OfPlaces> of_places;                   // of each layer
   std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
   std::vector<Module> modules;
-  Parameter score;                  // rows of the head that a reranker reads at the last token; they are its labels
-  std::int32_t vocab_size = 0;      // rows of the token embedding
-  std::int32_t labels = 0;          // rows of the classifier; 0: none
+  Parameter score;              // rows of the head that a reranker reads at the last token; they are its labels
+  std::int32_t vocab_size = 0;  // rows of the token embedding
+  std::int32_t labels = 0;      // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
-  std::vector<std::string> notes;   // what was asked for and not done, and why
+  std::vector<std::string> notes;       // what was asked for and not done, and why
   std::vector<std::string> incomplete;  // Config::incomplete, tensors that are missing and need not be there, and those that nothing reads
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
@@ -76,8 +77,17 @@ struct Description {
     return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
-  // The one value of a vector of one.
-  float number(const Parameter& parameter) const { return weights.vectors[static_cast<std::size_t>(parameter.vector)].values.front(); }
+  const Vector& vector(VectorId id) const { return weights.vectors[static_cast<std::size_t>(id)]; }
+  float number(const Parameter& parameter) const { return vector(parameter.vector).values.front(); }  // the one value of a vector of one
+
+  MatrixId add(Matrix matrix) {
+    weights.matrices.push_back(std::move(matrix));
+    return static_cast<MatrixId>(weights.matrices.size() - 1);
+  }
+  VectorId add(Vector vector) {
+    weights.vectors.push_back(std::move(vector));
+    return static_cast<VectorId>(weights.vectors.size() - 1);
+  }
 };
 
 struct DescribeOptions {

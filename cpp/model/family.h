@@ -8,32 +8,9 @@
 #include <string_view>
 
 #include "model/config.h"
+#include "model/roles.h"
 
 namespace pumice::model {
-
-// What a tensor is for.
-enum class Role : std::uint8_t {
-  token_embedding, position_embedding, type_embedding, embedding_norm, embedding_map,
-  position_bias,  // by buckets of distances
-  place_embedding, place_norm,  // of RelativePlaces: one row for each place, and the norm of the rows
-  inputs_embedding, inputs_projection, inputs_norm,  // of LayerInputs
-  // once a layer: attention
-  attn_norm, q, k, v, q_norm, k_norm, attn_out,
-  place_k, place_q,    // of rows of place_embedding, where q and k do not serve them
-  attn_branch_norm,    // on the branch, before it is added
-  attn_residual_norm,  // on the sum
-  attn_second_norm,    // on the sum of that and the row (Norms::twice)
-  // once a layer: feed-forward
-  ffn_norm, gate, up, down, ffn_branch_norm, ffn_residual_norm,
-  input_gate, input_out, input_norm,  // of LayerInputs
-  layer_scale,  // one number
-  // after the layers
-  final_norm, head,
-  projection,  // of a pooled row
-  classifier, head_dense, head_norm,  // of a sequence classifier: in the order in which they are looked for, computed the other way round
-};
-inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::head_norm) + 1;
-constexpr bool of_layer(Role role) { return role >= Role::attn_norm && role <= Role::layer_scale; }
 
 // Where a role lies inside a tensor that several share. All are rows of the tensor.
 enum class Fused : std::uint8_t {
@@ -49,8 +26,8 @@ struct TensorName {
   std::string_view gguf;         // "{}" is the layer; ".weight" and ".bias" follow. Empty: no such name in this kind of file
   std::string_view safetensors;  // after the prefix
   Fused fused = Fused::no;
-  bool transposed = false;       // in safetensors: a row per input (GPT-2's Conv1D)
-  bool bare = false;             // in safetensors: without ".weight", and without a bias
+  bool transposed = false;  // in safetensors: a row per input (GPT-2's Conv1D)
+  bool bare = false;        // in safetensors: without ".weight", and without a bias
 };
 
 // Another name for a key of config.json.
@@ -78,7 +55,9 @@ struct Family {
 // Each is defined in its file, in a namespace of the file's name: several files may be compiled as one (CMakeLists.txt).
 namespace families_in_files {
 #define PUMICE_FAMILY(file, name) \
-  namespace file { extern const Family name; }
+  namespace file {                \
+  extern const Family name;       \
+  }
 #include "model/families.def"
 #undef PUMICE_FAMILY
 }  // namespace families_in_files

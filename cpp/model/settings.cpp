@@ -1,7 +1,6 @@
 #include "model/settings.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "core/program_check.h"
@@ -155,28 +154,6 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
   }
 }
 
-std::vector<float> alibi_slopes(std::int32_t heads, double max_bias) {
-  std::vector<float> slopes;
-  const auto power = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(heads)));
-  for (std::int32_t i = 1; i <= power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * i / power)));
-  for (std::int32_t i = 1; i <= heads - power; ++i) slopes.push_back(static_cast<float>(std::exp2(-max_bias * (2 * i - 1) / (2 * power))));
-  return slopes;
-}
-
-namespace {
-
-// Raffel et al. 2020, section 2.1, as the authors' code computes it, in float32. `distance`: of the key from the query.
-std::int32_t bucket_of(const PositionBuckets& buckets, std::int32_t distance) {
-  const std::int32_t half = buckets.count / 2, exact = half / 2, after = distance > 0 ? half : 0;
-  const std::int32_t away = std::abs(distance);
-  if (away < exact) return after + away;
-  const float octaves = std::log(static_cast<float>(away) / static_cast<float>(exact)) /
-                        static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / exact));
-  return after + std::min(half - 1, exact + static_cast<std::int32_t>(octaves * static_cast<float>(half - exact)));
-}
-
-}  // namespace
-
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults) {
   constexpr const char* kCount = "relative_attention_num_buckets";
   constexpr const char* kGgufCount = "attention.relative_buckets_count";
@@ -184,59 +161,11 @@ void read_position_buckets(const Reader& read, Config& c, const PositionBuckets&
   buckets.count = read.size(kGgufCount, kCount, 1 << 16, defaults.count);
   if (buckets.count < 4 || buckets.count % 2 != 0)
     read.unsupported(read.key(kGgufCount, kCount), " is ", buckets.count, "; an even number of at least 4 is needed");
-  buckets.max_distance = c.gguf ? defaults.max_distance
-                                : read.size("", "relative_attention_max_distance", 1 << 16, defaults.max_distance);
+  buckets.max_distance = c.gguf ? defaults.max_distance : read.size("", "relative_attention_max_distance", 1 << 16, defaults.max_distance);
   if (buckets.max_distance <= buckets.count / 4)
     read.unsupported("relative_attention_max_distance is ", buckets.max_distance, " for ", buckets.count, " buckets; more than ",
                      buckets.count / 4, " is needed");
   for (Layer& layer : c.layers) layer.attention.position_bias = PositionBias::buckets;
-}
-
-std::int32_t position_reach(const PositionBuckets& buckets) {
-  std::int32_t reach = buckets.max_distance;
-  while (reach > 1 && bucket_of(buckets, reach - 1) == bucket_of(buckets, reach)) --reach;
-  return reach;
-}
-
-std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table) {
-  const std::int32_t reach = position_reach(buckets);
-  const std::size_t heads = table.size() / static_cast<std::size_t>(buckets.count);
-  std::vector<float> bias;
-  for (std::size_t head = 0; head < heads; ++head) {
-    for (std::int32_t distance = -reach; distance <= reach; ++distance)
-      bias.push_back(table[static_cast<std::size_t>(bucket_of(buckets, distance)) * heads + head]);
-  }
-  return bias;
-}
-
-namespace {
-
-// make_log_bucket_position() of transformers, in float32 as there. `before`: how far the key lies before the query.
-std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
-  std::int32_t bucket = before;
-  if (const std::int32_t mid = places.span / 2, away = std::abs(before); places.max_distance > 0 && away > mid) {
-    const float octaves = std::log(static_cast<float>(away) / static_cast<float>(mid)) /
-                          std::log(static_cast<float>(static_cast<double>(places.max_distance - 1) / mid));
-    const auto beyond = static_cast<std::int32_t>(std::min(std::ceil(octaves * static_cast<float>(mid - 1)), 1e9f)) + mid;
-    bucket = before > 0 ? beyond : -beyond;
-  }
-  return std::clamp(places.span + bucket, 0, 2 * places.span - 1);
-}
-
-}  // namespace
-
-std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // of Attend::reach; a text is never longer
-  std::int32_t reach = 1;
-  while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
-  return reach;
-}
-
-std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach) {
-  std::vector<float> by_distance;
-  for (std::int32_t distance = -reach; distance <= reach; ++distance)
-    by_distance.push_back(static_cast<float>(place_of(places, -distance)));
-  return by_distance;
 }
 
 void make_bert_layers(Config& c) {

@@ -42,19 +42,8 @@ struct WindowDefaults {
 // Attention::window and Layer::windowed of each layer.
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults = {});
 
-// ALiBi (Press et al. 2022, section 3): 2^(-max_bias i / n) for n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of
-// the next power of two for what is left, as the authors' code does.
-// The distance from where on the first and the last place repeat; the places by distance of the key from the query, as Attend has them.
-std::int32_t place_reach(const RelativePlaces& places);
-std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);
-std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
-
 // Config::position_buckets, and PositionBias::buckets for all layers.
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults);
-
-// The distance from which on the last bucket repeats, and a table (buckets x heads) by distance: heads x (2 reach + 1), as in Attend.
-std::int32_t position_reach(const PositionBuckets& buckets);
-std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table);
 
 // Layers as BERT has them: they see both ways, have biases everywhere and no gate, and are normalised after each sum.
 void make_bert_layers(Config& c);

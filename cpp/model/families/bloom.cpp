@@ -1,5 +1,6 @@
 // BLOOM (BigScience 2022): ALiBi, LayerNorm, also of the embedded rows, q, k and v of a head together, biases everywhere.
 #include "model/families/names.h"
+#include "model/positions.h"
 #include "model/settings.h"
 
 namespace pumice::model::families_in_files::bloom {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/families/names.h"
+#include "model/positions.h"
 #include "model/rope.h"
 #include "model/settings.h"
 

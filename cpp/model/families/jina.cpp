@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/families/names.h"
+#include "model/positions.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -36,6 +37,7 @@ constexpr TensorName kTextNames[] = {
     {gate, "blk.{}.ffn_up", "encoder.layer.{}.mlp.gated_layers", Fused::gate_up},
     {gate, "blk.{}.ffn_gate", ""},  // llama.cpp's converter wrote two tensors at first
     {up, "blk.{}.ffn_up", "encoder.layer.{}.mlp.gated_layers", Fused::gate_up},
+    {up, "blk.{}.ffn_up", ""},
     {down, "blk.{}.ffn_down", "encoder.layer.{}.mlp.wo"},
     {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.mlp.layernorm"},
 };
@@ -43,6 +45,7 @@ constexpr TensorName kCodeNames[] = {
     {gate, "blk.{}.ffn_up", "encoder.layer.{}.mlp.up_gated_layer", Fused::up_gate},
     {gate, "blk.{}.ffn_gate", ""},
     {up, "blk.{}.ffn_up", "encoder.layer.{}.mlp.up_gated_layer", Fused::up_gate},
+    {up, "blk.{}.ffn_up", ""},
     {down, "blk.{}.ffn_down", "encoder.layer.{}.mlp.down_layer"},
     {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.layer_norm_2"},
 };
@@ -113,9 +116,7 @@ constexpr std::string_view kGguf3[] = {"jina-bert-v3"}, kTypes3[] = {"jina_embed
 constexpr std::string_view kPrefixes3[] = {"", "roberta.", "jina_embeddings_v3."};
 constexpr KeyName kKeys3[] = {{"rope_theta", "rotary_emb_base"}};
 
-bool claims3(const Reader& read) {
-  return read.gguf() || read.string("", "model_type") == kTypes3[0] || positions_are(read, "rotary");
-}
+bool claims3(const Reader& read) { return read.gguf() || read.string("", "model_type") == kTypes3[0] || positions_are(read, "rotary"); }
 
 void configure3(const Reader& read, Config& c) {
   c.norm = NormKind::layer;

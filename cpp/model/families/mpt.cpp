@@ -1,5 +1,6 @@
 // MPT (MosaicML 2023): ALiBi, LayerNorm without biases, one product for q, k and v.
 #include "model/families/names.h"
+#include "model/positions.h"
 #include "model/settings.h"
 
 namespace pumice::model::families_in_files::mpt {

@@ -6,7 +6,8 @@
 #include <numbers>
 
 #include "model/family.h"
-#include "model/settings.h"
+#include "model/places.h"
+#include "model/positions.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -172,8 +173,11 @@ TEST(Config, Variants) {
   EXPECT_FLOAT_EQ(attention(capped).softcap, 40);
   EXPECT_FLOAT_EQ(capped.logit_softcap, 20);
   // Keys that a Llama does not have.
-  const Config llama = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}, {"partial_rotary_factor", 0.5},
-                                    {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+  const Config llama = read_folder({{"model_type", "llama"},
+                                    {"num_attention_heads", 4},
+                                    {"partial_rotary_factor", 0.5},
+                                    {"attn_logit_softcapping", 50.0},
+                                    {"final_logit_softcapping", 30.0}});
   EXPECT_EQ(llama.ropes[0].inv_freq.size(), 8u);
   EXPECT_EQ(attention(llama).softcap, 0);
   EXPECT_EQ(llama.logit_softcap, 0);
@@ -310,8 +314,7 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
 TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
   const std::vector<double> factors(kDims / 2, 2.0), wide(kDims / 2, 5.0);
   for (const char* name : {"longrope", "su", "yarn"}) {  // what Phi-3 has called it
-    const Config c = scaled(
-        {{"type", name}, {"short_factor", factors}, {"long_factor", wide}, {"original_max_position_embeddings", 2048}});
+    const Config c = scaled({{"type", name}, {"short_factor", factors}, {"long_factor", wide}, {"original_max_position_embeddings", 2048}});
     RopeTable rope = c.ropes[0];
     expect_frequencies(rope, [](int j) { return plain(j) / 2; });
     EXPECT_FLOAT_EQ(rope.magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(2048.0))));
@@ -360,8 +363,18 @@ TEST(RelativePlaces, GrowWithTheLogarithmOfTheDistanceAndEndAtTheSpan) {
   };
   const RelativePlaces v3{.span = 256, .max_distance = 512};  // make_log_bucket_position(d, 256, 512) + 256, clamped
   EXPECT_EQ(place_reach(v3), 512);
-  for (const auto& [before, place] : {std::pair{0, 256}, {128, 384}, {129, 385}, {510, 511}, {511, 511}, {9999, 511}, {-1, 255},
-                                      {-128, 128}, {-129, 127}, {-511, 1}, {-512, 0}, {-9999, 0}}) {
+  for (const auto& [before, place] : {std::pair{0, 256},
+                                      {128, 384},
+                                      {129, 385},
+                                      {510, 511},
+                                      {511, 511},
+                                      {9999, 511},
+                                      {-1, 255},
+                                      {-128, 128},
+                                      {-129, 127},
+                                      {-511, 1},
+                                      {-512, 0},
+                                      {-9999, 0}}) {
     EXPECT_EQ(at(v3, before), place) << before;
   }
   const RelativePlaces plain{.span = 24};

@@ -10,7 +10,7 @@
 #include "files/model_file.h"
 #include "model/programs.h"
 #include "model/random_models.h"
-#include "model/settings.h"
+#include "model/positions.h"
 
 namespace pumice::model {
 namespace {
@@ -400,8 +400,8 @@ std::set<std::string> fields() {
     FIELDS(Norms, before, branch, sum, replace, twice);
   }
   {
-    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, value_norm,
-           value_is_key, kv_from, temperature, temperature_length, position_bias, norms, qkv_bias, out_bias);
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, value_norm, value_is_key,
+           kv_from, temperature, temperature_length, position_bias, norms, qkv_bias, out_bias);
   }
   {
     FIELDS(FeedForward, width, gated, activation, alpha_p, alpha_n, norms, bias);

@@ -1,0 +1,73 @@
+// What tensors are for, and what a model asks for of each: roles.def.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace pumice::model {
+
+struct Description;
+
+enum class Role : std::uint8_t {
+#define PUMICE_ROLE(name, ...) name,
+#include "model/roles.def"
+#undef PUMICE_ROLE
+};
+
+inline constexpr std::string_view kRoleNames[] = {
+#define PUMICE_ROLE(name, ...) #name,
+#include "model/roles.def"
+#undef PUMICE_ROLE
+};
+inline constexpr std::size_t kRoles = std::size(kRoleNames);
+
+// Whose tensors a role's are: the model's, each layer's, or the model's and perhaps outside of what a task's wrapper wraps.
+enum class Of : std::uint8_t { model, layer, end };
+constexpr Of of(Role role) {
+  constexpr Of kOf[] = {
+#define PUMICE_ROLE(name, of, ...) Of::of,
+#include "model/roles.def"
+#undef PUMICE_ROLE
+  };
+  return kOf[static_cast<std::size_t>(role)];
+}
+constexpr bool of_layer(Role role) { return of(role) == Of::layer; }
+
+enum class Need : std::uint8_t {
+  never,
+  maybe,      // used where the file has it
+  always,     // the file must have it
+  elsewhere,  // another part of model/ reads it, and says what is missing
+};
+
+// What is done with a role's matrix.
+enum class Use : std::uint8_t {
+  none = 0,
+  table = 1,    // rows are looked up: they stay as the file has them
+  exact = 2,    // a small product whose error nothing damps: stays as the file has it
+  product = 4,  // may be quantized and rounded
+  // Of a product:
+  reads_norm = 8,    // it multiplies what the norm before its branch gives
+  bytes = 16,        // what it multiplies may bear codes of 8 bits in an encoder (docs/numerics.md): not where an error is not damped by a
+                     // softmax (values), nor where the largest activations stand far above the rest of their block (gated networks)
+  apart = 32,        // an adapter's factors may stand beside it: what it gives is added to before an activation changes it
+  ends_branch = 64,  // its bias takes part in Layer::branch_scale
+};
+constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
+constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }
+
+// What a model asks for in one role (of one layer).
+struct Asked {
+  Need need = Need::never;
+  std::int64_t rows = 0, cols = 0;  // of a matrix, rows 0: any number. A vector has `rows` values, and cols is 0
+  bool bias = false;                // must be there
+  Use use = Use::none;
+
+  bool is_vector() const { return cols == 0; }
+};
+
+// With what is resolved of the roles before it in roles.def. `layer` counts for roles of layers alone.
+Asked asked(const Description& d, Role role, std::size_t layer);
+
+}  // namespace pumice::model

@@ -1,0 +1,78 @@
+#include "model/row_sources.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace pumice::model {
+
+ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
+  return [file = std::move(file), &tensor, part, bytes = row_bytes(*tensor.format, cols)](std::int64_t first, std::int64_t count,
+                                                                                          std::uint8_t* out) {
+    for (std::int64_t row = first; row < first + count;) {
+      const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
+      file->read(tensor, static_cast<std::uint64_t>(part.of(row) * bytes), static_cast<std::uint64_t>(run * bytes), out);
+      out += run * bytes;
+      row += run;
+    }
+  };
+}
+
+// The file's rows are our columns: of each, the stretch that the asked rows take.
+ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
+  if (info(*tensor.format).block != 1) {
+    fail(ErrorKind::unsupported_model, file->path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),
+         ", whose blocks cannot be turned");
+  }
+  return [file = std::move(file), &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
+                                                                                            std::uint8_t* out) {
+    const std::int64_t across = tensor.shape[1];
+    std::vector<std::uint8_t> stretch(static_cast<std::size_t>(count * size));
+    for (std::int64_t row = first; row < first + count;) {
+      const std::int64_t run = std::min(first + count - row, part.run - row % part.run);
+      for (std::int64_t col = 0; col < cols; ++col) {
+        file->read(tensor, static_cast<std::uint64_t>((col * across + part.of(row)) * size), static_cast<std::uint64_t>(run * size),
+                   stretch.data());
+        for (std::int64_t r = 0; r < run; ++r)
+          std::memcpy(out + ((row - first + r) * cols + col) * size, stretch.data() + r * size, static_cast<std::size_t>(size));
+      }
+      row += run;
+    }
+  };
+}
+
+ReadRows read_floats(std::vector<float> values, std::int64_t cols) {
+  return [values = std::make_shared<const std::vector<float>>(std::move(values)), cols](std::int64_t first, std::int64_t count,
+                                                                                        std::uint8_t* out) {
+    std::memcpy(out, values->data() + first * cols, static_cast<std::size_t>(count * cols) * sizeof(float));
+  };
+}
+
+void repack(Matrix& matrix, Format to, AddRow change) {
+  matrix.read = [source = std::move(matrix.read), from = matrix.format, to, cols = matrix.cols, change = std::move(change)](
+                    std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
+    std::vector<float> weights(static_cast<std::size_t>(cols));
+    for (std::int64_t row = 0; row < count; ++row) {
+      source(first + row, 1, packed.data());
+      unpack(from, packed.data(), cols, weights.data());
+      if (change) change(first + row, weights.data());
+      pack(to, weights.data(), cols, out + row * row_bytes(to, cols));
+    }
+  };
+  matrix.format = to;
+}
+
+std::function<void(std::int64_t, std::int64_t, float*)> floats_of(const Matrix& matrix) {
+  return [read = matrix.read, from = matrix.format, cols = matrix.cols](std::int64_t first, std::int64_t count, float* out) {
+    std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
+    for (std::int64_t row = 0; row < count; ++row) {
+      read(first + row, 1, packed.data());
+      unpack(from, packed.data(), cols, out + row * cols);
+    }
+  };
+}
+
+}  // namespace pumice::model

@@ -1,0 +1,27 @@
+// Where a matrix's rows come from while it is read: parts of a tensor as they are or turned, and rows that are changed on their way.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "core/weights.h"
+#include "files/model_file.h"
+#include "model/low_rank.h"
+#include "model/tensor_names.h"
+
+namespace pumice::model {
+
+using ReadRows = decltype(Matrix::read);
+
+// Rows of a tensor of `cols` columns.
+ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
+// The same of a tensor that has a row for each column. Throws unsupported_model for a format in blocks.
+ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
+ReadRows read_floats(std::vector<float> values, std::int64_t cols);  // of values in memory, as F32
+
+// `matrix` keeps its name and shape: its rows are read as floats, `change` is done to each, and they are packed in format `to`.
+void repack(Matrix& matrix, Format to, AddRow change = {});
+
+std::function<void(std::int64_t first, std::int64_t count, float* out)> floats_of(const Matrix& matrix);
+
+}  // namespace pumice::model

@@ -1,0 +1,237 @@
+#include "model/tensor_names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "core/error.h"
+#include "model/adapters.h"
+#include "model/reader.h"
+
+namespace pumice::model {
+namespace {
+
+std::string with_layer(std::string_view pattern, std::size_t layer) {
+  const std::size_t hole = pattern.find("{}");
+  if (hole == std::string_view::npos) return std::string(pattern);
+  return str(pattern.substr(0, hole), layer, pattern.substr(hole + 2));
+}
+
+// The number between `prefix` and the next dot of a tensor's name.
+std::optional<std::int64_t> number_after(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  std::int64_t number = 0;
+  const char* const last = name.data() + name.size();
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), last, number);
+  return error == std::errc{} && end != last && *end == '.' ? std::optional(number) : std::nullopt;
+}
+
+// Patterns of tensors that are known, with what may follow them.
+bool is_known(const std::set<std::string, std::less<>>& known, std::string_view name) {
+  if (known.contains(name)) return true;
+  for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta"})
+    if (name.ends_with(suffix) && known.contains(name.substr(0, name.size() - suffix.size()))) return true;
+  const auto adapted = name.find(".parametrizations.");
+  return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
+}
+
+// What training left in a file and no program reads.
+bool is_buffer(std::string_view name) {
+  constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
+  return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+}  // namespace
+
+TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : file_(file), config_(config) {
+  if (!config_.gguf) choose_prefix();
+  require_no_more_layers();
+}
+
+// Names of a role in the order in which they are tried: the family's own, and for GGUF one tensor for q, k and v, which llama.cpp's
+// converter can write for any family.
+std::vector<TensorName> TensorNames::names_of(Role role) const {
+  static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
+                                                {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
+                                                {Role::v, "blk.{}.attn_qkv", "", Fused::qkv}};
+  static constexpr TensorName kOfDecoders[] = {{Role::classifier, "cls.output", "score"}};
+  std::vector<TensorName> names;
+  const auto take = [&](std::span<const TensorName> from) {
+    for (const TensorName& name : from) {
+      if (name.role == role && !pattern(name).empty()) names.push_back(name);
+    }
+  };
+  take(config_.family->names);
+  if (names.empty()) take(config_.family->more_names);
+  take(kFusedInGguf);
+  if (config_.has_head) take(kOfDecoders);
+  return names;
+}
+
+bool TensorNames::shared(Role role) const {
+  const auto names = names_of(role);
+  return !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
+}
+
+// transformers saves a model with or without the task's wrapper: the token embedding tells which.
+void TensorNames::choose_prefix() {
+  const auto embeddings = names_of(Role::token_embedding);
+  for (std::string_view prefix : config_.family->prefixes) {
+    for (const TensorName& embedding : embeddings) {
+      const std::string name = str(prefix, embedding.safetensors);
+      if (!file_.find(name + ".weight") && !file_.find(str(name, Adapters::kOriginal))) continue;
+      prefix_ = prefix;
+      return;
+    }
+  }
+  model::missing(file_, str(config_.family->prefixes.front(), embeddings.front().safetensors, ".weight"));
+}
+
+std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer) const {
+  if (config_.gguf) return {with_layer(name.gguf, layer)};
+  std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
+  if (of(name.role) == Of::end) {  // outside the wrapped model, or inside (BERT's pooler)
+    names.insert(names.begin(), std::string(name.safetensors));
+    names.push_back("language_model." + std::string(name.safetensors));
+  }
+  return names;
+}
+
+// BERT checkpoints of 2018 call a LayerNorm's weight and bias gamma and beta.
+const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t layer, std::string_view suffix,
+                                             std::string_view old_suffix) const {
+  for (const std::string& begin : in_file(name, layer)) {
+    if (bare(name)) {
+      if (const auto* found = suffix == "weight" ? file_.find(begin) : nullptr) return found;
+      continue;
+    }
+    if (const auto* found = file_.find(str(begin, ".", suffix))) return found;
+    if (const auto* found = file_.find(str(begin, ".", old_suffix))) return found;
+    if (suffix != "weight") continue;
+    if (const auto* found = file_.find(str(begin, Adapters::kOriginal))) return found;
+  }
+  return nullptr;
+}
+
+// The first that the file has. One that several roles share must have the rows of all of them, unless no other name fits: a file may have
+// under the same name a tensor of one role alone.
+TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
+  Found first;
+  for (const TensorName& name : names_of(role)) {
+    const auto* found = tensor(name, layer, suffix, old_suffix);
+    if (!found) continue;
+    const Part rows = part(name, role, layer);
+    const std::size_t row_axis = transposed(name) ? 1 : 0;
+    if (rows.whole == 0 || (found->shape.size() > row_axis && found->shape[row_axis] == rows.whole)) return {name, found, rows};
+    if (!first.tensor) first = {name, found, rows};
+  }
+  return first;
+}
+
+Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
+  if (role == Role::position_embedding) return {.first = config_.position_offset};
+  if (name.fused == Fused::no) return {};
+  const Layer& l = config_.layers[layer];
+  const std::int64_t q = l.attention.q_width(), kv = l.attention.kv_width(), width = l.feed_forward.width, dim = l.attention.head_dim;
+  const std::int64_t group = l.attention.heads / l.attention.kv_heads * dim, stride = group + 2 * dim, all = q + 2 * kv;
+  switch (name.fused) {
+    case Fused::no:
+      break;
+    case Fused::qkv:
+      return role == Role::q ? Part{0, q, q, all} : Part{role == Role::k ? q : q + kv, kv, kv, all};
+    case Fused::qkv_by_head:
+      return role == Role::q ? Part{0, group, stride, all} : Part{role == Role::k ? group : group + dim, dim, stride, all};
+    case Fused::gate_up:
+      return {role == Role::gate ? 0 : width, width, width, 2 * width};
+    case Fused::up_gate:
+      return {role == Role::gate ? width : 0, width, width, 2 * width};
+  }
+  return {};
+}
+
+std::string TensorNames::first_name(Role role, std::size_t layer, std::string_view suffix) const {
+  const auto names = names_of(role);
+  if (names.empty()) {
+    fail(ErrorKind::unsupported_model, file_.path(), ": files of this kind have no place for a tensor that \"", config_.family->name,
+         "\" needs (role ", kRoleNames[static_cast<std::size_t>(role)], ")");
+  }
+  const std::string begin = in_file(names.front(), layer).front();
+  return bare(names.front()) ? begin : str(begin, ".", suffix);
+}
+
+// The names of the model's own kind of file, for PEFT with any of the family's wrappers.
+std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
+  std::vector<std::string> names;
+  for (const TensorName& name : names_of(role)) {
+    const std::string module = with_layer(pattern(name), layer);
+    names.push_back(module);
+    for (const std::string_view prefix : config_.family->prefixes)
+      if (!config_.gguf && !prefix.empty()) names.push_back(str(prefix, module));
+  }
+  return names;
+}
+
+// What stands before the number of a layer in the names of this kind of file: "blk.", "model.layers.".
+std::set<std::string> TensorNames::before_layers() const {
+  std::set<std::string> found;
+  for (const auto& names : {config_.family->names, config_.family->more_names}) {
+    for (const TensorName& name : names) {
+      if (const std::size_t hole = pattern(name).find("{}"); hole != std::string_view::npos)
+        found.insert((config_.gguf ? "" : prefix_) + std::string(pattern(name).substr(0, hole)));
+    }
+  }
+  return found;
+}
+
+// A number of layers that is too small would leave the others out and say nothing.
+void TensorNames::require_no_more_layers() const {
+  const Reader read(Reader(file_), config_.family->keys);
+  const std::string key = read.key("block_count", "num_hidden_layers");
+  std::int64_t count = read.size("block_count", "num_hidden_layers", kMaxLayers);
+  // Layers that guess further tokens follow the others (DeepSeek V3, GLM-4.5); a GGUF file counts them in block_count.
+  if (!config_.gguf) {
+    const std::string more = read.key("", "num_nextn_predict_layers");
+    count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);
+  }
+  const std::set<std::string> before = before_layers();
+  for (const files::TensorInfo& tensor : file_.tensors()) {
+    for (const std::string& prefix : before) {
+      const auto layer = number_after(tensor.name, prefix);
+      if (!layer || *layer < count) continue;
+      throw Error(ErrorKind::model_format, str(file_.path(), ": ", key, " is ", config_.layers.size(), ", and there is a tensor ",
+                                               tensor.name, "; layers up to ", *layer, " need a ", key, " of ", *layer + 1))
+          .in_file(file_.path())
+          .at_field(key);
+    }
+  }
+}
+
+// Other parts of a file may be other models' (vision towers, heads of pre-training), and what one layer reads another one may have for
+// nothing (keys in Gemma 4).
+std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
+  std::set<std::string, std::less<>> known;
+  for (std::size_t i = 0; i < kRoles; ++i) {
+    if (!reads(static_cast<Role>(i))) continue;
+    for (const TensorName& name : names_of(static_cast<Role>(i))) known.insert((config_.gguf ? "" : prefix_) + std::string(pattern(name)));
+  }
+  for (const std::string_view name : config_.family->read_by_configure) known.insert(prefix_ + std::string(name));
+  const std::set<std::string> before = before_layers();
+  std::string first;
+  std::size_t count = 0;
+  for (const files::TensorInfo& tensor : file_.tensors()) {
+    const std::string_view name = tensor.name;
+    if (is_buffer(name)) continue;
+    for (const std::string& begin : before) {
+      const auto layer = number_after(name, begin);
+      if (!layer || *layer >= static_cast<std::int64_t>(config_.layers.size())) continue;
+      if (is_known(known, name) || is_known(known, str(begin, "{}", name.substr(name.find('.', begin.size()))))) continue;
+      if (count++ == 0) first = tensor.name;
+      break;
+    }
+  }
+  if (count == 0) return {};
+  return str("has ", count, " tensor", count > 1 ? "s" : "", " that no layer of this \"", config_.family->name, "\" reads (", first,
+             count > 1 ? " is the first" : "", "): not run, so results may not be the original's");
+}
+
+}  // namespace pumice::model

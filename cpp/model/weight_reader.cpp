@@ -1,0 +1,180 @@
+#include "model/weight_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "model/tensor_errors.h"
+
+namespace pumice::model {
+WeightReader::WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d,
+                           const DescribeOptions& options)
+    : file_(std::move(file)),
+      names_(names),
+      d_(d),
+      quantize_(options.quantize),
+      compute_(options.compute),
+      adapters_(file_, options.task),
+      lora_(options.lora) {}
+
+Parameter WeightReader::read(Role role, std::size_t layer) {
+  Parameter parameter;
+  const Asked ask = asked(d_, role, layer);
+  if (ask.need == Need::never || ask.need == Need::elsewhere) return parameter;
+  const TensorNames::Found found = names_.weight(role, layer);
+  if (!found.tensor) {
+    if (ask.need == Need::always) names_.missing(role, layer, "weight");
+    return parameter;
+  }
+  if (ask.is_vector())
+    parameter.vector = read_vector(found, ask.rows, d_.config.norm_offset ? 1.0f : 0.0f);
+  else
+    read_matrix(parameter, found, role, layer);
+  parameter.bias = read_bias(role, layer, ask.is_vector() ? ask.rows : d_.matrix(parameter.matrix).rows);
+  return parameter;
+}
+
+VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t length) {
+  const TensorNames::Found found = names_.bias(role, layer);
+  const Asked ask = asked(d_, role, layer);
+  if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
+  if (!found.tensor) return VectorId::none;
+  const VectorId bias = read_vector(found, length, 0);
+  if (const float by = has(ask.use, Use::ends_branch) ? d_.config.layers[layer].branch_scale : 1; by != 1) {
+    for (float& value : d_.weights.vectors[static_cast<std::size_t>(bias)].values) value *= by;
+  }
+  return bias;
+}
+
+VectorId WeightReader::read_vector(const TensorNames::Found& found, std::int64_t length, float offset) {
+  const files::TensorInfo& tensor = *found.tensor;
+  require_format(*file_, tensor);
+  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : length;
+  if (tensor.shape.size() != 1 || tensor.shape[0] != whole) wrong_shape(*file_, tensor, str("[", whole, "]"));
+  Part part = found.part;
+  if (part.run == 0) part.run = part.stride = length;
+  const std::vector<float> all = file_->read_floats(tensor);
+  Vector vector{.name = tensor.name, .values = std::vector<float>(static_cast<std::size_t>(length))};
+  for (std::int64_t i = 0; i < length; ++i) vector.values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))] + offset;
+  return d_.add(std::move(vector));
+}
+
+Vector WeightReader::read_table(Role role) const {
+  const files::TensorInfo* table = names_.weight(role, 0).tensor;
+  if (!table) names_.missing(role, 0, "weight");
+  require_format(*file_, *table);
+  const Asked ask = asked(d_, role, 0);
+  if (table->shape != std::vector{ask.rows, ask.cols}) wrong_shape(*file_, *table, str("[", ask.rows, ", ", ask.cols, "]"));
+  return {.name = table->name, .values = file_->read_floats(*table)};
+}
+
+void WeightReader::tie_head(Parameter& head) {
+  const Parameter& embedding = d_.global(Role::token_embedding);
+  if (lora_.has(names_.adapter_names(Role::head, 0)) || lora_.has(names_.adapter_names(Role::token_embedding, 0))) {
+    read_matrix(head, names_.weight(Role::token_embedding, 0), Role::head, 0);
+  } else {
+    head.matrix = embedding.matrix;
+  }
+  head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
+}
+
+// The tensor's rows as the file has them, after a check of its shape. `part` becomes the rows that are meant.
+Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Part& part) const {
+  const files::TensorInfo& tensor = *found.tensor;
+  require_format(*file_, tensor);
+  const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
+  const std::size_t row_axis = transposed ? 1 : 0;
+  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : ask.rows;
+  // llama.cpp leaves out a first dimension of 1 when it quantizes a file: the one type of RoBERTa's tokens, the one label of a reranker.
+  std::vector<std::int64_t> shape = tensor.shape;
+  if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
+  if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {
+    const std::string number = any ? "any" : std::to_string(whole);
+    wrong_shape(*file_, tensor, transposed ? str("[", ask.cols, ", ", number, "]") : str("[", number, ", ", ask.cols, "]"));
+  }
+  part = found.part;
+  part.whole = shape[row_axis];
+  const std::int64_t rows = any ? shape[0] - part.first : ask.rows;
+  if (rows < 1) wrong_shape(*file_, tensor, str("at least ", part.first + 1, part.first == 0 ? " row" : " rows"));
+  if (shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(*file_, tensor, "fewer than 2^30 rows");
+  if (part.run == 0) part.run = part.stride = rows;
+  Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = rows, .cols = ask.cols};
+  matrix.read = transposed ? read_transposed(file_, tensor, part, ask.cols) : read_rows(file_, tensor, part, ask.cols);
+  return matrix;
+}
+
+void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer) {
+  const Asked ask = asked(d_, role, layer);
+  Part part;
+  Matrix matrix = open(found, ask, part);
+  const std::vector<std::string> names = names_.adapter_names(role, layer);
+  const auto key = std::tuple(found.tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string());
+  if (const auto known = matrices_.find(key); known != matrices_.end()) {  // layers that share weights (ALBERT)
+    parameter = known->second;
+    return;
+  }
+  merge(matrix, part, adapters_.of(*found.tensor, has(ask.use, Use::table)), Format::F32);
+  std::optional<LowRank> low = lora_.of(names, part.whole, matrix.cols);
+  const bool quantized = info(matrix.format).quantized;
+  if (low && !(quantized && has(ask.use, Use::apart))) {
+    merge(matrix, part, adding(*std::move(low)), quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format);
+    low.reset();
+  }
+  if (has(ask.use, Use::product)) {
+    const bool both_ways = of_layer(role) && !d_.config.layers[layer].attention.causal;
+    finish(matrix, both_ways && has(ask.use, Use::bytes));
+  }
+  parameter.matrix = d_.add(matrix);
+  if (low) keep_apart(parameter, matrix, *low, part);
+  matrices_[key] = parameter;
+}
+
+// Packed as load(quantize=) asks. An encoder's may be rounded, and with Q8_0 a backend may take the floats instead.
+void WeightReader::finish(Matrix& matrix, bool in_bytes) {
+  const bool may_round = compute_ == Compute::automatic && !d_.config.has_head;
+  Narrow narrow;
+  if (may_round && quantize_ == Format::Q8_0) narrow = {.floats = floats_of(matrix), .in_bytes = in_bytes};
+  if (quantize(matrix)) matrix.narrow = std::move(narrow);
+  matrix.may_round = may_round;
+}
+
+// What an adapter adds to the rows. The sums are float32.
+void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
+  if (!add) return;
+  repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
+}
+
+// A quantised matrix stays as it is, and the two factors become matrices of their own: the layer multiplies by them, too. The ranks become
+// a multiple of 8 by zeros, which kernels like.
+void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part) {
+  const std::int64_t rank = (low.rank + 7) / 8 * 8;
+  std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(matrix.rows * rank));
+  std::ranges::copy(low.right, a.begin());
+  for (std::int64_t row = 0; row < matrix.rows; ++row)
+    std::copy_n(low.left.begin() + part.of(row) * low.rank, low.rank, b.begin() + row * rank);
+  const auto factor = [&](const char* which, std::vector<float> values, std::int64_t rows, std::int64_t cols) {
+    return d_.add(Matrix{.name = str(matrix.name, " (adapter's ", which, ")"),
+                         .format = Format::F32,
+                         .rows = rows,
+                         .cols = cols,
+                         .read = read_floats(std::move(values), cols)});
+  };
+  parameter.lora_a = factor("a", std::move(a), rank, low.cols);
+  parameter.lora_b = factor("b", std::move(b), matrix.rows, rank);
+}
+
+void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
+
+// Was it done? Not where nothing is asked, to what is quantized already, nor to rows that do not divide into blocks.
+bool WeightReader::quantize(Matrix& matrix) {
+  if (!quantize_ || info(matrix.format).quantized) return false;
+  if (matrix.cols % info(*quantize_).block != 0) {
+    d_.notes.push_back(str(matrix.name, " stays ", name(matrix.format), ": its rows of ", matrix.cols, " do not divide into blocks of ",
+                           info(*quantize_).block, " for ", name(*quantize_)));
+    return false;
+  }
+  repack(matrix, *quantize_);
+  return true;
+}
+
+}  // namespace pumice::model

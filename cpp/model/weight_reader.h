@@ -1,0 +1,54 @@
+// The weights of a description, role by role: found by name, checked for shape and format, with what adapters add to them, and packed anew
+// where load(quantize=) asks. Nothing large is read.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "model/adapters.h"
+#include "model/description.h"
+#include "model/row_sources.h"
+#include "model/tensor_names.h"
+
+namespace pumice::model {
+
+class WeightReader {
+ public:
+  // Weights and notes go to `d`.
+  WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d, const DescribeOptions& options);
+
+  // What the model asks for in this role; nothing where it does not ask, or the file lacks what it may lack. Throws model_format, naming
+  // the tensor that is missing or has another shape.
+  Parameter read(Role role, std::size_t layer);
+  VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
+  // All values of a matrix that no operation reads as it is (Need::elsewhere), under the tensor's name.
+  Vector read_table(Role role) const;
+  // The head that is the embedding: its matrix, or one of its own from the same tensor where one of the two has an adapter.
+  void tie_head(Parameter& head);
+
+  void quantize(MatrixId id);
+  void require_all_adapters_used() const { lora_.require_all_used(*file_); }
+
+ private:
+  VectorId read_vector(const TensorNames::Found& found, std::int64_t length, float offset);
+  void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
+  Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
+  void finish(Matrix& matrix, bool in_bytes);
+  void merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const;
+  void keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part);
+  bool quantize(Matrix& matrix);
+
+  std::shared_ptr<const files::ModelFile> file_;
+  const TensorNames& names_;
+  Description& d_;
+  std::optional<Format> quantize_;
+  Compute compute_;
+  Adapters adapters_;
+  Lora lora_;
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;  // the last: its adapter
+};
+
+}  // namespace pumice::model
