@@ -67,6 +67,25 @@ def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Pa
             assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize(("name", "gate_first"), [("jina_v2", True), ("jina_v2_code", False)])
+def test_gate_and_up_of_jina_v2_may_be_apart(name: str, gate_first: bool, tmp_path: Path) -> None:
+    """llama.cpp's converter wrote two tensors at first, of which one has the name that both have together today."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    apart = dict(tensors)
+    for key, tensor in tensors.items():
+        if key.endswith("ffn_up.weight"):
+            gate, up = np.split(tensor, 2) if gate_first else np.split(tensor, 2)[::-1]
+            apart |= {key: up, key.replace("ffn_up", "ffn_gate"): gate}
+    assert len(apart) > len(tensors)
+    golden = random_models.golden(name)
+    rows = []
+    for number, given in enumerate((tensors, apart)):
+        path = random_gguf.write(tmp_path / f"{number}.gguf", keys, given)
+        model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute="float32"))
+        rows.append(model.encode_tokens(golden["ids"], golden["offsets"], None))
+    assert np.array_equal(rows[0], rows[1])
+
+
 @pytest.mark.parametrize("name", ["roberta", "xlm_roberta_classifier"])
 def test_matrices_of_one_row_may_be_vectors(name: str, tmp_path: Path) -> None:
     """As llama.cpp writes them when it quantizes: the one type of tokens, the one label of a reranker."""
