@@ -4,56 +4,41 @@
 // Callers wait for news of their own request alone (Request), so none of them can stop a step that others take part in, and what they do
 // with a token goes on beside the next step.
 //
-// All that sequences and requests are is changed under one lock, between the steps, never while a device computes. So whatever holds the
-// lock (a caller, a fork) sees them as after a whole step. The child of a fork() has all requests, at rest: one that is waited for there
-// joins the child's own batch and goes on; the others, whose threads are not there, compute nothing.
+// Sequences and requests change under one lock, between the steps, never while a device computes. So whatever holds the lock (a caller, a
+// fork) sees them as after a whole step. The child of a fork() has all requests, at rest: one that is waited for there joins the child's
+// own batch and goes on; the others, whose threads are not there, compute nothing.
+//
+// Who does what: Admission says who takes part in a step, Step computes it, Commit takes what it gave, NewsDesk tells callers, and Roster
+// holds the requests and ends their sequences. Here are the thread and the lock.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
-#include <unordered_set>
 #include <vector>
 
+#include "engine/admission.h"
+#include "engine/answers.h"
 #include "engine/at_fork.h"
+#include "engine/commit.h"
 #include "engine/request.h"
+#include "engine/roster.h"
 #include "engine/runtime.h"
 #include "engine/step.h"
 
 namespace pumice::engine {
 
-struct Limits {
-  std::int32_t running = 256;   // requests that steps take rows of; others wait
-  std::int32_t waiting = 1024;  // so many more, and start() refuses the next one
-  double step_seconds = 0.1;    // of a step that reads a prompt while another request decodes
-};
-
-struct SchedulerStats {
-  std::int64_t running = 0, waiting = 0, lagging = 0;  // requests: with pages; without; of which all that is not ended sits out
-  std::int64_t rows = 0;                               // of the last step
-  std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;  // since the start: computed, and chosen
-  std::int64_t preempted = 0;                          // sequences that gave their pages to others, and are computed again
-  double busy_seconds = 0;                             // in steps
-};
-
-// What pump() has to say of a request.
-struct RequestNews {
-  std::uint64_t tag;
-  std::vector<News> news;
-  bool ended;  // nothing more will come; where an error ended it, take() throws it
-};
-
 class Scheduler {
  public:
-  explicit Scheduler(Runtime& runtime);  // which outlives it, and whose requests' callers do not
+  explicit Scheduler(Runtime& runtime);  // the runtime outlives it, and it outlives its requests
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Throws as Request does. The request is closed when the last copy of what is given is gone.
+  // Throws as make_request() does.
   std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, std::span<const GenerateParams> params);
   std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, const GenerateParams& params) {
     return request(prompts, std::span(&params, 1));
@@ -69,71 +54,37 @@ class Scheduler {
 
  private:
   friend class Request;
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = SchedulerLock;
 
   // All under mutex_.
-  void check_room() const;       // for one more; throws overloaded
-  void join(Request& request);   // the batch, unless it is there or has ended
-  void tell(Request& request);   // whoever reads it, if there is something to be told
-  void look_again();             // there may be work
-  void has_read(Reader& reader);
-  void drop(Sequence& sequence); // now, or with the step that it is in
-  void drop(Request& request);
-  void end(Sequence& sequence, Finish finish);
-  void start_again(Sequence& sequence);  // gives its pages back; it waits
-  Sequence* last_running(std::int32_t below);  // of less priority than that; null: none
-  void fail_request(Request& request, std::exception_ptr error);
-  void leave(std::exception_ptr error);  // all of them
-  void revive(Request& request);
+  void check_room() const;           // for one more request; throws overloaded
+  void join(RequestState& request);  // the batch, unless it is there or has ended
+  void stop_unwanted_step();         // where all its requests are closed
 
   void work();
+  void choose_answers(Lock& lock);
   bool plan();  // false: nothing can be computed now
-  void gather();
-  void follow_rope();
-  void make_room();
-  void admit(std::int64_t rows_left);
-  bool prefix_on_its_way(Sequence& sequence);
-  void note_prefixes(Sequence& sequence);
-  void make_guess_room(std::int64_t most_rows);
-  bool others_decode() const;
   void run_step(Lock& lock);
-  void commit(double seconds);
-  void take_answers();
-  void choose_answer(Sequence& sequence);
-  void take_choice(Sequence& sequence, const Choice& choice);
-  void take_token(Sequence& sequence, const Choice& choice);
-  void take_choices(const Step::Part& part, double seconds);
-  void give_up_drafted(Sequence& sequence);
+  void step_is_over();
   void free_drafted(Lock& lock);
-  void end_step();
-  void give_way(Lock& lock);
-  void let_read(Lock& lock);
   void forget_parent();
 
   Runtime& runtime_;
   mutable std::mutex mutex_;
-  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   std::unique_ptr<std::thread> thread_;
-  bool quit_ = false, changed_ = false;  // changed_: since the last plan
-  bool hungry_ = false;                  // sequences wait for pages, and none runs
-  const bool crowded_;                   // the device's threads leave no cpu to those who read
+  bool quit_ = false;
   Limits limits_;
-  SchedulerStats counts_;                           // of which stats() counts the requests
-  std::vector<std::shared_ptr<Request>> requests_;  // the highest priority first; of equal ones, first come, first
-  std::vector<std::shared_ptr<Request>> queue_;     // of those that are pumped: with news
-  std::unique_ptr<std::condition_variable> pump_ = std::make_unique<std::condition_variable>();
-  std::int32_t pumping_ = 0;                        // threads that wait in pump()
-  bool pump_woken_ = false;
-  Reader pump_reader_;
-  std::vector<std::shared_ptr<Request>> parents_;   // of the process that forked: not destroyed inside of a fork's hook
-  std::vector<Sequence*> live_;                     // of the plan: those that have not ended and do not sit out, in the order of requests_
-  std::unordered_set<std::uint64_t> on_their_way_;  // beginnings of texts that are being computed
+  WorkSignal work_;
+  SchedulerStats counts_;  // stats() adds how many requests run, wait and lag
+  StepCost cost_;          // of steps that only decode
+  Roster roster_;
+  NewsDesk news_;
+  Admission admission_;
+  Commit commit_;
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
+  std::unique_ptr<Answers> answers_ = std::make_unique<Answers>();
   std::optional<Cancel> cancel_;  // of the running step
-  std::int64_t decoding_ = 0;     // rows of the step that are no guesses and no prompts'
-  Sampler answers_;               // chooses from the logits that callers change
-  StepCost cost_;                 // of steps that only decode
-  std::vector<std::unique_ptr<Drafted>> ended_;  // of sequences that have ended: other models' pages, which are given back without the lock
+  Requests parents_;              // of the process that forked: not destroyed inside of a fork's hook
   const AtFork at_fork_;
 };
 

@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "core/error.h"
-#include "engine/request.h"
 #include "engine/sequence.h"
 
 namespace pumice::engine {

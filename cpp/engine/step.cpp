@@ -5,7 +5,7 @@
 #include <functional>
 #include <iterator>
 
-#include "engine/request.h"
+#include "engine/sequence.h"
 #include "model/programs.h"
 
 namespace pumice::engine {
@@ -26,8 +26,6 @@ void Step::assemble(std::span<Sequence* const> sequences, std::int64_t decode_ro
       if (rows <= 0) continue;
       rows_left -= rows + (decodes ? s.guess_room : 0);
       parts_.push_back({.sequence = &s, .rows = rows, .samples = rows == s.pending()});
-      s.in_step = true;
-      if (rows == s.pending()) s.request->each_sharing(s, [&](Sequence& each) { each.in_step = true; });
     }
   }
 }
@@ -48,9 +46,8 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
   }
   while (!tasks.empty()) {
     Drafter& drafter = *tasks.front().sequence->params->speculation.drafter;
-    const auto others = std::stable_partition(tasks.begin(), tasks.end(), [&](const Drafter::Task& t) {
-      return t.sequence->params->speculation.drafter.get() == &drafter;
-    });
+    const auto others = std::stable_partition(
+        tasks.begin(), tasks.end(), [&](const Drafter::Task& t) { return t.sequence->params->speculation.drafter.get() == &drafter; });
     const auto start = std::chrono::steady_clock::now();
     drafter.propose(std::span(tasks.begin(), others), cancel);
     guess_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -183,8 +180,11 @@ void Step::lay_out() {
     const auto first = static_cast<std::int32_t>(ids_.size()), guesses = static_cast<std::int32_t>(part.guesses.size());
     part.first_choice = choices;
     part.chosen = 0;
-    segments_.push_back({.first = first, .rows = part.rows + guesses, .past = static_cast<std::int32_t>(s.computed),
-                         .pages = s.table.pages(), .length = s.length});
+    segments_.push_back({.first = first,
+                         .rows = part.rows + guesses,
+                         .past = static_cast<std::int32_t>(s.computed),
+                         .pages = s.table.pages(),
+                         .length = s.length});
     ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
     ids_.insert(ids_.end(), part.guesses.begin(), part.guesses.end());
     if (!part.samples) continue;
@@ -192,8 +192,7 @@ void Step::lay_out() {
       selected_.push_back(first + part.rows - 1 + row);
       sampling_.push_back({&part, static_cast<std::size_t>(row)});
     }
-    choices += static_cast<std::size_t>(guesses);
-    s.request->each_sharing(s, [&](Sequence&) { ++choices; });
+    choices += static_cast<std::size_t>(guesses) + s.prompt->sharing(s);
   }
   choices_.resize(std::max(choices, choices_.size()));
 }
@@ -283,7 +282,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
     text_ahead = part.sequence->ids;
     text_ahead.insert(text_ahead.end(), part.guesses.begin(), part.guesses.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  part.sequence->request->each_sharing(*part.sequence, [&](Sequence& s) {
+  part.sequence->prompt->each_sharing(*part.sequence, [&](Sequence& s) {
     Choice& chosen = choices_[choice++];
     if (part.error) return;
     const TokenCounts& seen = counts ? ahead : s.seen;
@@ -296,8 +295,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
       } else if (top) {  // followers share a prompt, and so what changes
-        sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen,
-                       around);
+        sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen, around);
       } else {
         sampler.choose(s.params->sampling, row, seen, draw, chosen, around);
       }

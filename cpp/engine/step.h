@@ -19,20 +19,21 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;           // of ids; rows of guesses follow them
+    std::int32_t rows;  // of ids; rows of guesses follow them
     bool samples;
-    std::size_t first_choice = 0;       // of its followers' too, or of the rows of guesses
-    std::optional<Error> error = {};    // no token could be chosen: a NaN, a bias that forbids all
+    std::size_t first_choice = 0;            // of its followers' too, or of the rows of guesses
+    std::optional<Error> error = {};         // no token could be chosen: a NaN, a bias that forbids all
     std::vector<std::int32_t> guesses = {};  // of the tokens after its last id
-    std::size_t chosen = 0;             // choices that count: each row's, as long as the token is the one that was guessed
-    bool stopped = false;               // a row of guesses has no choice: the next step meets it again, by itself
-    ChangedIds changed = ChangedIds();  // with the guesses, where there are any
-    std::int64_t masks = -1;            // word of its first row's mask; -1: everything may come
+    std::size_t chosen = 0;                  // choices that count: each row's, as long as the token is the one that was guessed
+    bool stopped = false;                    // a row of guesses has no choice: the next step meets it again, by itself
+    ChangedIds changed = ChangedIds();       // with the guesses, where there are any
+    std::int64_t masks = -1;                 // word of its first row's mask; -1: everything may come
   };
 
   // One row of each sequence that decodes, then chunks of prompts, first come, first served; no more rows than are given of each.
   void assemble(std::span<Sequence* const> sequences, std::int64_t decode_rows, std::int64_t prompt_rows);
   std::vector<Part>& parts() { return parts_; }
+  const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
   double guess_seconds() const { return guess_seconds_; }  // that smaller models took
   const Choice& choice(std::size_t i) const { return choices_[i]; }

@@ -637,8 +637,8 @@ TEST(Scheduler, WhatIsHeldOrClosedIsNotPumped) {
   auto params = greedy(100);
   params.read_ahead = 8;
   const auto held = m.scheduler->request({text(1, 20)}, params), closed = m.scheduler->request({text(2, 20)}, params);
-  held->hold(true);
   held->start(1, 1);
+  held->hold(true);
   closed->start(2, 1);
   EXPECT_EQ(m.scheduler->pump(10000).at(0).tag, 2u);
   closed->close();

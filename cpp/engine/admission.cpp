@@ -1,0 +1,229 @@
+#include "engine/admission.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+using Life = Sequence::Life;
+
+constexpr std::int64_t kPromptRows = 32;  // prompts get at least so many rows of a step, however many sequences decode
+constexpr std::int64_t kTileRows = 12;    // whole tiles of every kernel (4 and 6 rows): a row more takes as long as a tile
+constexpr std::int64_t kSharedRows = 16;  // prompts get at least so many rows of a step of Limits::step_seconds
+
+std::uint64_t at_stage(std::uint64_t prefix, std::int64_t stage) {
+  return prefix + static_cast<std::uint64_t>(stage) * 0x94d049bb133111ebull;
+}
+
+}  // namespace
+
+Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, const Limits& limits) {
+  plan_ = {};
+  gather(requests, limits.running);
+  follow_rope();
+  make_room();
+  const auto running = std::ranges::count_if(live_, [](const Sequence* s) { return s->life == Life::running; });
+  const bool shared = others_decode();
+  const std::int64_t most = runtime_.pace.most();
+  std::int64_t wanted = runtime_.pace.rows();
+  if (shared) {
+    const std::int64_t all = runtime_.pace.rows_within(limits.step_seconds, kSharedRows) + running;
+    wanted = std::max(kSharedRows, all / kTileRows * kTileRows - running);
+  }
+  const std::int64_t prefill = std::max<std::int64_t>(0, std::min<std::int64_t>(wanted, most - running));
+  std::int64_t unfinished = 0;
+  for (const Sequence* s : live_) unfinished += s->reads_prompt() ? s->pending() : 0;
+  admit(prefill - unfinished);
+  const bool prompts = std::ranges::any_of(live_, [](const Sequence* s) { return s->reads_prompt(); });
+  plan_.prompt_rows = prompts ? std::max(prefill, std::min(shared ? kSharedRows : kPromptRows, (most + 1) / 2)) : 0;
+  plan_.decode_rows = most - plan_.prompt_rows;
+  make_guess_room(plan_.decode_rows);
+  refuse_hopeless();
+  plan_.live = live_;
+  return std::move(plan_);
+}
+
+// ---------------------------------------------------------------- who takes part
+// All but those whose reader lags, whose caller changes their logits, and those for whose request there is no place.
+void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
+  PagePool& pool = *runtime_.pages;
+  live_.clear();
+  for (const auto& request : requests) {
+    bool takes_part = false;
+    for (Sequence& s : request->sequences) {
+      if (s.ended()) continue;
+      if (s.lags() || s.shown() || places == 0) {
+        if (s.life != Life::running) continue;
+        pool.park(s.table);
+        s.life = Life::parked;
+        continue;
+      }
+      if (s.life == Life::parked) {
+        const bool kept = pool.unpark(s.table);
+        s.life = kept ? Life::running : Life::waiting;
+        if (!kept) s.computed = 0;
+      }
+      live_.push_back(&s);
+      takes_part = true;
+    }
+    places -= takes_part;
+  }
+}
+
+// Sequences that have outgrown the lengths for which their keys turned are computed anew, once.
+void Admission::follow_rope() {
+  for (Sequence* s : live_) {
+    if (!runtime_.rope_outgrown(s->length, static_cast<std::int64_t>(s->ids.size()))) continue;
+    s->length = static_cast<std::int32_t>(s->ids.size());
+    if (s->life == Life::running) s->start_again(*runtime_.pages);
+  }
+}
+
+// Does one request decode while another one has a prompt to be read?
+bool Admission::others_decode() const {
+  const RequestState* decodes = nullptr;
+  bool several = false;
+  for (const Sequence* s : live_) {
+    if (!s->decodes()) continue;
+    several = several || (decodes && decodes != s->request);
+    decodes = s->request;
+  }
+  return decodes && std::ranges::any_of(live_, [&](const Sequence* s) {
+           return (s->life == Life::waiting || s->reads_prompt()) && (several || s->request != decodes);
+         });
+}
+
+bool Admission::failed(const Sequence& sequence) const {
+  return std::ranges::any_of(plan_.failed, [&](const auto& each) { return each.first->request == sequence.request; });
+}
+
+// ---------------------------------------------------------------- pages
+Sequence* Admission::last_running(std::int32_t below) const {
+  const auto last = std::find_if(live_.rbegin(), live_.rend(), [](const Sequence* s) { return s->life == Life::running; });
+  return last != live_.rend() && (*last)->params->priority < below ? *last : nullptr;
+}
+
+void Admission::preempt(Sequence& sequence) {
+  sequence.start_again(*runtime_.pages);
+  ++plan_.preempted;
+}
+
+// Every running sequence needs a page for its next token; where there is none, the last ones step back.
+void Admission::make_room() {
+  for (Sequence* s : live_) {
+    try {
+      while (s->life == Life::running && !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size())))
+        preempt(*last_running(std::numeric_limits<std::int32_t>::max()));
+    } catch (...) {
+      fail(*s);
+    }
+  }
+}
+
+void Admission::comes(Sequence& s) {
+  if (!s.reads_prompt()) return;
+  const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
+  for (auto page = static_cast<std::size_t>(s.computed / kPageTokens); page < hashes.size(); ++page)
+    on_their_way_.insert(at_stage(hashes[page], runtime_.rope_stage(s.length)));
+}
+
+// Does a running sequence compute a page that `s` could share a few steps later? Pages are compared by hashes of the text up to them: two
+// texts of one hash cost the later one a few steps, and nothing else.
+bool Admission::prefix_on_its_way(Sequence& s) {
+  if (on_their_way_.empty()) return false;
+  const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
+  const std::int64_t stage = runtime_.rope_stage(s.length);
+  for (std::size_t page = hashes.size(); page-- > 0;)
+    if (on_their_way_.contains(at_stage(hashes[page], stage)))
+      return (static_cast<std::int64_t>(page) + 1) * kPageTokens > runtime_.pages->cached_tokens(s.ids, stage);
+  return false;
+}
+
+// Pages for a waiting sequence, if need be those of the last one of less priority. Those that run must be able to grow by a page each, or
+// the newcomer would soon have to go again. False: there is no room now.
+bool Admission::find_pages(Sequence& s, std::int64_t& running) {
+  PagePool& pool = *runtime_.pages;
+  std::optional<std::int32_t> reused;
+  while (!(reused = pool.acquire(s.table, s.ids, true, running, runtime_.rope_stage(s.length)))) {
+    Sequence* const lower = last_running(s.params->priority);
+    if (!lower) return false;
+    preempt(*lower);
+    --running;
+  }
+  s.computed = *reused;
+  s.life = Life::running;
+  ++running;
+  if (s.prompt->reused < 0) {
+    s.prompt->reused = *reused;
+    pool.count_prompt(s.prompt->tokens, *reused);
+  }
+  return true;
+}
+
+// Waiting sequences, in their order, until there are prompts for so many rows or the next one finds no room.
+void Admission::admit(std::int64_t rows_left) {
+  if (rows_left <= 0 || std::ranges::none_of(live_, [](const Sequence* s) { return s->life == Life::waiting; })) return;
+  on_their_way_.clear();
+  std::int64_t running = 0;
+  for (Sequence* s : live_) {
+    running += s->life == Life::running;
+    comes(*s);
+  }
+  for (Sequence* s : live_) {
+    if (rows_left <= 0) return;
+    if (s->life != Life::waiting || failed(*s) || prefix_on_its_way(*s)) continue;
+    try {
+      if (!find_pages(*s, running)) return;
+      rows_left -= s->pending();
+      comes(*s);
+    } catch (...) {
+      fail(*s);
+    }
+  }
+}
+
+// Where nothing runs and pages are awaited, what can never have its pages fails: the device may have refused to grow.
+void Admission::refuse_hopeless() {
+  if (std::ranges::any_of(live_, [](const Sequence* s) { return s->life == Life::running; })) return;
+  for (Sequence* s : live_) {
+    if (s->life != Life::waiting || failed(*s)) continue;
+    try {
+      runtime_.pages->check_fits(static_cast<std::int64_t>(s->ids.size()));
+    } catch (...) {
+      fail(*s);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- guesses
+std::int64_t Admission::guesses_wanted(const Sequence& s, std::int64_t decoding, std::int64_t rows_left) const {
+  const Speculation& how = s.params->speculation;
+  const std::int64_t room = std::min({rows_left, static_cast<std::int64_t>(how.most), s.params->max_new_tokens - s.generated() - 1,
+                                      s.context - static_cast<std::int64_t>(s.ids.size()) - 1});
+  if (room <= 0 || how.always) return room;
+  const double extra = how.drafter ? how.drafter->seconds_per_guess() : 0;
+  return s.guesses->wanted(cost_, decoding, extra, static_cast<std::int32_t>(room));
+}
+
+// Guesses that pay, for as many sequences as there are rows (a step with more of them decodes no faster), and their pages.
+void Admission::make_guess_room(std::int64_t most_rows) {
+  const auto decoding = std::ranges::count_if(live_, [](const Sequence* s) { return s->decodes(); });
+  std::int64_t left = std::min(kGuessedRows, most_rows) - decoding;
+  for (Sequence* s : live_) {
+    s->guess_room = 0;
+    if (!s->guesses || !s->decodes() || s->generated() < 1) continue;
+    const std::int64_t wanted = guesses_wanted(*s, decoding, left);
+    try {
+      if (wanted <= 0 || !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted)) continue;
+    } catch (const Error&) {  // a device that cannot grow its cache; make_room() says so where it matters
+      continue;
+    }
+    s->guess_room = static_cast<std::int32_t>(wanted);
+    left -= wanted;
+  }
+}
+
+}  // namespace pumice::engine

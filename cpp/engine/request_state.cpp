@@ -1,0 +1,183 @@
+#include "engine/request_state.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "core/error.h"
+#include "engine/runtime.h"
+#include "engine/word_filters.h"
+#include "model/programs.h"
+
+namespace pumice::engine {
+
+bool RequestState::ended() const {
+  return std::ranges::all_of(sequences, [](const Sequence& s) { return s.ended(); });
+}
+
+bool RequestState::shows() const {
+  return std::ranges::any_of(sequences, [](const Sequence& s) { return !s.ended() && s.shown(); });
+}
+
+bool RequestState::told_all() const {
+  if (closed()) return true;
+  return ended() && !error && std::ranges::all_of(sequences, [](const Sequence& s) { return s.news.empty(); });
+}
+
+void RequestState::want(std::int32_t steps) {
+  require(steps >= 1, "steps must be at least 1, not ", steps);
+  wanted_steps = read_ahead() > 0 ? std::min(steps, read_ahead()) : steps;
+}
+
+std::vector<News> RequestState::collect() {
+  std::vector<News> all;
+  for (Sequence& s : sequences) {
+    if (s.news.empty()) continue;
+    all.push_back(std::move(s.news));
+    s.news = {.sequence = s.index};
+  }
+  unread_steps = 0;
+  return all;
+}
+
+Sequence& RequestState::at(std::int32_t sequence) {
+  const auto count = static_cast<std::int32_t>(sequences.size());
+  require(sequence >= 0 && sequence < count, "there is no sequence ", sequence, ": ", count, " were asked for");
+  return sequences[static_cast<std::size_t>(sequence)];
+}
+
+// ---------------------------------------------------------------- a new request
+namespace {
+
+constexpr std::int64_t kMostSequences = 65536;
+constexpr std::int32_t kMostGuesses = 63;  // of a step: so many rows still count as decoding
+
+using Ids = std::vector<std::int32_t>;
+
+void check_params(const RequestState& request, const GenerateParams& params, std::int32_t vocab) {
+  params.sampling.validate(vocab);
+  require(params.max_new_tokens >= 1, "max_new_tokens must be at least 1, not ", params.max_new_tokens);
+  require(params.min_new_tokens >= 0 && params.min_new_tokens <= params.max_new_tokens, "min_new_tokens must be between 0 and ",
+          params.max_new_tokens, " (max_new_tokens), not ", params.min_new_tokens);
+  require(params.n >= 1 && params.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params.n);
+  require(params.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params.read_ahead);
+  require(params.n == request.n() && params.read_ahead == request.read_ahead() && params.priority == request.priority(),
+          "n, read_ahead and priority are those of all prompts of a call");
+  const Speculation& guesses = params.speculation;
+  require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
+          guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
+  const auto known = [&](const Ids& ids, const char* what) {
+    for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, " ", id, " is not in the vocabulary of ", vocab);
+  };
+  known(params.eos_ids, "eos id");
+  known(params.stop_ids, "stop id");
+  for (const Ids& word : params.bad_words) {
+    require(!word.empty(), "bad_words holds a word without tokens");
+    known(word, "bad_words: id");
+  }
+  for (const auto& filter : params.filters) require(filter != nullptr, "a token filter is null");
+}
+
+void check_prompt(const Runtime& r, const Ids& prompt, std::size_t index) {
+  require(!prompt.empty(), "prompt ", index, " has no tokens");
+  const auto size = static_cast<std::int64_t>(prompt.size());
+  if (size + 1 > r.n_ctx)
+    fail(ErrorKind::context_length, "prompt ", index, " has ", size, " tokens, the context holds ", r.n_ctx,
+         " and needs room for one more: shorten the prompt, or load with a larger n_ctx=");
+  r.check_ids(prompt, "prompt", static_cast<std::int64_t>(index));
+  r.pages->check_fits(size + 1);
+}
+
+std::uint64_t system_seed() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// Random streams by seed and prompt: equal prompts of one call and seed draw from different streams, different ones from the same. So a
+// prompt's tokens are those that it would get alone, and a prompt given twice gets two answers.
+class Streams {
+ public:
+  std::uint64_t next(std::uint64_t seed, std::span<const std::int32_t> prompt) { return used_[{seed, prompt}]++; }
+
+ private:
+  using Key = std::pair<std::uint64_t, std::span<const std::int32_t>>;
+  struct Less {
+    bool operator()(const Key& a, const Key& b) const {
+      return a.first != b.first ? a.first < b.first : std::ranges::lexicographical_compare(a.second, b.second);
+    }
+  };
+  std::map<Key, std::uint64_t, Less> used_;
+};
+
+void add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) {
+  for (const auto& filter : s.params->filters) s.filters.push_back(filter->clone());
+  if (s.params->min_new_tokens > 0) {
+    Ids ends = s.params->eos_ids;
+    ends.insert(ends.end(), s.params->stop_ids.begin(), s.params->stop_ids.end());
+    if (!ends.empty()) s.filters.push_back(not_before(ends, s.params->min_new_tokens));
+  }
+  if (bad_words) s.filters.push_back(without(bad_words, s.ids));
+}
+
+void add_guesses(Sequence& s) {
+  const Speculation& how = s.params->speculation;
+  if (s.params->shows_logits) return;  // a row is shown when all ids before it are known
+  if (!how.on() && !(how.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }))) return;
+  s.guesses = std::make_unique<Guesses>();
+  if (how.drafter) s.guesses->drafted.reset(new Drafted{.drafter = how.drafter, .table = {}, .ids = {}, .sampling = {}});
+}
+
+void add_sequence(RequestState& request, const Runtime& r, const GenerateParams& params, const Ids& prompt, const Draw& draw,
+                  const std::shared_ptr<const BadWords>& bad_words) {
+  const std::int32_t vocab = r.pipeline.vocab_size();
+  Sequence& s = request.sequences.emplace_back();
+  s.request = &request;
+  s.params = &params;
+  s.prompt = &request.prompts.back();
+  s.prompt->add(s);
+  s.index = s.news.sequence = static_cast<std::int32_t>(request.sequences.size()) - 1;
+  s.draw = draw;
+  s.ids = prompt;
+  s.length = s.prompt->tokens;
+  s.context = std::min<std::int64_t>(r.n_ctx, r.pages->max_tokens());
+  s.from_top =
+      r.pipeline.top_columns() > 0 && !params.shows_logits && params.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
+  s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(vocab)));
+  if (s.from_top)
+    for (const auto& [id, bias] : params.sampling.logit_bias) s.changed.add(id);
+  if (params.sampling.penalises())
+    for (const std::int32_t id : prompt) s.see(id, false);
+  add_filters(s, bad_words);
+  add_guesses(s);
+}
+
+}  // namespace
+
+std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<Ids>& prompts, std::span<const GenerateParams> params) {
+  require(r.pages && r.pipeline.vocab_size() > 0, "this model cannot generate: it has no key-value cache or no output head");
+  require(params.size() == 1 || (params.size() == prompts.size() && !params.empty()), params.size(), " sets of parameters for ",
+          prompts.size(), " prompts");
+  const auto request = std::make_shared<RequestState>();
+  request->params.assign(params.begin(), params.end());
+  const std::int32_t vocab = r.pipeline.vocab_size();
+  for (const GenerateParams& each : request->params) check_params(*request, each, vocab);
+  require(static_cast<std::int64_t>(prompts.size()) * request->n() <= kMostSequences, prompts.size(), " prompts x n=", request->n(),
+          " are more than ", kMostSequences, " sequences: give them in several calls");
+  std::vector<std::shared_ptr<const BadWords>> bad_words;
+  for (const GenerateParams& each : request->params)
+    bad_words.push_back(each.bad_words.empty() ? nullptr : std::make_shared<const BadWords>(each.bad_words, vocab));
+  const std::uint64_t fresh_seed = system_seed();
+  Streams streams;
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    check_prompt(r, prompts[p], p);
+    const std::size_t which = request->params.size() == 1 ? 0 : p;
+    const GenerateParams& its = request->params[which];
+    const std::uint64_t seed = its.sampling.seed.value_or(fresh_seed);
+    request->prompts.emplace_back(static_cast<std::int32_t>(prompts[p].size()));
+    for (std::int32_t i = 0; i < its.n; ++i)
+      add_sequence(*request, r, its, prompts[p], {.seed = seed, .stream = streams.next(seed, prompts[p])}, bad_words[which]);
+  }
+  return request;
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,90 @@
+// A request as the scheduler keeps it: its sequences, how far it has come, and how its news reach the caller. All of it is read and changed
+// under the scheduler's lock.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/sequence.h"
+
+namespace pumice::engine {
+
+struct Runtime;
+
+using Clock = std::chrono::steady_clock;
+
+// A waiting thread: is it still handling the last news, and did it return within kReading the time before?
+struct Reader {
+  bool reading = false, quick = true;
+  Clock::time_point told_at;
+};
+
+// Sums over the steps that computed rows of the request. Seconds are shared with nobody: a step counts in full for each request in it.
+struct Timings {
+  std::int64_t prefill_tokens = 0, decode_tokens = 0;
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and the right ones among them; decode_tokens counts both
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+struct RequestState : std::enable_shared_from_this<RequestState> {
+  enum class Life : std::uint8_t {
+    resting,     // not in the batch: nobody has waited for it yet, or all of its sequences have ended
+    joined,      // in the batch
+    forked,      // in the child of a fork: resting, and the pages of sequences that ran are not there
+    left_behind  // in the child of a fork that came while a thread of the parent waited for its news: of no use here
+  };
+  enum class Delivery : std::uint8_t {
+    asked,   // the caller asks for its news: wait(), take()
+    pumped,  // its news come by pump(), which has told all there are
+    queued,  // its news come by pump(), and the next call tells some
+    held,    // its news come by pump(), later: their reader lags
+    over     // nothing more is told: it was closed, or its error was thrown
+  };
+
+  // n, read_ahead and priority are the same in all parameters.
+  std::int32_t n() const { return params.front().n; }
+  std::int32_t read_ahead() const { return params.front().read_ahead; }
+  std::int32_t priority() const { return params.front().priority; }
+
+  bool closed() const { return delivery == Delivery::over; }
+  bool ended() const;  // all of its sequences
+  bool shows() const;  // some sequence's logits wait for the caller's answer
+  bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows(); }
+  bool told_all() const;                // nothing more will come
+  void want(std::int32_t steps);        // ready() when so many steps have given tokens, read_ahead at most
+  std::vector<News> collect();          // which are read from now on
+  Sequence& at(std::int32_t sequence);  // throws invalid_argument where there is none
+
+  std::vector<GenerateParams> params;  // one for all prompts, or one for each
+  std::deque<Prompt> prompts;          // deques: sequences, the pool and the scheduler hold pointers
+  std::deque<Sequence> sequences;      // sequence s continues prompt s / n
+
+  Life life = Life::resting;
+  std::exception_ptr error;  // what ended it; thrown when all news are taken
+  Timings timings;
+
+  Delivery delivery = Delivery::asked;
+  std::uint64_t tag = 0;  // its name in pump()
+  std::int32_t unread_steps = 0, wanted_steps = 1;
+  std::int32_t waiting = 0;  // threads in wait()
+  Reader reader;             // the thread in wait()
+  std::unique_ptr<std::condition_variable> news = std::make_unique<std::condition_variable>();
+
+  struct Share {  // of the step that is being committed
+    std::int64_t prompt_rows = 0, decode_rows = 0;
+    bool sampled = false;
+  } share;
+};
+
+// Sequences for prompts, which compute nothing yet. params: one for all prompts, or one for each. Throws invalid_argument, context_length
+// or out_of_memory where the prompts or the parameters cannot be.
+std::shared_ptr<RequestState> make_request(const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
+                                           std::span<const GenerateParams> params);
+
+}  // namespace pumice::engine

@@ -1,0 +1,105 @@
+#include "engine/roster.h"
+
+#include <algorithm>
+
+namespace pumice::engine {
+namespace {
+
+using Life = Sequence::Life;
+using InStep = Sequence::InStep;
+using Delivery = RequestState::Delivery;
+
+}  // namespace
+
+void Roster::join(RequestState& request) {
+  if (request.life == RequestState::Life::forked) revive(request);
+  const auto behind = std::ranges::find_if(requests_, [&](const auto& each) { return each->priority() < request.priority(); });
+  requests_.insert(behind, request.shared_from_this());
+  request.life = RequestState::Life::joined;
+  work_.raise();
+}
+
+void Roster::remove_ended() {
+  std::erase_if(requests_, [](const std::shared_ptr<RequestState>& request) {
+    if (!request->ended()) return false;
+    request->life = RequestState::Life::resting;
+    return true;
+  });
+}
+
+void Roster::end(Sequence& s, Finish finish) {
+  s.life = Life::ended;
+  s.news.finish = finish;
+  pages_->release(s.table, s.known());
+  s.computed = 0;
+  give_up_drafted(s);
+  s.guesses.reset();
+  s.prompt->leave(s);
+  work_.raise();
+}
+
+void Roster::drop(Sequence& s) {
+  if (s.ended()) return;
+  if (s.in_step == InStep::no) {
+    end(s, Finish::none);
+  } else {
+    s.in_step = InStep::leaving;
+  }
+}
+
+void Roster::drop(RequestState& request) {
+  for (Sequence& s : request.sequences) drop(s);
+  remove_ended();
+}
+
+void Roster::fail(RequestState& request, std::exception_ptr error) {
+  if (!request.error) request.error = std::move(error);
+  for (Sequence& s : request.sequences) drop(s);
+}
+
+void Roster::fail_all(const std::exception_ptr& error) {
+  for (const auto& request : requests_) fail(*request, error);
+}
+
+void Roster::step_is_over() {
+  for (const auto& request : requests_)
+    for (Sequence& s : request->sequences) {
+      const bool leaves = std::exchange(s.in_step, InStep::no) == InStep::leaving;
+      if (leaves && !s.ended()) end(s, Finish::none);
+    }
+}
+
+// ---------------------------------------------------------------- after a fork
+Requests Roster::forget_parent() {
+  for (const auto& request : requests_) {
+    (void)request->news.release();  // the parent's threads wait for it
+    request->news = std::make_unique<std::condition_variable>();
+    const bool read_elsewhere = request->waiting > 0 || request->delivery == Delivery::pumped || request->delivery == Delivery::queued ||
+                                request->delivery == Delivery::held;
+    request->life = read_elsewhere ? RequestState::Life::left_behind : RequestState::Life::forked;
+    if (!request->closed()) request->delivery = Delivery::asked;
+    request->waiting = 0;
+    request->reader = {};
+    for (Sequence& s : request->sequences) {
+      if (std::exchange(s.in_step, InStep::no) != InStep::leaving) continue;
+      s.life = Life::ended;
+      s.prompt->leave(s);
+    }
+  }
+  return std::exchange(requests_, {});
+}
+
+// What was parked has its pages here too. What ran computes its ids again, but for those that are in the prefix cache.
+void Roster::revive(RequestState& request) {
+  for (Sequence& s : request.sequences) {
+    if (s.ended()) continue;
+    give_up_drafted(s);  // its pages may be the parent's: from here on it is guessed by lookups alone
+    if (s.life == Life::running) s.start_again(*pages_);
+  }
+}
+
+void Roster::give_up_drafted(Sequence& s) {
+  if (s.guesses && s.guesses->drafted) drafted_.push_back(std::move(s.guesses->drafted));
+}
+
+}  // namespace pumice::engine
