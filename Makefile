@@ -45,9 +45,10 @@ TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
 
-# 100,000 random schemas and grammars, each compiled or refused in bounded time: some minutes.
+# 100,000 random schemas and grammars, each compiled or refused in bounded time, and numbers in 10,000 schemas: some minutes.
 fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
+	PUMICE_FUZZ=5000 $(BIN)/python -m pytest tests/python/generate/test_schema_numbers.py -k "written_down or bounds"
 
 # Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples

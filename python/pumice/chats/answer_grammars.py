@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..arguments import shown
 from ..errors import GrammarError
-from ..generate.grammar import Grammar, closed, is_pydantic, lark_text, places, prepared, schema_of_type
+from ..generate.grammar import Grammar
+from ..generate.lark import Lark, lark_text
+from ..generate.schema_rules import exact
+from ..generate.schemas import closed, is_pydantic, places, prepared, schema_of_type
 from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
 from .tool_schemas import Exact, is_strict
@@ -96,25 +99,26 @@ def parser_of(type_: Any) -> Callable[[str], Any]:
 
 
 @dataclass
-class AnswerGrammar:
-    """One answer's grammar as it is put together: a Lark grammar, and those that it names with @."""
+class AnswerGrammar(Lark):
+    """One answer's grammar as it is put together."""
 
-    tokenizer: Tokenizer
-    rules: list[str] = field(default_factory=list)
-    others: list[dict[str, Any]] = field(default_factory=list)
+    tokenizer: Tokenizer = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._special = {self.tokenizer.added[i].content: i for i in self.tokenizer.special_ids}
         names = sorted(self._special, key=len, reverse=True)
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
-    def rule(self, name: str, body: str, options: str = "") -> str:
-        self.rules.append(f"{name}{options}: {body}")
-        return name
+    def schema(self, name: str, schema: dict[str, Any]) -> str:
+        """JSON of a prepared schema."""
+        return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
 
-    def other(self, name: str, **source: Any) -> str:
-        self.others.append({"name": name, **source})
-        return f"@{name}"
+    def grammar(self, name: str, body: Grammar) -> str:
+        if body._kind == "llguidance":
+            (first, *others) = json.loads(body._source)["grammars"]
+            self.others += [{**first, "name": name}, *others]
+            return f"@{name}"
+        return self.other(name, **_as_lark(body))
 
     def parts(self, text: str) -> list[tuple[str, int | None]]:
         """A text as what is plain of it, and special tokens with their ids."""
@@ -162,8 +166,8 @@ class AnswerGrammar:
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
 
     def source(self, start: str) -> str:
-        lark = "\n".join([f"start: {start}", *self.rules, r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"])
-        return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)
+        self.rules += [r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"]
+        return super().source(start)
 
 
 def _lark_regex(text: str) -> str:
@@ -231,7 +235,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
     thinks = thought is not None and (asking.opened or asking.thinks)
     if plain_body and not thinks and not (thought is not None and (thought.text or thought.end)):
         return asking.body
-    made = AnswerGrammar(tokenizer)
+    made = AnswerGrammar(tokenizer=tokenizer)
     lead = ""
     if thinks and thought is not None:
         close = made.until("thinking", thought.close)
@@ -244,7 +248,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
     said = ""
     if asking.body is not None:
         before, behind = (made.spelt(thought.text), made.spelt(thought.end)) if thought is not None else ("", "")
-        said = f"{before} {made.other('body', **_as_lark(asking.body))} {behind}".strip()
+        said = f"{before} {made.grammar('body', asking.body)} {behind}".strip()
     if not asking.tools:
         return Grammar._make("response_format", "llguidance", made.source(lead + said))
     if isinstance(written, str):
@@ -304,7 +308,8 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
             with _of_tool(function["name"]):
                 found.append(BareArguments(made, written.mark, f"bare_{index}", schema).whole())
         elif part == "arguments":
-            found.append(made.other(f"arguments_{index}", json_schema=arguments_schema(tool)))
+            with _of_tool(function["name"]):
+                found.append(made.schema(f"arguments_{index}", arguments_schema(tool)))
         else:
             found.append(_parameters(made, written.parameter, index, tool))
     return " ".join(part for part in found if part)
@@ -322,7 +327,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     """What a call's arguments have to be: of a strict function as its schema says, else any object."""
     function = tool["function"]
     if not is_strict(function):
-        return {"type": "object", "x-guidance": _LOOSE}
+        return {"type": "object"}
     with _of_tool(function["name"]):
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
@@ -331,7 +336,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()
             here["anyOf"] = [inner, {"type": "null"}]
-    return {"type": "object", **schema, "x-guidance": _LOOSE}
+    return {"type": "object", **schema}
 
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
@@ -350,7 +355,7 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
         if strict and isinstance(inner, dict) and "enum" in inner and all(isinstance(value, str) for value in inner["enum"]):
             value = f"({' | '.join(lark_text(text) for text in inner['enum'])}) {made.spelt(tail)}"
         elif strict and kinds not in (None, "string") and "string" not in (kinds or ()):
-            value = f"{made.other(name, json_schema={**inner, **defs, 'x-guidance': _LOOSE})} {made.spelt(tail)}"
+            value = f"{made.schema(name, {**inner, **defs})} {made.spelt(tail)}"
         else:
             stripped = tail.rstrip()
             value = f"{made.until(name, stripped)} {made.spelt(tail[len(stripped) :])}"

@@ -261,7 +261,7 @@ def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_pa
         ({"type": "string", "minLength": 3, "maxLength": 2}, "#/properties/x/minLength: 3 are more than the 2"),
         ({"type": "array", "minItems": 2, "maxItems": 1}, "#/properties/x/minItems: 2 are more than the 1"),
         ({"type": "array", "prefixItems": [{}], "items": False, "minItems": 2}, "#/properties/x/minItems: 2 are more than the 1"),
-        ({"type": "number", "minimum": 3, "maximum": 2}, "cannot be"),
+        ({"type": "number", "minimum": 3, "maximum": 2}, "#/properties/x: no number is within the bounds minimum 3, maximum 2"),
         (7, "#/properties/x: 7 is no schema"),
         ({"anyOf": "no"}, "#/properties/x/anyOf: 'no' is no list"),
         ({"anyOf": []}, "#/properties/x: no value can be there"),
@@ -319,11 +319,60 @@ def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> Non
     assert not _may_be_said(hermes, made, "Hm.")
 
 
-def _thinking(on: bool | None) -> Any:
+def _thinking(on: bool | None, form: Any = None) -> Any:
     from pumice.chats.chat import check_question
 
     given = None if on is None else {"enable_thinking": on}
-    return check_question([USER], None, None, True, given, False, Grammar.choices(["dry", "wet"]))
+    return check_question([USER], None, None, True, given, False, form or Grammar.choices(["dry", "wet"]))
+
+
+def test_numbers_keep_their_digits_behind_reasoning(hermes: pumice.Model) -> None:
+    form = Grammar.json_schema({"type": "object", "properties": {"a": {"const": 2**60 + 1}, "b": {"type": "string"}}, "required": ["a"]})
+    made = hermes._grammars.compiled(hermes._chats.asked(_thinking(True, form)).grammar).filter()
+    for text, good in (('{"a":1152921504606846977,"b":"x"}', True), ('{"a":1152921504606846976', False), ('{"b":"x"', False)):
+        assert _may_be_said(hermes, made, f"Hm.\n</think>\n\n{text}") is good, text
+
+
+IDS = [123456789012345679, 987654321098765433]
+WITH_NUMBERS = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer", "enum": IDS},
+        "price": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e22},
+        "size": {"type": "integer", "minimum": 10**18 + 1, "maximum": 10**18 + 3},
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3-coder", "gemma4", "mistral new", "harmony", "command-a"])
+def test_numbers_of_tools_keep_their_digits(name: str) -> None:
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": WITH_NUMBERS}}
+    form = written(name)
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
+        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for arguments in (
+            {"id": IDS[0]}, {"id": IDS[1], "price": 0.5}, {"id": IDS[0], "price": 1e22, "size": 10**18 + 1}, {"id": IDS[0] + 1},
+            {"id": IDS[0] - 1}, {"id": IDS[0], "price": 0}, {"id": IDS[0], "price": 1e23}, {"id": IDS[0], "size": 10**18},
+            {"id": IDS[0], "size": 10**18 + 4}, {"id": float(IDS[0])},
+        ):  # fmt: skip
+            good = jsonschema.Draft202012Validator(WITH_NUMBERS).is_valid(arguments) and isinstance(arguments["id"], int)
+            text = written_call(form, arguments)
+            assert _may_be_said(model, made, text) is good, text
+            if good:
+                parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
+                parser.feed(text)
+                parser.finish()
+                assert [call.arguments for call in parser.calls] == [arguments]
+
+
+def written_call(form: Written, arguments: dict[str, Any]) -> str:
+    """A call of f as a model of a shape writes it."""
+    pairs = (form.parameter.replace("%key%", key).replace("%value%", json.dumps(value)) for key, value in arguments.items())
+    call = json.dumps({form.keys[0]: "f", form.keys[1]: arguments}) if form.keys else ""
+    text = form.call.replace("%calls%", f"[{call}]").replace("%call%", call).replace("%name%", "f").replace("%parameters%", "".join(pairs))
+    return form.before + text.replace("%arguments%", json.dumps(arguments)).replace("%bare%", _bare(arguments, form.mark)) + form.after
 
 
 def test_what_cannot_go_together(hermes: pumice.Model) -> None:

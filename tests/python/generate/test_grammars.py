@@ -16,36 +16,12 @@ import jsonschema
 import numpy as np
 import pydantic
 import pytest
+from masks import allowed, filter_of, may_come, takes
 
 import pumice
 from pumice import Grammar
 
 Ids = list[int]
-
-
-def allowed(mask: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-
-
-def may_come(mask: np.ndarray, token: int) -> bool:
-    return bool(mask[token // 32] >> (token % 32) & 1)
-
-
-def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
-    return model._grammars.compiled(grammar).filter()
-
-
-def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:
-    """Whether a text is an answer under the grammar."""
-    here = filter_of(model, grammar)
-    ids = [int(i) for i in model.tokenize(text, add_special=False)]
-    for place, token in enumerate(ids):
-        if not may_come(here.mask(), token):
-            return False
-        if not here.accept(token):
-            return place == len(ids) - 1
-    mask = here.mask()
-    return any(may_come(mask, eos) for eos in model._eos_ids)
 
 
 @pytest.fixture(scope="module")

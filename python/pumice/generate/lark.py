@@ -1,0 +1,33 @@
+"""Grammars in llguidance's dialect of Lark, as they are put together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def lark_text(text: str) -> str:
+    """A text as a Lark grammar spells it."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@dataclass
+class Lark:
+    """A Lark grammar, and the grammars that its rules name with @."""
+
+    rules: list[str] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    def rule(self, name: str, body: str, options: str = "") -> str:
+        self.rules.append(f"{name}{options}: {body}")
+        return name
+
+    def other(self, name: str, **source: Any) -> str:
+        self.others.append({"name": name, **source})
+        return f"@{name}"
+
+    def source(self, start: str) -> str:
+        """What llguidance compiles."""
+        lark = "\n".join([f"start: {start}", *self.rules])
+        return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)

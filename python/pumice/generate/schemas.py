@@ -1,0 +1,238 @@
+"""JSON schemas as plain data: read, walked, and made ready for the compiler. Nothing of one is dropped unless `relax` says so by name."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, cast
+
+from ..arguments import did_you_mean, plain, shown
+from ..errors import GrammarError
+from .number_texts import is_number, multiple_kept
+
+MOST_BYTES = 256 << 10  # of a source: the engine's, too
+MOST_DEPTH = 64  # of JSON
+MOST_BITS = 2048  # of a number in it
+MOST_PATTERNS = 500  # of a schema: 5,000 take 0.2 s a token
+MOST_MULTIPLE = (
+    100_000  # least common multiple of a schema's multipleOf, in units of their last digit: an automaton has so many states (1 s)
+)
+
+# JSON Schema's words that llguidance enforces; the others below it refuses, and whatever else stands in a schema is an annotation.
+ENFORCED = (
+    "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format",
+    "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+    "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
+)  # fmt: skip
+FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid")
+# Formats that say how a value is meant, and forbid none: OpenAPI's, and those that pydantic writes.
+ANNOTATIONS = frozenset({
+    "base64", "base64url", "binary", "byte", "decimal", "directory-path", "double", "file-path", "float", "float32", "float64", "int16",
+    "int32", "int64", "int8", "json-string", "multi-host-uri", "password", "path", "uint16", "uint32", "uint64", "uint8",
+})  # fmt: skip
+# What relax= takes: without such a word a schema allows more, never less.
+RELAXABLE = {
+    name: (name, *more)
+    for name, *more in (
+        ("contains", "minContains", "maxContains"), ("dependencies",), ("dependentRequired",), ("dependentSchemas",), ("format",),
+        ("if", "then", "else"), ("maxItems",), ("maxLength",), ("maxProperties",), ("minItems",), ("minLength",), ("minProperties",),
+        ("multipleOf",), ("not",), ("oneOf",), ("pattern",), ("propertyNames",), ("unevaluatedItems",), ("unevaluatedProperties",),
+        ("uniqueItems",),
+    )
+}  # fmt: skip
+
+_ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
+        "unevaluatedProperties")  # fmt: skip
+_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+
+
+def is_pydantic(given: Any) -> bool:
+    """A pydantic model, or a TypeAdapter: recognised by what they can do, for pydantic is never imported."""
+    model = isinstance(given, type) and callable(getattr(given, "model_json_schema", None))
+    return model or (
+        not isinstance(given, (type, Mapping)) and callable(getattr(given, "json_schema", None)) and hasattr(given, "validate_json")
+    )
+
+
+def schema_of_type(given: Any) -> dict[str, Any]:
+    """A schema as a dict of plain JSON."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except RecursionError:
+            raise GrammarError(f"the schema is nested deeper than {MOST_DEPTH} levels") from None
+        except ValueError as error:
+            raise GrammarError(f"the schema is no JSON: {error}") from None
+    elif is_pydantic(given):
+        make = given.model_json_schema if hasattr(given, "model_json_schema") else given.json_schema
+        try:
+            given = make()
+        except Exception as error:  # pydantic's own classes for types that have no JSON
+            raise GrammarError(f"{shown(given)} has no JSON schema: {error}") from error
+    if given is True:
+        return {}
+    if given is False:
+        raise GrammarError("the schema is false, which no answer can meet")
+    if not isinstance(given, Mapping):
+        raise TypeError(f"a schema is a dict, its text, a pydantic model or a TypeAdapter, not {type(given).__name__} {shown(given)}")
+    return cast(dict[str, Any], _plain_json(given))
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """With no other properties than those that objects name, where nothing is said of others (changed in place)."""
+    for _, here in list(places(schema)):
+        if "properties" in here and not here.keys() & {
+            "additionalProperties",
+            "patternProperties",
+            "unevaluatedProperties",
+            "allOf",
+            "$ref",
+        }:
+            here["additionalProperties"] = False
+    return schema
+
+
+def _plain_json(given: Any) -> Any:
+    """A copy of plain dicts and lists. Raises GrammarError for what is no JSON, is nested deeper than 64 levels, or is too large."""
+    room = MOST_BYTES  # a value takes a byte at least
+
+    def copy(value: Any, path: str, depth: int) -> Any:
+        nonlocal room
+        room -= 1 + (len(value) if isinstance(value, str) else 0)
+        if depth > MOST_DEPTH:
+            raise GrammarError(f"the schema is nested deeper than {MOST_DEPTH} levels, at {shown(path, 100)}")
+        if room < 0:
+            raise GrammarError(f"the schema has more than {MOST_BYTES} bytes; at most so many are compiled")
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str):
+                    raise GrammarError(f"the schema has the key {shown(key)} at {path}; keys are texts")
+                room -= len(key)
+            return {plain(key): copy(item, pointer(path, key), depth + 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [copy(item, pointer(path, i), depth + 1) for i, item in enumerate(value)]
+        if isinstance(value, str):
+            return plain(value)
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise GrammarError(f"the schema has a number of {value.bit_length()} bits at {path}; {MOST_BITS} are the most")
+        if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and value - value == 0):
+            return value
+        raise GrammarError(f"the schema has {shown(value, 80)} at {path}, which is no JSON")
+
+    return copy(given, "#", 0)
+
+
+def pointer(path: str, key: str | int) -> str:
+    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """(keys, schema) of what stands directly in a schema, definitions too."""
+    for name in _ONE:
+        if name in here and not isinstance(here[name], list):
+            yield (name,), here[name]
+    for name in _LISTS:
+        if isinstance(items := here.get(name), list):
+            yield from (((name, i), item) for i, item in enumerate(items))
+    for name in _NAMED:
+        if isinstance(named := here.get(name), dict):
+            yield from (((name, key), item) for key, item in named.items())
+
+
+def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema in a schema with its JSON pointer, what references name among them."""
+    waiting: list[tuple[str, Any]] = [("#", schema)]
+    seen: set[int] = set()
+    while waiting:
+        path, here = waiting.pop()
+        if not isinstance(here, dict) or id(here) in seen:
+            continue
+        seen.add(id(here))
+        yield path, here
+        found = [(functools.reduce(pointer, keys, path), inner) for keys, inner in inner_schemas(here)]
+        if (target := referred(schema, here)) is not None:
+            found.append((here["$ref"], target))
+        waiting += reversed(found)
+
+
+def referred(schema: Any, here: Mapping[str, Any]) -> Any:
+    """What the $ref of a schema in `schema` names; None: nothing."""
+    ref = here.get("$ref")
+    if ref == "#":
+        return schema
+    return schema_at(schema, ref) if isinstance(ref, str) and ref.startswith("#/") else None
+
+
+def schema_at(schema: Any, ref: str) -> Any:
+    """What a JSON pointer names; None: nothing."""
+    for part in ref[2:].split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, dict):
+            schema = schema.get(key)
+        elif isinstance(schema, list) and key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(schema):
+            schema = schema[int(key)]
+        else:
+            return None
+    return schema
+
+
+def relaxed_words(relax: Any) -> tuple[str, ...]:
+    if isinstance(relax, (str, bytes)) or not isinstance(relax, Collection):
+        raise TypeError(f"relax is a list of keywords, not {type(relax).__name__} {shown(relax)}")
+    for word in relax:
+        if word not in RELAXABLE:
+            raise ValueError(f"relax has {shown(word)}{did_you_mean(word, RELAXABLE)} (it takes {', '.join(RELAXABLE)})")
+    return tuple(relax)
+
+
+def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """A schema of plain JSON as the compiler takes it (changed in place), and where `relax` took something out."""
+    if "x-guidance" in schema:
+        raise GrammarError("#/x-guidance: it could silently leave out what the schema asks for. Use whitespace= and relax= in its place")
+    relaxed = []
+    patterns = 0
+    multiple: Fraction | None = None
+    for path, here in list(places(schema)):
+        if isinstance(form := here.get("format"), str) and form in ANNOTATIONS:
+            del here["format"]
+        for word in relax:
+            for name in RELAXABLE[word]:
+                if name in here:
+                    relaxed.append(pointer(path, name))
+                    if name != "oneOf":  # the compiler takes it as anyOf
+                        del here[name]
+        named = here.get("patternProperties")
+        patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
+        if patterns > MOST_PATTERNS:
+            raise GrammarError(f"the schema has more than {MOST_PATTERNS} patterns and formats, at {path}; their masks would take too long")
+        if is_number(given := here.get("multipleOf")) and given > 0:
+            step = Fraction(repr(given))
+            multiple, before = (step, None) if multiple is None else (_common_multiple(multiple, step), multiple)
+            if (why := _no_multiple(given, multiple, before)) is not None:
+                raise GrammarError(f"{pointer(path, 'multipleOf')}: {why}. relax=['multipleOf'] leaves it to you to check")
+    return schema, relaxed
+
+
+def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
+    return Fraction(math.lcm(a.numerator, b.numerator), math.gcd(a.denominator, b.denominator))
+
+
+def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None) -> str | None:
+    """Why the compiler cannot count in steps of `given`, whose common multiple with those `before` is `multiple`."""
+    if (states := _units(multiple, multiple.denominator)) > MOST_MULTIPLE:
+        return f"the schema's multipleOf have {states} (without its point) as their common multiple; it may be at most {MOST_MULTIPLE}"
+    if not multiple_kept(given):
+        return f"the compiler does not keep the digits of {given!r}"
+    if before is not None and _units(before, multiple.denominator) * _units(Fraction(repr(given)), multiple.denominator) >= 2**32:
+        return "the product of this multipleOf and the others', without their points, is beyond 2**32, where the compiler counts wrong"
+    return None
+
+
+def _units(number: Fraction, denominator: int) -> int:
+    """A decimal number without its point: 37 of 0.37. denominator: of a number that has no fewer digits behind it."""
+    places = next((k for k in range(400) if 10**k % math.lcm(number.denominator, denominator) == 0), 400)
+    return number.numerator * int(10**places) // number.denominator

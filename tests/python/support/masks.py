@@ -1,0 +1,42 @@
+"""What a grammar lets a model say, asked token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import pumice
+from pumice import Grammar
+
+
+def allowed(mask: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+
+
+def may_come(mask: np.ndarray, token: int) -> bool:
+    return bool(mask[token // 32] >> (token % 32) & 1)
+
+
+def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
+    return model._grammars.compiled(grammar).filter()
+
+
+def says(model: pumice.Model, made: Any, text: str) -> bool:
+    """Whether a text is an answer under a filter, which stays as it is."""
+    here = made.clone()
+    ids = [int(i) for i in model.tokenize(text, add_special=False)]
+    for place, token in enumerate(ids):
+        try:
+            more = here.accept(token)
+        except pumice.GrammarError:
+            return False
+        if not more:
+            return place == len(ids) - 1
+    mask = here.mask()
+    return any(may_come(mask, eos) for eos in model._eos_ids)
+
+
+def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:
+    """Whether a text is an answer under a grammar."""
+    return says(model, filter_of(model, grammar), text)
