@@ -5,15 +5,17 @@ What calls look like is the `written` of the row of response_templates.py that a
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import shown
 from ..errors import GrammarError
+from ..generate.answers import DECODER
 from ..generate.grammar import Grammar
 from ..generate.lark import Lark, lark_text
 from ..generate.schema_rules import exact
@@ -37,9 +39,20 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 
 def json_of(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as e:
-        raise ValueError(f"the answer is no JSON ({e}): its text is in .content, {shown(text, 80)}") from None
+        return DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        why = f"is no JSON ({error})"
+    except ValueError as error:
+        why = f"cannot be read as JSON ({error})"
+    except RecursionError:
+        why = "cannot be read as JSON (it is nested too deep)"
+    raise ValueError(f"the answer {why}: its text is in .content, {shown(text, 80)}")
+
+
+def _validated(validate: Callable[[str], Any], text: str) -> Any:
+    """What a type makes of JSON. It would take NaN, and 1e999 as infinite."""
+    json_of(text)
+    return validate(text)
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,7 @@ def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:
-    return cast(Callable[[str], Any], type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
+    return functools.partial(_validated, type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..arguments import plain, shown
 from ..errors import ChatTemplateError
+from ..generate.answers import DECODER, json_text, not_finite
 from ..side_files import read_json, read_object, read_text
 from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
 from .template_sandbox import FIX, compile_template, run_template
@@ -201,10 +201,12 @@ def _parse_arguments(calls: Any) -> None:
     """Templates write a call's arguments as the object that they are; APIs carry them as JSON text. What is no JSON object stays text."""
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else None
+        if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
+            raise ValueError(f"the arguments of a tool call have {found[1]!r}, which is no JSON")
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             continue
         try:
-            value = json.loads(function["arguments"])
+            value = DECODER.decode(function["arguments"])
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
@@ -219,7 +221,7 @@ def _spell_arguments(messages: list[Any]) -> list[Any]:
         function = inner if isinstance(inner, dict) else call
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
             return call
-        spelt = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+        spelt = {**function, "arguments": json_text(function["arguments"])}
         return {**call, "function": spelt} if function is inner else spelt
 
     return [

@@ -13,10 +13,10 @@ import secrets
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from ..arguments import did_you_mean, shown
-from ..generate.answers import Kind, ToolCall
+from ..generate.answers import DECODER, Kind, ToolCall
 from .markers import Found, Pattern, Scanner, Watch
 from .tool_schemas import typed
 
@@ -230,10 +230,6 @@ def _read_text(text: str, arguments: Mapping[str, Any]) -> str:
     return text.strip() if arguments.get("strip", True) else text
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
 def _read_json(text: str, arguments: Mapping[str, Any]) -> Any:
     plain = text
     try:
@@ -248,7 +244,6 @@ def _read_json(text: str, arguments: Mapping[str, Any]) -> Any:
         raise ValueError(f"it is no JSON: {error}") from None
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _BLANKS = re.compile(r"\s*")
 
 
@@ -257,7 +252,7 @@ def _json_values(text: str) -> Any:
     values: list[Any] = []
     at = 0
     while at < len(text) or not values:
-        value, at = _DECODER.raw_decode(text, at)
+        value, at = DECODER.raw_decode(text, at)
         values.append(value)
         at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
         if len(values) > _MOST_CALLS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import json
 import re
 import types
 import typing
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..arguments import shown
+from ..generate.answers import DECODER, not_finite
 
 MOST_TOOLS = 1024
 
@@ -63,6 +63,8 @@ def _tool(given: Any, index: int) -> dict[str, Any]:
             raise ValueError(
                 f"tools[{index}] ({name}): parameters is a schema of type {shown(parameters['type'])}; a call's arguments are an object"
             )
+        if (found := not_finite(function)) is not None:
+            raise ValueError(f"tools[{index}] ({name}): {found[1]!r} at {found[0]} is no JSON")
         return {**tool, "type": "function", "function": dict(function)}
     if callable(given):
         return schema_of(given)
@@ -225,7 +227,7 @@ def _as(value: Any, kinds: list[str]) -> Any:
     if word in _WORDS and word not in ("null", "none"):
         return _WORDS[word] if "boolean" in kinds else value
     try:
-        found = json.loads(text, parse_constant=lambda _: None)
+        found = DECODER.decode(text)
     except (ValueError, RecursionError):
         return value
     if isinstance(found, float) and "integer" in kinds and "number" not in kinds and found.is_integer():

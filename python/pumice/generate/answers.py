@@ -1,12 +1,42 @@
-"""What an answer is made of."""
+"""What an answer is made of, and its JSON: that of the standard alone, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 Kind = Literal["content", "reasoning", "tool_call"]
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise ValueError(f"it has {shown}, a number that is larger than a double can be")
+    return number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+# decode() and raw_decode() raise ValueError for NaN, Infinity and numbers that would be read as infinite.
+DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, with its characters as they are where UTF-8 has them. ValueError for inf and nan."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value, allow_nan=False)
+
+
+def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
+    """The JSON pointer of an inf or a nan in plain data, and what it is."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else (path, value)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    return next((found for key, inner in items if (found := not_finite(inner, f"{path}/{key}")) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -19,5 +49,7 @@ class ToolCall:
     raw: str = ""
 
     def to_openai(self) -> dict[str, Any]:
-        arguments = json.dumps(self.arguments, ensure_ascii=False)
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+        """As OpenAI's clients have it. ValueError for arguments with inf or nan, which no call of a model has."""
+        if (found := not_finite(self.arguments)) is not None:
+            raise ValueError(f"the arguments of {self.name!r} have {found[1]!r}, which is no JSON")
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": json_text(self.arguments)}}

@@ -98,6 +98,21 @@ def test_arguments_of_tool_calls_are_parsed() -> None:
     assert given == calls('{"a": 1}')  # the caller's messages are not touched
 
 
+def test_arguments_that_are_no_json_are_refused() -> None:
+    """A template would write NaN and Infinity into the prompt; as text they stay as they came."""
+    source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+
+    def call(arguments: Any) -> list[dict[str, Any]]:
+        return [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]
+
+    for number in (float("nan"), float("inf"), np.float32("inf")):
+        with pytest.raises(ValueError, match="the arguments of a tool call have (nan|inf), which is no JSON"):
+            render(source, call({"a": [1, {"b": number}]}))
+    for text in ('{"a": NaN}', '{"a": 1e999}'):
+        assert json.loads(render(source, call(text))) == text
+    assert render(source, call({"a": 1e308})) == '{"a": 1e+308}'
+
+
 def test_templates_that_want_arguments_as_text() -> None:
     """DeepSeek V3.1's and Functionary's add them to a text; transformers gives them what the caller gave."""
     source = "{% for c in messages[0].tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import fake_core as toy
 import numpy as np
+import pydantic
 import pytest
 from fake_core import fake, fake_core, fake_model, write_model  # noqa: F401
 
@@ -305,3 +306,71 @@ def test_wrong_tools(tooled: Any) -> None:
     ):
         with pytest.raises(error, match=said):
             tooled.chat("Hi", tools=tools)
+
+
+# ---- numbers that JSON can write and no double can hold -----------------------------------------------------------
+
+BEYOND = ["1e999", "-1e999", "1" + "0" * 400 + ".5", "NaN", "Infinity", "-Infinity"]
+
+
+@pytest.mark.parametrize("number", BEYOND)
+def test_a_call_with_a_number_beyond_a_double_is_an_error(
+    number: str, monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any, tmp_path: Path
+) -> None:
+    """inf is no JSON: neither arguments nor what goes to OpenAI's clients may have it."""
+    text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "Rome", "days": {number}}}}}\n</tool_call>'
+    says(monkeypatch, tooled, text, tools=[weather])
+    answer = tooled.chat("Hi", tools=[weather])
+    assert answer.tool_calls == () and len(answer.tool_errors) == 1, answer.tool_calls
+    assert "no JSON" in answer.tool_errors[0] or "larger than a double" in answer.tool_errors[0]
+    json.loads(json.dumps(answer.to_openai(), allow_nan=False))
+    # arguments as text inside of the call
+    inner = json.dumps(f'{{"days": {number}}}')
+    says(monkeypatch, tooled, f'<tool_call>\n{{"name": "weather", "arguments": {inner}}}\n</tool_call>', tools=[weather])
+    assert tooled.chat("Hi", tools=[weather]).tool_calls == ()
+
+
+@pytest.mark.parametrize("number", BEYOND)
+def test_arguments_that_come_as_text_stay_text(number: str) -> None:
+    from pumice.chats.tool_schemas import typed
+
+    for kind in ("number", "integer", "array", "object"):
+        text = {"array": f"[{number}]", "object": f'{{"a": {number}}}'}.get(kind, number)
+        assert typed({"x": text}, {"properties": {"x": {"type": kind}}}) == {"x": text}
+
+
+def test_to_openai_is_json(pumice: Any) -> None:
+    call = pumice.ToolCall("call_1", "f", {"a": 2**70, "b": [1.5, None], "c": "\ud800 \u00fc"})
+    arguments = call.to_openai()["function"]["arguments"]
+    assert json.loads(arguments.encode()) == call.arguments
+    with pytest.raises(ValueError, match="the arguments of 'f' have inf, which is no JSON"):
+        pumice.ToolCall("call_1", "f", {"a": [float("inf")]}).to_openai()
+
+
+def test_numbers_of_tools_are_json(tooled: Any) -> None:
+    """A template would write NaN and Infinity into the prompt."""
+    infinite = float("inf")
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "number", "maximum": infinite}}}}
+    with pytest.raises(ValueError, match=r"tools\[0\] \(f\): inf at /parameters/properties/a/maximum is no JSON"):
+        tooled.chat("Hi", tools=[tool], dry_run=True)
+
+
+class Price(pydantic.BaseModel):
+    amount: float
+
+
+@pytest.mark.parametrize("number", BEYOND)
+def test_parsed_is_json(number: str, pumice: Any) -> None:
+    from pumice.chats.answer_grammars import check_response_format, json_of
+
+    for kind in ({"type": "json_object"}, Price, pydantic.TypeAdapter(dict[str, float])):
+        form = check_response_format(kind)
+        assert form is not None
+        with pytest.raises(ValueError, match="the answer cannot be read as JSON .*(is no JSON|a number that is larger than a double)"):
+            form.parse(f'{{"amount": {number}}}')
+    form = check_response_format(Price)
+    assert form is not None and form.parse('{"amount": 1e300}') == Price(amount=1e300)
+    assert pickle.loads(pickle.dumps(form.parse))('{"amount": 0}') == Price(amount=0)
+    for deep in ("[" * 100_000, "1" * 5000):
+        with pytest.raises(ValueError, match="the answer"):
+            json_of(deep)
