@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pumice
 
-from .stdio import OutputError, complain, give_up_output, is_output, on_screen, prepare, say, standard_input
+from .stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input
 
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
@@ -291,6 +291,8 @@ def main(argv: list[str] | None = None) -> int:
     except (pumice.PumiceError, OSError, ValueError, TypeError, MemoryError, ImportError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
         complain(f"pumice: {message}")
+    finally:
+        finish()
     return 1
 
 

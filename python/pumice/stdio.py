@@ -44,9 +44,23 @@ def complain(text: str) -> None:
 
 
 def give_up_output() -> None:
-    """What could not be written must not be tried again when Python ends, which would say so in its own words."""
+    """Standard output takes no more, and its reader is told by the exit code."""
+    _give_up(sys.stdout)
+
+
+def finish() -> None:
+    """After the last line: standard error may have taken no more, which changes no exit code."""
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except OSError:
+            _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Python writes at its end what a stream still holds. Where that fails it says so in its own words, and the exit code is 120."""
     with contextlib.suppress(OSError, ValueError):  # no file at all, in a test
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def is_output(file: BinaryIO) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,10 @@ import pytest
 
 # A shell that puts a job in the background has it ignore Ctrl-C, which these tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Processes that tests start have the streams that Python makes by itself: on one machine PYTHONUNBUFFERED hid an exit code of 120.
+for variable in ("PYTHONUNBUFFERED", "PYTHONIOENCODING"):
+    os.environ.pop(variable, None)
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests"), str(ROOT / "tests" / "python" / "support")]

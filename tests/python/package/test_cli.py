@@ -154,11 +154,11 @@ def test_version(cli: Any) -> None:
 
 
 # ---------------------------------------------------------------- streams that are closed, full, broken or of an old encoding
-@pytest.fixture(name="shell", scope="module")
-def _shell() -> Any:
+@pytest.fixture(name="shell", scope="module", params=["", "1"], ids=["buffered", "unbuffered"])
+def _shell(request: pytest.FixtureRequest) -> Any:
     def run(line: str, **environment: str) -> tuple[int, str, str]:
         """A line of bash, in which `pumice` is the command and $ENCODER and $DECODER are models."""
-        names = {"ENCODER": str(samples.minilm()), "DECODER": str(samples.smollm2()), **environment}
+        names = {"ENCODER": str(samples.minilm()), "DECODER": str(samples.smollm2()), "PYTHONUNBUFFERED": request.param, **environment}
         define = f'set -o pipefail; pumice() {{ "{sys.executable}" -m pumice "$@"; }}\n'
         done = subprocess.run(["bash", "-c", define + line], env={**os.environ, **names}, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout, done.stderr
@@ -213,3 +213,6 @@ def test_a_closed_error_output(shell: Any) -> None:
     assert shell("pumice info /no/such 2>&-") == (1, "", "")
     assert shell("pumice nothing <&- 2>&-") == (1, "", "")
     assert shell("pumice info /no/such 2>/dev/full") == (1, "", "")
+    assert shell("pumice nothing 2>/dev/full") == (1, "", "")
+    assert shell("pumice info /no/such >/dev/full 2>&1") == (1, "", "")
+    assert shell('echo hello | pumice encode "$ENCODER" -o /dev/stdout 2>/dev/full | wc -c') == (0, "1664\n", "")
