@@ -1,5 +1,6 @@
 # make demo: everything from a fresh machine to vectors, answers and timings on real models.
-# make test: every GoogleTest and pytest. Both set up what they need in .venv and build/, and nowhere else.
+# make test: every GoogleTest and pytest.
+# make check: style, types and lint. CI is check and test (.ci/run). All set up what they need in .venv and build/, and nowhere else.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
@@ -12,7 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-vulkan-all test-storm fuzz-grammars bench cpu-report format check sanitize clean
+.PHONY: demo test test-cpp test-python test-ends test-vulkan-all test-storm fuzz-grammars bench cpu-report \
+        check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -24,6 +26,11 @@ test-cpp: build/tests/.built
 
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python
+
+# What depends on the Python at hand: how a process ends and forks, and the command line. CI runs it with a second Python.
+test-ends: $(VENV)/.installed $(VENV)/.samples
+	$(PIP) install -q pytest pytest-timeout
+	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
 
 # Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, and a
 # sample of them with limits that cut nearly every dispatch and buffer, under the validation layer; then whole models. An hour and more on
@@ -58,14 +65,32 @@ bench: $(VENV)/.installed $(VENV)/.samples
 cpu-report: $(VENV)/.installed $(VENV)/.samples build/tests/.built
 	$(PYTHON) bench/cpu_report.py --python $(BIN)/python
 
-check: $(VENV)/.tools
-	$(BIN)/ruff check python tests examples bench cmake
-	$(BIN)/ruff format --check python tests examples bench cmake
+check: check-python check-types check-format check-cpp
+
+check-python: $(VENV)/.checkers
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/ruff format --check $(PYTHON_CODE)
+
+check-types: $(VENV)/.checkers
 	$(BIN)/mypy
 
-format: $(VENV)/.tools
-	$(BIN)/ruff format python tests examples bench cmake
-	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h')
+check-format: $(VENV)/.checkers
+	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
+
+# clang-tidy with the checks of .clang-tidy; 144 s of processor time.
+check-cpp: $(VENV)/.checkers
+	@./cmake/check_system.sh $(PYTHON)
+	$(PIP) install -q -r tests/build-requirements.txt
+	$(BIN)/cmake -S . -B build/lint -G Ninja -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) $(CMAKE_FLAGS) > /dev/null
+	$(BIN)/python cmake/lint.py $(BIN)/clang-tidy build/lint
+
+PYTHON_CODE := python tests examples bench cmake
+CPP_CODE := $(shell find cpp python shaders tests bench -name '*.cpp' -o -name '*.h')
+
+format: $(VENV)/.checkers
+	$(BIN)/ruff check --fix --select I $(PYTHON_CODE)
+	$(BIN)/ruff format $(PYTHON_CODE)
+	$(BIN)/clang-format -i $(CPP_CODE)
 
 # AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest, each file compiled alone, so that it includes what it uses; then
 # ThreadSanitizer over those of the scheduler, the queue of encoders and the team.
@@ -83,7 +108,8 @@ sanitize: $(VENV)/.made
 clean:
 	rm -rf build $(VENV)
 
-CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)
 
 $(VENV)/.made:
 	@./cmake/check_system.sh $(PYTHON)
@@ -101,6 +127,10 @@ $(VENV)/.samples: $(VENV)/.made
 
 $(VENV)/.tools: $(VENV)/.made tests/requirements.txt
 	$(PIP) install -q -r tests/requirements.txt
+	@touch $@
+
+$(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
+	$(PIP) install -q -r tests/check-requirements.txt
 	@touch $@
 
 build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json

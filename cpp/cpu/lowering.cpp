@@ -61,7 +61,7 @@ class CpuLowering {
     GatedStep step{op.in, op.out, op.activation, part(op.gate, op.gate_bias, op.in, 0, false),
                    part(op.up, op.up_bias, op.in, 0, false)};
     plan_.gated = true;
-    plan_.steps.push_back(std::move(step));
+    plan_.steps.push_back(step);
     written(op.out);
   }
 

@@ -183,7 +183,8 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      seconds_per_batch = seconds / static_cast<double>((round + workers - 1) / workers);
+      const std::int64_t turns = (round + workers - 1) / workers;  // of each worker
+      seconds_per_batch = seconds / static_cast<double>(turns);
     }
     next += round;
     if (progress) progress(plan.first[next]);

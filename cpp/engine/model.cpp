@@ -377,7 +377,7 @@ EncodeQueue& Model::classes_queue() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(describe(std::move(file), options), open_devices(options), options);
+  return place(describe(file, options), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

@@ -189,8 +189,8 @@ ModelFile ModelFile::open_gguf(const std::string& path, File file) {
   std::int64_t announced = 0;
   for (std::int64_t part = 1; part <= parts; ++part) {
     const auto digits = [](std::int64_t n) { return (std::ostringstream() << std::setw(5) << std::setfill('0') << n).str(); };
-    File part_file =
-        part == named->number ? std::move(file) : folder.open(str(named->stem, "-", digits(part), "-of-", digits(parts), kGguf));
+    File part_file = part == named->number ? std::move(file)  // NOLINT(bugprone-use-after-move): one part has this number
+                                           : folder.open(str(named->stem, "-", digits(part), "-of-", digits(parts), kGguf));
     GgufHeader part_header = read_gguf_header(part_file, static_cast<std::uint32_t>(part - 1));
     Metadata part_metadata(part_file.path(), std::move(part_header.entries));
     const auto expect = [&](const char* key, std::int64_t needed) {

@@ -22,9 +22,8 @@ template <class... Parts>
 [[noreturn]] void fail_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
                           const Parts&... parts) {
   const std::string what = str(printable(file), ": ", printable(field, 200), field.empty() ? "" : ": ", parts...);
-  Error error(kind, offset ? str(what, " (at byte ", *offset, ")") : what);
-  std::move(error).in_file(printable(file)).at_field(printable(field));
-  if (offset) std::move(error).at_offset(*offset);
+  Error error = Error(kind, offset ? str(what, " (at byte ", *offset, ")") : what).in_file(printable(file)).at_field(printable(field));
+  if (offset) throw std::move(error).at_offset(*offset);
   throw error;
 }
 

@@ -134,7 +134,7 @@ struct QuantizedAvx2 {
     if constexpr (l.low < 8) {
       const int shift = g * l.low % 8;
       if (shift > 0) code = _mm256_srli_epi16(code, shift);
-      code = _mm256_and_si256(code, _mm256_set1_epi8((1 << l.low) - 1));
+      code = _mm256_and_si256(code, _mm256_set1_epi8(static_cast<char>((1 << l.low) - 1)));
     }
     if constexpr (l.high > 0) {
       const __m256i bits = shift16(load(block + l.high_at() + 64 * (g * l.high / 8) + 32 * half), l.low - g * l.high % 8);
@@ -593,7 +593,7 @@ struct QuantizedAvx2 {
     } else {
       code = _mm256_srl_epi16(load(block + T::low_at(b)), _mm_cvtsi32_si128(T::low_shift(b)));
     }
-    code = _mm256_and_si256(code, _mm256_set1_epi8((1 << l.low) - 1));
+    code = _mm256_and_si256(code, _mm256_set1_epi8(static_cast<char>((1 << l.low) - 1)));
     if constexpr (l.high > 0) {
       __m256i high;
       if constexpr (T::high_word) {  // byte i takes byte i / 8 of the word, and of it bit i % 8
