@@ -18,6 +18,8 @@ CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt
 NAMED_FILE = re.compile(r"(?<![\w/.<>:@~*-])(?:[\w{},.*-]+/)*[\w{},*-]+\.(?:h|cpp|def|py|pyi|glsl|comp|cmake|sh|md)(?![\w*/(])")
 # Names that are not ours, or that the reader fills in.
 ELSEWHERE = {
+    "CHANGELOG.md": {"DeprecationWarning"},  # Python's
+    "SECURITY.md": {"trust_remote_code"},  # transformers'
     "docs/adding.md": {"tensor_mapping.py"},  # gguf-py's
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # typing's, llama.cpp's
@@ -27,7 +29,7 @@ ELSEWHERE = {
         "NVIDIA_DRIVER_CAPABILITIES", "graphics",
     },
 }  # fmt: skip
-PLACEHOLDER = re.compile(r"NAME|FAMILY|FILE|FOLDER|MODEL")
+PLACEHOLDER = re.compile(r"NAME|FAMILY|FILE|FOLDER|MODEL|ROOM")
 MADE = ("build/", "generated/")  # by builds and runs
 
 
