@@ -1,17 +1,50 @@
+// _core.Model: a loaded model as Python holds it, and what it tells of itself.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
-#include <string>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <utility>
 
-#include "core/backend.h"
+#include "core/error.h"
+#include "engine/model.h"
+#include "gil.h"
+#include "interruptible.h"
 
 namespace pumice::bindings {
 
-// Option names to values; throw invalid_argument with the names there are.
-KvFormat kv_format(const std::string& name);
-Compute compute_mode(const std::string& name);
+// A model that close() can empty. Running calls hold the inner pointer for themselves.
+class ModelHandle {
+ public:
+  explicit ModelHandle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
 
-void bind_models(pybind11::module_& module);
+  std::shared_ptr<engine::Model> get() const {
+    if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
+    return model_;
+  }
+  // The weights go when the last running call and the last request are done. Without the GIL: giving back gigabytes takes time.
+  void close() {
+    auto last = std::move(model_);
+    model_.reset();
+    const WithoutGil released;
+    if (last && last->generates()) last->scheduler().wake_pump();  // whose thread keeps it otherwise
+    last.reset();
+  }
+  // interruptible(), for work that begins anew with each call.
+  void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
+    const auto start = Cancel::Clock::now();
+    interruptible(work, poll, times_.brief(tokens));
+    times_.saw(tokens, Cancel::Clock::now() - start);
+  }
+
+ private:
+  std::shared_ptr<engine::Model> model_;  // changed under the GIL
+  mutable CallTimes times_;
+};
+
+// Adds load(), plan() and what a model tells of itself to the class, which module.cpp has made.
+void bind_model(pybind11::module_& module, pybind11::class_<ModelHandle>& model);
 
 }  // namespace pumice::bindings

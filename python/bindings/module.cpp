@@ -6,6 +6,7 @@
 #include "core/formats.h"
 #include "engine/devices.h"
 #include "engine/diagnostics.h"
+#include "encoders.h"
 #include "errors.h"
 #include "file.h"
 #include "gil.h"
@@ -14,6 +15,8 @@
 #include "model.h"
 #include "model/family.h"
 #include "ops.h"
+#include "options.h"
+#include "requests.h"
 #include "text/spm_merges.h"
 
 namespace py = pybind11;
@@ -103,7 +106,11 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   bind_errors(module);
   bind_files(module);
   bind_grammars(module);
-  bind_models(module);
+  bind_options(module);
+  py::class_<ModelHandle> model(module, "Model");  // before functions that take or return one, whose docstrings name it
+  bind_encoders(module, model);
+  bind_requests(module, model);
+  bind_model(module, model);
   bind_ops(module);
   module.def("devices", &devices);
   module.def("build_info", &build_info);

@@ -10,7 +10,7 @@
 #include "engine/devices.h"
 #include "engine/diagnostics.h"
 #include "interruptible.h"
-#include "model.h"
+#include "options.h"
 
 namespace py = pybind11;
 using namespace py::literals;

@@ -1,0 +1,40 @@
+// Arrays of numpy as spans, and back.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "gil.h"
+
+namespace pumice::bindings {
+
+// Arguments are contiguous arrays of the exact type (Python converts before); what is not, is a TypeError with what was found.
+template <class T>
+std::span<const T> values(const py::array& array, int dims, const char* name) {
+  if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {
+    fail(ErrorKind::wrong_type, name, " must be a C-contiguous ", dims, "-dimensional array of ", text_of(py::dtype::of<T>()), ", found ",
+         array.ndim(), " dimensions of ", text_of(array.dtype()));
+  }
+  return {static_cast<const T*>(array.data()), static_cast<std::size_t>(array.size())};
+}
+
+inline std::span<const std::int32_t> ids_of(const py::array& array) { return values<std::int32_t>(array, 1, "ids"); }
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& from) {
+  return py::array_t<T>(static_cast<py::ssize_t>(from.size()), from.data());
+}
+
+template <class T>
+py::array_t<T> to_array(const std::vector<T>& from, py::ssize_t columns) {
+  const py::ssize_t rows = columns == 0 ? 0 : static_cast<py::ssize_t>(from.size()) / columns;
+  return py::array_t<T>({rows, columns}, from.data());
+}
+
+inline std::span<float> writable(py::array_t<float>& array) { return {array.mutable_data(), static_cast<std::size_t>(array.size())}; }
+
+}  // namespace pumice::bindings

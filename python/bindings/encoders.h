@@ -1,0 +1,12 @@
+// Texts to vectors, token vectors and scores.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "model.h"
+
+namespace pumice::bindings {
+
+void bind_encoders(pybind11::module_& module, pybind11::class_<ModelHandle>& model);
+
+}  // namespace pumice::bindings

@@ -1,0 +1,371 @@
+#include "requests.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "engine/request.h"
+#include "engine/saved_prefix.h"
+#include "file.h"
+#include "grammar.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pumice::bindings {
+namespace {
+
+// params[key] as T, or `otherwise`; a wrong type is a TypeError that names the key.
+template <class T>
+T param(const py::dict& params, const char* key, T otherwise) {
+  if (!params.contains(key)) return otherwise;
+  try {
+    return params[key].cast<T>();
+  } catch (const py::cast_error&) {
+    fail(ErrorKind::wrong_type, key, " is ", repr_of(params[key]), ", which is no number of the right kind or size");
+  }
+}
+
+engine::GenerateParams generate_params(const engine::Model& model, const py::dict& params) {
+  static const auto& known = *new std::vector<std::string>{"max_new_tokens",
+                                                           "temperature",
+                                                           "top_k",
+                                                           "top_p",
+                                                           "min_p",
+                                                           "typical_p",
+                                                           "repetition_penalty",
+                                                           "presence_penalty",
+                                                           "frequency_penalty",
+                                                           "logit_bias",
+                                                           "seed",
+                                                           "n",
+                                                           "eos_ids",
+                                                           "logprobs",
+                                                           "read_ahead",
+                                                           "priority",
+                                                           "lookup",
+                                                           "draft",
+                                                           "guesses",
+                                                           "foreseen",
+                                                           "always",
+                                                           "replay",
+                                                           "min_new_tokens",
+                                                           "stop_ids",
+                                                           "bad_words",
+                                                           "logits_processor",
+                                                           "dry_multiplier",
+                                                           "dry_base",
+                                                           "dry_allowed_length",
+                                                           "dry_range",
+                                                           "dry_breakers",
+                                                           "top_n_sigma",
+                                                           "xtc_probability",
+                                                           "xtc_threshold",
+                                                           "mirostat_tau",
+                                                           "mirostat_eta",
+                                                           "grammar"};
+  for (const auto& [key, value] : params) {
+    if (std::ranges::find(known, text_of(key)) == known.end()) fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
+  }
+  engine::GenerateParams p;
+  p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
+  p.min_new_tokens = param(params, "min_new_tokens", p.min_new_tokens);
+  p.stop_ids = param(params, "stop_ids", p.stop_ids);
+  p.shows_logits = params.contains("logits_processor");
+  p.bad_words = param(params, "bad_words", p.bad_words);
+  if (params.contains("grammar")) p.filters.push_back(params["grammar"].cast<const GrammarHandle&>().grammar->filter());
+  p.n = param(params, "n", p.n);
+  p.eos_ids = param(params, "eos_ids", p.eos_ids);
+  p.read_ahead = param(params, "read_ahead", p.read_ahead);
+  p.priority = param(params, "priority", p.priority);
+  engine::Speculation& guesses = p.speculation;
+  guesses.matching = param(params, "lookup", guesses.matching);
+  guesses.most = param(params, "guesses", guesses.most);
+  guesses.foreseen = param(params, "foreseen", guesses.foreseen);
+  guesses.always = param(params, "always", guesses.always);
+  guesses.replay = param(params, "replay", guesses.replay);
+  if (params.contains("draft")) guesses.drafter = model.drafter(params["draft"].cast<const ModelHandle&>().get());
+  engine::SamplingParams& s = p.sampling;
+  s.temperature = param(params, "temperature", s.temperature);
+  s.top_k = param(params, "top_k", s.top_k);
+  s.top_p = param(params, "top_p", s.top_p);
+  s.min_p = param(params, "min_p", s.min_p);
+  s.typical_p = param(params, "typical_p", s.typical_p);
+  s.repetition_penalty = param(params, "repetition_penalty", s.repetition_penalty);
+  s.presence_penalty = param(params, "presence_penalty", s.presence_penalty);
+  s.frequency_penalty = param(params, "frequency_penalty", s.frequency_penalty);
+  s.dry_multiplier = param(params, "dry_multiplier", s.dry_multiplier);
+  s.dry_base = param(params, "dry_base", s.dry_base);
+  s.dry_allowed = param(params, "dry_allowed_length", s.dry_allowed);
+  s.dry_range = param(params, "dry_range", s.dry_range);
+  s.dry_breakers = param(params, "dry_breakers", s.dry_breakers);
+  std::ranges::sort(s.dry_breakers);
+  s.top_n_sigma = param(params, "top_n_sigma", s.top_n_sigma);
+  s.xtc_probability = param(params, "xtc_probability", s.xtc_probability);
+  s.xtc_threshold = param(params, "xtc_threshold", s.xtc_threshold);
+  s.mirostat_tau = param(params, "mirostat_tau", s.mirostat_tau);
+  s.mirostat_eta = param(params, "mirostat_eta", s.mirostat_eta);
+  s.logprobs = param(params, "logprobs", s.logprobs);
+  if (params.contains("seed")) s.seed = param<std::uint64_t>(params, "seed", 0);
+  for (const auto& [id, bias] : param(params, "logit_bias", std::map<std::int32_t, float>{})) s.logit_bias.emplace_back(id, bias);
+  return p;
+}
+
+// What one sequence has to say, as a dict.
+py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
+  py::list out;
+  for (const engine::News& n : news) {
+    py::dict item("sequence"_a = n.sequence, "ids"_a = to_array(n.ids), "finish_reason"_a = py::none());
+    if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
+    if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
+    if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
+    if (logprobs) {
+      item["logprobs"] = to_array(n.logprobs);
+      item["top_ids"] = to_array(n.top_ids, n.top_count);
+      item["top_logprobs"] = to_array(n.top_logprobs, n.top_count);
+    }
+    out.append(std::move(item));
+  }
+  return out;
+}
+
+class RequestHandle {
+ public:
+  // params: a dict, or a list with one for each prompt.
+  RequestHandle(const ModelHandle& handle, const py::sequence& prompts, const py::object& params) : model_(handle.get()) {
+    std::vector<std::vector<std::int32_t>> ids;
+    for (const auto& prompt : prompts) {
+      if (!py::isinstance<py::array>(prompt)) fail(ErrorKind::wrong_type, "prompts must be arrays of int32");
+      const auto tokens = ids_of(py::reinterpret_borrow<py::array>(prompt));
+      ids.emplace_back(tokens.begin(), tokens.end());
+    }
+    std::vector<engine::GenerateParams> all;
+    for (const auto& each : py::isinstance<py::dict>(params) ? py::list(py::make_tuple(params)) : py::list(params)) {
+      if (!py::isinstance<py::dict>(each)) fail(ErrorKind::wrong_type, "params must be a dict, or a list of dicts");
+      all.push_back(generate_params(*model_, py::reinterpret_borrow<py::dict>(each)));
+      logprobs_ = logprobs_ || all.back().sampling.logprobs >= 0;
+      const bool processes = all.back().shows_logits;
+      processors_.push_back(processes ? py::reinterpret_borrow<py::dict>(each)["logits_processor"].cast<py::object>() : py::object());
+    }
+    const WithoutGil released;
+    request_ = model_->scheduler().request(ids, all);
+  }
+  ~RequestHandle() {
+    const WithoutGil released;
+    request_.reset();
+    model_.reset();
+  }
+  RequestHandle(const RequestHandle&) = delete;
+  RequestHandle& operator=(const RequestHandle&) = delete;
+
+  engine::Request& get() const { return *request_; }
+
+  py::list advance(std::int32_t steps, double max_ms) {
+    wait_interruptibly(max_ms, [&](double ms) { return request_->wait(steps, ms); });
+    if (std::ranges::any_of(processors_, [](const py::object& each) { return static_cast<bool>(each); })) process_logits();
+    const std::vector<engine::News> news = [&] {
+      const WithoutGil released;
+      return request_->take();
+    }();
+    return news_list(news, logprobs_);
+  }
+
+  py::dict timings() const {
+    const auto t = [&] {
+      const WithoutGil released;
+      return request_->timings();
+    }();
+    return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
+                    "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds,
+                    "drafted_tokens"_a = static_cast<double>(t.drafted_tokens),
+                    "accepted_tokens"_a = static_cast<double>(t.accepted_tokens));
+  }
+
+ private:
+  // Calls the functions that change logits, in this thread: what they raise is this call's, and nobody else waits for them.
+  void process_logits() {
+    const std::vector<engine::Request::Shown> shown = [&] {
+      const WithoutGil released;
+      return request_->shown();
+    }();
+    const auto per_prompt = static_cast<std::size_t>(request_->sequences()) / request_->prompt_tokens().size();
+    for (const auto& [sequence, ids, logits] : shown) {
+      const std::size_t prompt = static_cast<std::size_t>(sequence) / per_prompt;
+      py::array_t<float> row = to_array(logits);
+      const py::object result = call(processors_[processors_.size() == 1 ? 0 : prompt], py::make_tuple(to_array(ids), row));
+      if (!result.is_none())
+        fail(ErrorKind::wrong_type, "logits_processor gave back ", repr_of(result).substr(0, 100),
+             "; it must change the row of logits in place and return None");
+      const std::span<const float> changed{row.data(), static_cast<std::size_t>(row.size())};
+      const WithoutGil released;
+      request_->answer(sequence, changed);
+    }
+  }
+
+  std::vector<py::object> processors_;  // of each set of parameters; null: none
+  std::shared_ptr<engine::Model> model_;
+  std::shared_ptr<engine::Request> request_;
+  bool logprobs_ = false;
+};
+
+// The news of a model's started requests. Holds the model: it is let go when nothing is started any more.
+class Pump {
+ public:
+  explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }
+  ~Pump() {
+    const WithoutGil released;
+    model_.reset();
+  }
+  Pump(const Pump&) = delete;
+  Pump& operator=(const Pump&) = delete;
+
+  py::list wait(double max_ms) {
+    std::vector<engine::RequestNews> all;
+    {
+      const WithoutGil released;
+      all = model_->scheduler().pump(max_ms);
+    }
+    py::list out;
+    for (const engine::RequestNews& each : all) {
+      const bool logprobs = std::ranges::any_of(each.news, [](const engine::News& n) { return !n.logprobs.empty(); });
+      out.append(py::make_tuple(each.tag, news_list(each.news, logprobs), each.ended));
+    }
+    return out;
+  }
+  void wake() {
+    const WithoutGil released;
+    model_->scheduler().wake_pump();
+  }
+
+ private:
+  std::shared_ptr<engine::Model> model_;
+};
+
+// ---------------------------------------------------------------- the batch and its cache
+py::dict cache_stats(const ModelHandle& handle) {
+  const auto stats = handle.get()->decoder().pages->stats();
+  return py::dict("prompt_tokens"_a = stats.prompt_tokens, "reused_tokens"_a = stats.reused_tokens, "pages_in_use"_a = stats.pages_in_use,
+                  "pages_cached"_a = stats.pages_cached, "pages_evicted"_a = stats.pages_evicted);
+}
+
+py::dict stats(const ModelHandle& handle) {
+  const auto m = handle.get();
+  engine::SchedulerStats s;
+  engine::PagePool::Stats pages;
+  {
+    const WithoutGil released;
+    s = m->scheduler().stats();
+    pages = m->decoder().pages->stats();
+  }
+  return py::dict("running"_a = s.running, "waiting"_a = s.waiting, "lagging"_a = s.lagging, "step_rows"_a = s.rows, "steps"_a = s.steps,
+                  "prompt_tokens"_a = s.prompt_tokens, "decoded_tokens"_a = s.decoded_tokens, "preempted"_a = s.preempted,
+                  "busy_seconds"_a = s.busy_seconds, "pages_in_use"_a = pages.pages_in_use, "pages_cached"_a = pages.pages_cached,
+                  "pages_budget"_a = pages.pages_budget);
+}
+
+py::dict set_limits(const ModelHandle& handle, std::optional<std::int32_t> running, std::optional<std::int32_t> waiting,
+                    std::optional<double> step_seconds) {
+  const auto m = handle.get();
+  engine::Limits limits;
+  {
+    const WithoutGil released;
+    engine::Scheduler& scheduler = m->scheduler();
+    limits = scheduler.limits();
+    limits = {running.value_or(limits.running), waiting.value_or(limits.waiting), step_seconds.value_or(limits.step_seconds)};
+    scheduler.set_limits(limits);
+  }
+  return py::dict("running"_a = limits.running, "waiting"_a = limits.waiting, "step_seconds"_a = limits.step_seconds);
+}
+
+std::uint64_t save_prefix(const ModelHandle& handle, const py::str& path, const py::array& ids) {
+  const auto m = handle.get();
+  const auto tokens = ids_of(ids);
+  const std::string file = file_name(path);
+  std::uint64_t bytes = 0;
+  interruptible([&](const Cancel& cancel) { bytes = engine::save_prefix(*m, file, tokens, cancel); });
+  return bytes;
+}
+
+py::tuple load_prefix(const ModelHandle& handle, const py::str& path) {
+  const auto m = handle.get();
+  const std::string file = file_name(path);
+  engine::LoadedPrefix found;
+  interruptible([&](const Cancel& cancel) { found = engine::load_prefix(*m, file, cancel); });
+  return py::make_tuple(to_array(found.ids), found.recomputed);
+}
+
+}  // namespace
+
+void bind_requests(py::module_& module, py::class_<ModelHandle>& model) {
+  py::class_<RequestHandle> request(module, "Request");  // before the function that returns one, whose docstring names it
+  py::class_<Pump>(module, "Pump")
+      .def(py::init<const ModelHandle&>(), "model"_a)
+      .def("wait", &Pump::wait, "max_ms"_a)
+      .def("wake", &Pump::wake);
+  request.def_property_readonly("sequences", [](const RequestHandle& g) { return g.get().sequences(); })
+      .def_property_readonly("prompt_tokens", [](const RequestHandle& g) { return g.get().prompt_tokens(); })
+      .def_property_readonly(
+          "reused_tokens",
+          [](const RequestHandle& g) {
+            const WithoutGil released;
+            return g.get().reused_tokens();
+          },
+          py::return_value_policy::move)
+      .def_property_readonly("seeds", [](const RequestHandle& g) { return g.get().seeds(); })
+      .def_property_readonly(
+          "done",
+          [](const RequestHandle& g) {
+            const WithoutGil released;
+            return g.get().done();
+          },
+          py::return_value_policy::move)
+      .def("advance", &RequestHandle::advance, "steps"_a, "max_ms"_a)
+      .def(
+          "start",
+          [](const RequestHandle& g, std::uint64_t tag, std::int32_t steps) {
+            const WithoutGil released;
+            g.get().start(tag, steps);
+          },
+          "tag"_a, "steps"_a)
+      .def(
+          "hold",
+          [](const RequestHandle& g, bool held) {
+            const WithoutGil released;
+            g.get().hold(held);
+          },
+          "held"_a)
+      .def(
+          "finish",
+          [](const RequestHandle& g, std::int32_t sequence) {
+            const WithoutGil released;
+            g.get().finish(sequence);
+          },
+          "sequence"_a)
+      .def("timings", &RequestHandle::timings)
+      .def("close", [](const RequestHandle& g) {
+        const WithoutGil released;
+        g.get().close();
+      });
+  model.def("cache_stats", &cache_stats)
+      .def("stats", &stats)
+      .def("set_limits", &set_limits, "running"_a = py::none(), "waiting"_a = py::none(), "step_seconds"_a = py::none())
+      .def("save_prefix", &save_prefix, "path"_a, "ids"_a)
+      .def("load_prefix", &load_prefix, "path"_a)
+      .def(
+          "request",
+          [](const ModelHandle& handle, const py::sequence& prompts, const py::object& params) {
+            return std::make_unique<RequestHandle>(handle, prompts, params);
+          },
+          "prompts"_a, "params"_a);
+}
+
+}  // namespace pumice::bindings
