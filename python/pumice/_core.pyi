@@ -166,7 +166,9 @@ class Model:
         With `cancel`, here and below: for any thread but the main one, from another one of which it may be stopped (KeyboardInterrupt).
         Few texts (token_budget 0) are then run together with those of others who wait."""
 
-    def encode_several(self, calls: list[tuple[_Int32, _Int64, _Int32 | None, _Float32, bool, int]], cancels: list[Cancel]) -> list[bool]:
+    def encode_several(
+        self, calls: Sequence[tuple[_Int32, _Int64, _Int32 | None, _Float32, bool, int]], cancels: Sequence[Cancel]
+    ) -> list[bool]:
         """encode() of several small calls (ids, offsets, types, out, normalize, prompt) with `cancels`, in as few runs as they fit. Which
         of them are done: one that failed tells why when it is asked for alone."""
 
@@ -215,6 +217,8 @@ class Cancel:
 
     def __init__(self) -> None: ...
     def request(self) -> None: ...
+    def check(self) -> None:
+        """Raises KeyboardInterrupt once it was requested."""
 
 class Pump:
     """Hands out the news of a model's started requests. It keeps the model's memory as long as it lives."""

@@ -79,7 +79,7 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Turns an unknown keyword into a TypeError with the nearest valid name.
+    """Turns an unknown keyword into a TypeError with the nearest valid name (of a coroutine function, once it is awaited).
 
     `extra` names (with defaults) the keywords that a function takes by **; they then show in its signature too."""
 
@@ -89,13 +89,23 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
         more = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=v) for k, v in (extra or {}).items()]
         names = {p.name: None for p in (*named, *more)}
 
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name in kwargs:
+        def check(given: Mapping[str, Any]) -> None:
+            for name in given:
                 if name not in names:
                     raise unknown_keyword(function.__name__, name, names)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            check(kwargs)
             return function(*args, **kwargs)
 
+        @functools.wraps(function)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            check(kwargs)
+            return await function(*args, **kwargs)  # type: ignore[misc]
+
+        if inspect.iscoroutinefunction(function):
+            call = awaited  # type: ignore[assignment]
         call.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
         return call
 

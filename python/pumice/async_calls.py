@@ -23,9 +23,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import _core
-from .arguments import DIRECT_CHARACTERS, flag
-from .encode.shared_engine import PutOff, putting_off, stopped_by
-from .errors import DeviceLostError, OverloadedError
+from .arguments import flag
+from .encode.encoding import EncodeOptions, Prepared
+from .encode.engine import Engine
+from .errors import DeviceLostError, OverloadedError, PumiceError
 from .generate.generation import READ_AHEAD, Chunk, Stream
 from .generate.prompts import prompt_list
 
@@ -339,22 +340,24 @@ class Pump:
 
 # ---------------------------------------------------------------- vectors of few texts
 class Small(Told):
-    """An encode() of few texts, `work`."""
+    """An encode() of few texts."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Any]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, model: AwaitedCalls, inputs: Any, options: EncodeOptions) -> None:
         super().__init__(loop)
-        self.work, self.cancel = work, _core.Cancel()
-        self.put_off: list[PutOff] = []
+        self._model, self._inputs, self._options = model, inputs, options
+        self.cancel = _core.Cancel()
+        self.prepared: Prepared | None = None  # None: not yet, or its arguments are wrong (`error`)
 
     def prepare(self) -> None:
-        """All but what the engine computes: the value's array is there, and not filled."""
-        with putting_off(self.cancel) as self.put_off:
-            self.take(self.work)
+        """All but what the engine computes."""
+        try:
+            self.prepared = self._model._prepare_encode(self._inputs, self._options)
+        except BaseException as error:
+            self.error = error
 
     def alone(self) -> None:
-        with stopped_by(self.cancel):
-            self.error = None
-            self.take(self.work)
+        """The call by itself: it computes, or raises what is wrong with it."""
+        self.take(lambda: self._model._encode(self._inputs, self._options, cancel=self.cancel))
         _tell_loops([self])
 
 
@@ -379,7 +382,7 @@ class Together:
 
     _all: weakref.WeakKeyDictionary[AwaitedCalls, Together] = weakref.WeakKeyDictionary()
     MOST = 1024  # that wait
-    AT_ONCE = 64  # about 0.1 s of a small encoder
+    AT_ONCE = 64  # that run as one
 
     def __init__(self) -> None:
         self.forget()
@@ -427,21 +430,15 @@ class Together:
 
     @staticmethod
     def _run(calls: list[Small]) -> None:
+        by_engine: dict[Engine, list[tuple[Small, Prepared]]] = {}
         for call in calls:
             call.prepare()
-        by_engine: dict[_core.Model, list[tuple[Small, tuple[Any, ...]]]] = {}
-        for call in calls:
-            if call.error is None:
-                for engine, given in call.put_off:
-                    by_engine.setdefault(engine, []).append((call, given))
-        failed: set[Small] = set()
+            if call.prepared is not None:
+                by_engine.setdefault(call.prepared.engine, []).append((call, call.prepared))
+        alone: list[Small] = []
         for engine, some in by_engine.items():
-            try:
-                done = engine.encode_several([given for _, given in some], [call.cancel for call, _ in some])
-            except Exception:  # the model is closed, or its device lost
-                done = [False] * len(some)
-            failed |= {call for (call, _), ok in zip(some, done, strict=True) if not ok}
-        for call in failed:
+            alone += Together._compute(engine, some)
+        for call in alone:
             if call.future.cancelled():
                 continue
             try:
@@ -449,18 +446,23 @@ class Together:
             except OverloadedError as error:
                 call.error = error
                 _tell_loops([call])
-        _tell_loops([call for call in calls if call not in failed])
+        _tell_loops([call for call in calls if call not in alone])
 
-
-def _is_small(inputs: Any, options: Mapping[str, Any]) -> bool:
-    """Few texts whose vectors go to the caller as the engine gives them."""
-    texts = [inputs] if isinstance(inputs, str) else inputs
-    if not isinstance(texts, (list, tuple)) or len(texts) > Together.AT_ONCE or not all(isinstance(text, str) for text in texts):
-        return False
-    plain = {"output": "sentence", "precision": "float32", "batch_size": None, "token_budget": None}
-    if any(options.get(name, usual) != usual for name, usual in plain.items()) or options.get("show_progress_bar"):
-        return False
-    return sum(map(len, texts)) <= DIRECT_CHARACTERS
+    @staticmethod
+    def _compute(engine: Engine, calls: list[tuple[Small, Prepared]]) -> list[Small]:
+        """Computes the calls as one. Those that failed, or were not computed, are to be asked for alone, to tell their own errors."""
+        try:
+            done = engine.encode_several([prepared.piece for _, prepared in calls], [call.cancel for call, _ in calls])
+        except (PumiceError, ValueError, MemoryError):  # the device is lost, the model is closed
+            done = [False] * len(calls)
+        except Exception as error:
+            for call, _ in calls:
+                call.error = error
+            return []
+        for (call, prepared), ok in zip(calls, done, strict=True):
+            if ok:
+                call.take(prepared.finish)
+        return [call for (call, _), ok in zip(calls, done, strict=True) if not ok]
 
 
 def _forget() -> None:
@@ -627,10 +629,10 @@ async def chat(model: AwaitedCalls, messages: Any, options: Mapping[str, Any]) -
     return await _surviving(model, lambda: _to_end(lambda: model.chat(messages, **given)))
 
 
-async def encode(model: AwaitedCalls, inputs: Any, options: Mapping[str, Any]) -> Any:
-    if not _is_small(inputs, options):
-        return await stoppable(lambda: model.encode(inputs, **options))
-    call = Small(asyncio.get_running_loop(), lambda: model.encode(inputs, **options))
+async def encode(model: AwaitedCalls, inputs: Any, options: EncodeOptions) -> Any:
+    if not options.takes_few(inputs):
+        return await stoppable(lambda cancel: model._encode(inputs, options, cancel=cancel))
+    call = Small(asyncio.get_running_loop(), model, inputs, options)
     Together.of(model).add(call)
     try:
         return await call.future
@@ -639,12 +641,7 @@ async def encode(model: AwaitedCalls, inputs: Any, options: Mapping[str, Any]) -
         raise
 
 
-async def stoppable(work: Callable[[], T]) -> T:
-    """What asks an encoder; few texts run among those of others."""
+async def stoppable(work: Callable[[_core.Cancel], T]) -> T:
+    """work() of an encoder, which stops when the task is cancelled. Few texts run among those of others."""
     cancel = _core.Cancel()
-
-    def stopped() -> T:
-        with stopped_by(cancel):
-            return work()
-
-    return await in_thread(_encode, stopped, stop=cancel.request)
+    return await in_thread(_encode, lambda: work(cancel), stop=cancel.request)

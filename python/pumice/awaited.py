@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from .arguments import checked_keywords
 from .chats.calls import ChatCalls
 from .encode.calls import EncodeCalls
-from .encode.encoding import RankHit
+from .encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, RankHit
 from .generate.prompts import Prompt
 from .generate.settings import Sampling
 
@@ -38,16 +39,24 @@ class AwaitedCalls(EncodeCalls, ChatCalls):
 
         return await async_calls.chat(self, messages, options)
 
-    # ------------------------------------------------------------ prefixes on disk
-
-    async def aencode(self, inputs: str | Iterable[str], **options: Any) -> Any:
+    @checked_keywords(ENCODE_DEFAULTS)
+    async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """encode(), awaited in an asyncio event loop. Few texts are run together with those of other calls that wait."""
         from . import async_calls
 
-        return await async_calls.encode(self, inputs, options)
+        return await async_calls.encode(self, inputs, EncodeOptions(**options))
 
-    async def arank(self, query: str, documents: Iterable[str], top_k: int | None = None, **options: Any) -> list[RankHit]:
+    @checked_keywords()
+    async def arank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        *,
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> list[RankHit]:
         """rank(), awaited in an asyncio event loop, as aencode()."""
         from . import async_calls
 
-        return await async_calls.stoppable(lambda: self.rank(query, documents, top_k, **options))
+        return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))

@@ -26,14 +26,14 @@ class InsideCalls(GenerateCalls):
         """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
         self._need("generate", "logits()")
         choice("positions", positions, ("last", "all"))
-        return self._core.logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
+        return self._layers("logits()").logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
     @survives_its_device
     def score(self, text_or_ids: str | Ids) -> Float32:
         """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
         self._need("generate", "score()")
-        return self._core.score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
+        return self._layers("score()").score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
     @checked_keywords()
     @survives_its_device
@@ -53,7 +53,7 @@ class InsideCalls(GenerateCalls):
             wanted = [integer("layers", layer, -count - 1, count) for layer in ([layers] if isinstance(layers, int) else layers)]
         at = np.array([layer % (count + 1) for layer in wanted], np.int32)
         text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
-        rows = self._core.hidden_states(np.ascontiguousarray(text, np.int32), at)
+        rows = self._layers("hidden_states()").hidden_states(np.ascontiguousarray(text, np.int32), at)
         return rows[0] if isinstance(layers, int) else rows
 
     @checked_keywords()
@@ -76,4 +76,4 @@ class InsideCalls(GenerateCalls):
             raise ContextLengthError(
                 f"attentions() of {len(text)} tokens would take {len(text)} x {len(text)} numbers a head; {_MOST_ATTENTION} are the most"
             )
-        return self._core.attentions(np.ascontiguousarray(text, np.int32), number - 1 if number > 0 else count + number)
+        return self._layers("attentions()").attentions(np.ascontiguousarray(text, np.int32), number - 1 if number > 0 else count + number)

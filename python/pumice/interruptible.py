@@ -57,12 +57,13 @@ class Task(Generic[T]):
             _running.discard(self)
             self._done.set()
 
-    def wait(self, seconds: float = math.inf) -> None:
-        """Until the work has ended, but no longer; what it raises is left to result(). In steps of 20 ms."""
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Until the work has ended (True), but no longer; what it raises is left to result(). In steps of 20 ms."""
         end = time.monotonic() + seconds
         # In the child of a fork no task runs any more: its thread is the parent's, and what it waits for would never come.
         while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
+        return self not in _running or self._done.is_set()
 
     def result(self) -> T:
         """Waits for the work; raises what it raised."""

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from . import _core as core
 from .arguments import DIRECT_CHARACTERS, check_text, checked_keywords, flag, shown_path
+from .encode.engine import Engine
+from .encode.static import StaticEngine
 from .errors import DeviceLostError, UnsupportedTaskError
 from .generate.prompts import Ids, check_ids
 from .interruptible import interruptible
@@ -62,7 +64,7 @@ class Loaded:
 
     path: Path
     info: dict[str, Any]
-    _core: core.Model
+    _core: core.Model | StaticEngine
     _file: core.ModelFile
     _tokenizer: Tokenizer
     _config: SentenceConfig
@@ -71,8 +73,14 @@ class Loaded:
     _closed: bool
     _drafts: weakref.WeakSet[Any]  # models that have this one's tokenizer
 
-    def _move_to_cpu(self, lost_core: core.Model, lost: DeviceLostError) -> None:
+    def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
         raise NotImplementedError
+
+    def _layers(self, call: str) -> core.Model:
+        """The engine of a model with layers."""
+        if isinstance(self._core, StaticEngine):
+            raise UnsupportedTaskError(f"{call} needs a model with layers; this one is a table of vectors (static). It can do encode()")
+        return self._core
 
     def _need(self, task: str, call: str) -> None:
         if self._closed:

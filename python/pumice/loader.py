@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from .arguments import checked_keywords, shown, shown_path, warn
 from .encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
+from .encode.static import StaticEngine
 from .errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
 from .generate.settings import model_settings
 from .interruptible import Task
@@ -107,6 +108,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     tokenizer_task = Task(build_tokenizer)
     bar = _LoadBar(checked["progress"], path.name)
     try:
+        engine: _core.Model | StaticEngine
         engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
     except Exception:
         tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
@@ -135,9 +137,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     return model
 
 
-def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> Any:
-    from .encode.static import StaticEngine
-
+def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticEngine:
     for name, fine in (("device", ("auto", "cpu")), ("quantize", (None,)), ("pooling", (None, ("mean",))), ("lora", ((),))):
         if options[name] not in fine:
             raise ValueError(

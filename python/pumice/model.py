@@ -15,9 +15,10 @@ from .arguments import shown_path, warn
 from .awaited import AwaitedCalls
 from .chats.chat import Chats
 from .display import count, formats, html_lines, size
-from .encode import encoding
+from .encode.encoding import Encoder
+from .encode.engine import Engine
 from .encode.sentence_config import SentenceConfig
-from .encode.shared_engine import SharedEngine
+from .encode.static import StaticEngine
 from .errors import ChatTemplateError, DeviceLostError, FallbackWarning
 from .generate.grammar import Grammars
 from .inside import InsideCalls
@@ -42,7 +43,7 @@ class Model(AwaitedCalls, InsideCalls):
         self,
         path: Path,
         file: _core.ModelFile,
-        engine: _core.Model,
+        engine: _core.Model | StaticEngine,
         tokenizer: Tokenizer,
         config: SentenceConfig,
         settings: Any,
@@ -77,10 +78,9 @@ class Model(AwaitedCalls, InsideCalls):
             "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
         }
 
-    def _make_encoder(self, engine: _core.Model) -> encoding.Encoder:
+    def _make_encoder(self, engine: Engine) -> Encoder:
         render = self._pair_ids if self._config.score_ids else None
-        shared: Any = SharedEngine(engine)
-        return encoding.Encoder(shared, self._tokenizer, self._config, self._activation, has_types(self._file), render)
+        return Encoder(engine, self._tokenizer, self._config, self._activation, has_types(self._file), render)
 
     def _pair_ids(self, query: str, document: str) -> Int32:
         """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
@@ -94,7 +94,7 @@ class Model(AwaitedCalls, InsideCalls):
         self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['vector_size']}" for name, route in routes.items()}
 
     # ------------------------------------------------------------ the model itself
-    def _move_to_cpu(self, lost_core: _core.Model, lost: DeviceLostError) -> None:
+    def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
         with self._moving:
             if self._core is not lost_core:  # another thread has done it
                 return

@@ -47,13 +47,13 @@ def save(model: ChatCalls, path: Any, given: Any, tools: Any, template_kwargs: A
         if not single:
             raise TypeError("prompt must be one string, one row of token ids or one list of messages: a file holds one prefix")
         ids = model._prompt_ids(prompts, ["prompt"])[0]
-    model._core.save_prefix(target, ids)
+    model._layers("save_prefix()").save_prefix(target, ids)
     return ids
 
 
 def load(model: ChatCalls, path: Any) -> Int32:
     source = path_of(path)
-    ids, recomputed = model._core.load_prefix(source)
+    ids, recomputed = model._layers("load_prefix()").load_prefix(source)
     if recomputed:
         warn(
             FallbackWarning,

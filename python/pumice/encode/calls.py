@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import check_text, checked_keywords, choice, integer, listed, unknown_keyword
+from .. import _core
+from ..arguments import check_text, checked_keywords, choice, integer, listed
 from ..errors import UnsupportedTaskError
 from ..loaded import Loaded, survives_its_device
-from . import encoding, vectors
+from . import vectors
+from .encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Encoder, Prediction, Prepared, RankHit
+from .rows import Precision
+from .windows import items_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Float32 = npt.NDArray[np.float32]
 
 
 class EncodeCalls(Loaded):
-    _encoder: encoding.Encoder
+    _encoder: Encoder
     _routes: Mapping[str, EncodeCalls]
     _default_route: str | None
 
-    @checked_keywords()
-    def encode(
-        self,
-        inputs: str | Iterable[str],
-        *,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        normalize: bool | None = None,
-        truncate_dim: int | None = None,
-        precision: encoding.Precision = "float32",
-        precision_ranges: npt.ArrayLike | None = None,
-        output: Literal["sentence", "tokens", "both"] = "sentence",
-        truncate: Literal[True, "error"] = True,
-        show_progress_bar: bool | None = None,
-        out: Float32 | None = None,
-    ) -> Any:
+    @checked_keywords(ENCODE_DEFAULTS)
+    def encode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Vectors of texts: float32 (d,) for one string, (n, d) C-contiguous for an iterable of n, in its order.
 
         inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series, Arrow array). A million texts need
@@ -58,53 +49,52 @@ class EncodeCalls(Loaded):
         Raises TypeError or ValueError naming the argument or the text, UnsupportedTaskError. KeyboardInterrupt carries the rows
         done so far as .partial.
         """
-        if self._routes and self._default_route is None and len({id(route) for route in self._routes.values()}) > 1:
+        return self._encode(inputs, EncodeOptions(**options))
+
+    @survives_its_device
+    def _encode(
+        self,
+        inputs: Any,
+        options: EncodeOptions,
+        role: str | None = None,
+        cancel: _core.Cancel | None = None,
+    ) -> Any:
+        """encode() by the default route, or by that of `role`, which is then this model."""
+        self._check_encode(role)
+        return self._encoder.encode(inputs, options, role, cancel)
+
+    def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
+        """encode(), but for what the engine computes, where `options.takes_few(inputs)`."""
+        self._check_encode(None)
+        return self._encoder.prepare(inputs, options)
+
+    def _check_encode(self, role: str | None) -> None:
+        if role is None and self._routes and self._default_route is None and len({id(route) for route in self._routes.values()}) > 1:
             raise ValueError(
                 f"this model encodes by routes ({', '.join(self._routes)}) and names none as its default: use encode_query() or "
                 f"encode_document()"
             )
-        return self._encode(
-            inputs,
-            prompt=prompt,
-            prompt_name=prompt_name,
-            batch_size=batch_size,
-            token_budget=token_budget,
-            normalize=normalize,
-            truncate_dim=truncate_dim,
-            precision=precision,
-            precision_ranges=precision_ranges,
-            output=output,
-            truncate=truncate,
-            show_progress_bar=show_progress_bar,
-            out=out,
-        )
-
-    @survives_its_device
-    def _encode(self, /, inputs: Any, **options: Any) -> Any:
         self._need("encode", "encode()")
-        return self._encoder.encode(inputs, **options)
 
-    def encode_query(self, inputs: str | Iterable[str], **options: Any) -> Any:
+    @checked_keywords(ENCODE_DEFAULTS)
+    def encode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """encode() by the model's route "query", and with its prompt "query", where it has them."""
-        return self._encode_as(("query",), inputs, options)
+        return self._encode_as(("query",), inputs, EncodeOptions(**options))
 
-    def encode_document(self, inputs: str | Iterable[str], **options: Any) -> Any:
+    @checked_keywords(ENCODE_DEFAULTS)
+    def encode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """encode() by the model's route "document", and with its prompt "document", "passage" or "corpus", where it has them."""
-        return self._encode_as(("document", "passage", "corpus"), inputs, options)
+        return self._encode_as(("document", "passage", "corpus"), inputs, EncodeOptions(**options))
 
-    def _encode_as(self, names: Sequence[str], inputs: Any, options: dict[str, Any]) -> Any:
-        if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = next((name for name in names if name in self._config.prompts), None)
+    def _encode_as(self, names: Sequence[str], inputs: Any, options: EncodeOptions) -> Any:
+        if options.prompt is None and options.prompt_name is None:
+            options = replace(options, prompt_name=next((name for name in names if name in self._config.prompts), None))
         route = next((self._routes[name] for name in names if name in self._routes), None)
         if route is None and self._routes:
-            return self.encode(inputs, **options)
+            return self._encode(inputs, options)
         if route is not None and route is not self:
             return route._encode_as(names, inputs, options)
-        defaults = {p.name: p.default for p in inspect.signature(EncodeCalls.encode).parameters.values() if p.kind is p.KEYWORD_ONLY}
-        for name in options:
-            if name not in defaults:
-                raise unknown_keyword("encode", name, defaults)
-        return self._encode(inputs, **{**defaults, **options}, role=names[0])
+        return self._encode(inputs, options, names[0])
 
     def similarity(self, a: Any, b: Any) -> Float32:
         """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer. Where
@@ -123,7 +113,7 @@ class EncodeCalls(Loaded):
         corpus: npt.ArrayLike,
         top_k: int = 10,
         *,
-        precision: encoding.Precision = "float32",
+        precision: Precision = "float32",
         precision_ranges: npt.ArrayLike | None = None,
         show_progress_bar: bool | None = None,
     ) -> vectors.SearchResult:
@@ -171,13 +161,12 @@ class EncodeCalls(Loaded):
         result: Float32 = scores[:, 0] if scores.shape[1] == 1 else scores
         return result[0] if single else result
 
-    def _prediction(self, row: list[float]) -> encoding.Prediction:
+    def _prediction(self, row: list[float]) -> Prediction:
         by_name = dict(zip(self.info["labels"], row, strict=True))
         label = max(by_name, key=lambda name: by_name[name])
-        return encoding.Prediction(label, by_name[label], by_name)
+        return Prediction(label, by_name[label], by_name)
 
     @checked_keywords()
-    @survives_its_device
     def rank(
         self,
         query: str,
@@ -186,14 +175,26 @@ class EncodeCalls(Loaded):
         *,
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
-    ) -> list[encoding.RankHit]:
+    ) -> list[RankHit]:
         """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
+        return self._rank(query, documents, top_k, truncate, show_progress_bar)
+
+    @survives_its_device
+    def _rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None,
+        truncate: Literal[True, "error"],
+        show_progress_bar: bool | None,
+        cancel: _core.Cancel | None = None,
+    ) -> list[RankHit]:
         self._need("classify", "rank()")
         query = check_text(query, "query")
-        texts = listed(encoding.items_of(documents, "documents")[0])
+        texts = listed(items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
-        scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar)
+        scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar, cancel=cancel)
         if scores.shape[1] != 1:
             raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
         order = np.argsort(-scores[:, 0], kind="stable")[:limit]
-        return [encoding.RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]
+        return [RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]

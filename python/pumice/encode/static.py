@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ from .. import _core
 from ..arguments import shown
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
 from ..limits import check_memory
-
-Float32 = npt.NDArray[np.float32]
+from .engine import Float32, Int32, Int64, Piece
 
 TEXTS = 256  # that are summed together: 256 KiB of sums at 256 columns stay near the processor
 STEPS = 2048  # tokens of a text that are added one by one; what follows comes in blocks of so many
@@ -90,8 +89,8 @@ class StaticEngine:
     text's bits do not depend on its batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
-        self._table = Table(file).rows
-        count, width = self._table.shape
+        self._table: Float32 | None = Table(file).rows  # None: closed
+        count, width = self._rows().shape
         self._device = next(device for device in _core.devices() if device["id"] == "cpu")
         self.info: dict[str, Any] = {
             "architecture": "static",
@@ -106,7 +105,7 @@ class StaticEngine:
             "head_dim": 0,
             "n_ctx": N_CTX,
             "n_ctx_model": N_CTX,
-            "formats": {"F32": self._table.nbytes},
+            "formats": {"F32": self._rows().nbytes},
             "file_bytes": file.size,
             "labels": 0,
             "pooling": "mean",
@@ -119,71 +118,91 @@ class StaticEngine:
 
     def encode(
         self,
-        ids: npt.NDArray[np.int32],
-        offsets: npt.NDArray[np.int64],
-        types: Any,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
         out: Float32,
         normalize: bool,
         token_budget: int,
         progress: Callable[[int], None] | None = None,
         prompt: int = 0,
+        cancel: _core.Cancel | None = None,
     ) -> None:
         """As _core.Model.encode(); a text without tokens is a row of zeros."""
-        self._check(ids)
+        table = self._rows(ids)
         lengths, width = np.diff(offsets), out.shape[1]
         order = np.argsort(-lengths, kind="stable")  # texts of about the same length take their steps together
         for first in range(0, len(order), TEXTS):
+            if cancel is not None:
+                cancel.check()
             texts = order[first : first + TEXTS]
-            out[texts] = self._means(ids, offsets[texts], lengths[texts])[:, :width]
+            out[texts] = _means(table, ids, offsets[texts], lengths[texts])[:, :width]
         if normalize:
             norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
             out /= np.where(norms > 0, norms, 1).astype(np.float32)[:, None]
         if progress is not None:
             progress(len(lengths))
 
-    def _means(self, ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Float32:
-        """Of texts from the longest to the shortest: their first tokens' rows, then their second ones' are added, ..., and what is left of
-        very long texts one after the other in blocks, which begin at the same places whatever the batch is."""
-        sums = np.zeros((len(lengths), self._table.shape[1]), np.float32)
-        steps = min(int(lengths[0]), STEPS)
-        counts = np.searchsorted(-lengths, -np.arange(steps))  # as many texts have more tokens than a step's number
-        rows = np.empty_like(sums)  # of one step; memory that is new at each step takes twice the time of all
-        for step, count in enumerate(counts.tolist()):
-            np.take(
-                self._table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip"
-            )  # all are in the table; "raise" would copy
-            sums[:count] += rows[:count]
-        for i in range(int(np.searchsorted(-lengths, -STEPS))):
-            for begin in range(STEPS, int(lengths[i]), STEPS):
-                sums[i] += self._table[ids[starts[i] + begin : starts[i] + min(begin + STEPS, lengths[i])]].sum(axis=0)
-        return np.asarray(sums / np.maximum(lengths, 1).astype(np.float32)[:, None], np.float32)
+    def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
+        """As _core.Model.encode_several()."""
+        done = []
+        for call, cancel in zip(calls, cancels, strict=True):
+            try:
+                self.encode(call.ids, call.offsets, call.types, call.out, call.normalize, 0, prompt=call.prompt, cancel=cancel)
+            except (KeyboardInterrupt, ValueError):  # cancelled, closed
+                done.append(False)
+            else:
+                done.append(True)
+        return done
 
-    def encode_tokens(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], types: Any, unseen: Any = None) -> Float32:
-        self._check(ids)
-        return self._table[ids]
+    def encode_tokens(
+        self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
+    ) -> Float32:
+        """As _core.Model.encode_tokens()."""
+        if cancel is not None:
+            cancel.check()
+        return self._rows(ids)[ids]
 
-    def _check(self, ids: npt.NDArray[np.int32]) -> None:
-        if ids.size and int(ids.max()) >= len(self._table):
-            raise ValueError(
-                f"token id {int(ids.max())}: the table has rows for 0 to {len(self._table) - 1}; the tokenizer is another model's"
-            )
+    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
+        raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise UnsupportedTaskError(f"{name}() needs a model with layers; this one is a table of vectors (static). It can do encode()")
+    def _rows(self, ids: Int32 | None = None) -> Float32:
+        """The table, which has a row for each of `ids`. Raises ValueError where it has not, and where the model is closed."""
+        table = self._table
+        if table is None:
+            raise ValueError("this model is closed; load it again")
+        if ids is not None and ids.size and int(ids.max()) >= len(table):
+            raise ValueError(f"token id {int(ids.max())}: the table has rows for 0 to {len(table) - 1}; the tokenizer is another model's")
+        return table
 
     def placement(self) -> dict[str, Any]:
-        return placement(self._table.nbytes, self._device)
+        return placement(self._rows().nbytes, self._device)
 
     def memory(self) -> dict[str, int]:
-        return {"weights": self._table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * self._table.shape[1]}
+        table = self._rows()
+        return {"weights": table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * table.shape[1]}
 
     def cache_stats(self) -> dict[str, int]:
         return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted"), 0)
 
     def close(self) -> None:
-        self._table = np.empty((0, self.info["hidden_size"]), np.float32)
+        self._table = None
+
+
+def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
+    """Of texts from the longest to the shortest: their first tokens' rows, then their second ones' are added, ..., and what is left of
+    very long texts one after the other in blocks, which begin at the same places whatever the batch is."""
+    sums = np.zeros((len(lengths), table.shape[1]), np.float32)
+    steps = min(int(lengths[0]), STEPS)
+    counts = np.searchsorted(-lengths, -np.arange(steps))  # as many texts have more tokens than a step's number
+    rows = np.empty_like(sums)  # of one step; memory that is new at each step takes twice the time of all
+    for step, count in enumerate(counts.tolist()):
+        np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")  # all are in it; "raise" would copy
+        sums[:count] += rows[:count]
+    for i in range(int(np.searchsorted(-lengths, -STEPS))):
+        for begin in range(STEPS, int(lengths[i]), STEPS):
+            sums[i] += table[ids[starts[i] + begin : starts[i] + min(begin + STEPS, lengths[i])]].sum(axis=0)
+    return np.asarray(sums / np.maximum(lengths, 1).astype(np.float32)[:, None], np.float32)
 
 
 def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:

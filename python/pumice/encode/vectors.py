@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import choice, integer, listed, shown
-from . import encoding
+from .progress import Progress
+from .rows import PRECISIONS, check_ranges, quantize_rows
 from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
+from .similarity import numbers, unit_rows
+from .similarity import similarity as similar
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -52,36 +55,31 @@ def search(
             f'load(pooling="mean") gives one vector a text'
         )
     choice("similarity", similarity, SIMILARITIES)
-    choice("precision", precision, encoding.PRECISIONS)
+    choice("precision", precision, PRECISIONS)
     top_k = integer("top_k", top_k, 1)
     rows = _matrix(corpus, "corpus")
     given = np.asarray(queries)
     asked = np.atleast_2d(_matrix(given, "queries"))
     width = rows.shape[1] * (8 if precision in ("binary", "ubinary") else 1)
-    ranges = encoding.check_ranges(precision_ranges, precision, width)
+    ranges = check_ranges(precision_ranges, precision, width)
     packed = precision != "float32"
     if not packed and rows.dtype.kind in "iu" and rows.dtype.itemsize == 1:
         raise TypeError(f'corpus holds {rows.dtype}; precision= says what it means: "int8", "uint8", "binary" or "ubinary"')
     bits_meet = precision in ("binary", "ubinary") and asked.dtype.itemsize == 1
-    decoded = _decoded(asked, precision, ranges) if packed and asked.dtype.itemsize == 1 else encoding._numbers(asked, "queries")
+    decoded = _decoded(asked, precision, ranges) if packed and asked.dtype.itemsize == 1 else numbers(asked, "queries")
     if decoded.shape[1] != width:
         raise ValueError(f"queries have {decoded.shape[1]} columns and corpus {width}; both must come from one model")
     k = min(top_k, len(rows))
     indices, scores = np.empty((len(decoded), k), np.int64), np.empty((len(decoded), k), np.float32)
-    bar = encoding.progress_bar(show_progress_bar, len(decoded) * len(rows), "comparison")
-    try:
+    with Progress(show_progress_bar, len(decoded) * len(rows), "comparison") as bar:
         for first in range(0, len(decoded), QUERIES):
             part = decoded[first : first + QUERIES]
             best = _Best(len(part), k)
             for begin, block in _blocks(rows, width, len(part)):
-                found = encoding.similarity(part, _decoded(block, precision, ranges), "dot" if bits_meet else similarity)
+                found = similar(part, _decoded(block, precision, ranges), "dot" if bits_meet else similarity)
                 best.add((found + width) / 2 if bits_meet else found, begin)
-                if bar is not None:
-                    bar.update(found.size)
+                bar.add(found.size)
             indices[first : first + QUERIES], scores[first : first + QUERIES] = best.indices, best.scores
-    finally:
-        if bar is not None:
-            bar.close()
     return SearchResult(indices[0], scores[0]) if given.ndim == 1 else SearchResult(indices, scores)
 
 
@@ -137,19 +135,19 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
 def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
     """Float vectors (n, d) as encode(precision=...) gives them: "int8" and "uint8" in 255 steps of each column's range
     (precision_ranges, (2, d), or that of these vectors), "binary" and "ubinary" as signs, eight to a byte, (n, d / 8)."""
-    choice("precision", precision, encoding.PRECISIONS)
+    choice("precision", precision, PRECISIONS)
     given = np.asarray(vectors)
     if given.ndim != 2:
         raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
-    rows = encoding._numbers(given, "vectors") if len(given) else given.astype(np.float32)
-    ranges = encoding.check_ranges(precision_ranges, precision, rows.shape[1])
-    return rows if precision == "float32" else encoding.quantize_rows(rows, precision, ranges)
+    rows = numbers(given, "vectors") if len(given) else given.astype(np.float32)
+    ranges = check_ranges(precision_ranges, precision, rows.shape[1])
+    return rows if precision == "float32" else quantize_rows(rows, precision, ranges)
 
 
 def similarity(a: Any, b: Any, kind: str) -> Float32:
     """Model.similarity(): of vectors, or of lists of token vectors where the model's measure compares these."""
     if kind not in TOKEN_SIMILARITIES:
-        return encoding.similarity(a, b, kind)
+        return similar(a, b, kind)
     found = maxsim(a, b)
     if kind == "maxsim":
         return found
@@ -169,11 +167,11 @@ def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
         shares = [1 if similarity == "maxsim" else max(1, len(rows)) for rows in queries]
         return np.array([maxsim(x, y) / n for x, y, n in zip(queries, documents, shares, strict=True)], np.float32)
     choice("similarity", similarity, SIMILARITIES)
-    left, right = encoding._numbers(a, "a"), encoding._numbers(b, "b")
+    left, right = numbers(a, "a"), numbers(b, "b")
     if left.shape != right.shape:
         raise ValueError(f"a has shape {left.shape} and b {right.shape}; row i is compared with row i")
     if similarity == "cosine":
-        left, right = encoding._unit_rows(left), encoding._unit_rows(right)
+        left, right = unit_rows(left), unit_rows(right)
     x, y = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(over="ignore", under="ignore"):
         if similarity in ("cosine", "dot"):
@@ -221,5 +219,5 @@ def _token_vectors(given: Any, name: str) -> tuple[list[Float32], bool]:
         array = np.asarray(text)
         if array.ndim != 2:
             raise ValueError(f"{name}: text {i} has shape {array.shape}; it must be (tokens, d)")
-        rows.append(encoding._numbers(array, f"{name}, text {i}") if len(array) else np.empty(array.shape, np.float32))
+        rows.append(numbers(array, f"{name}, text {i}") if len(array) else np.empty(array.shape, np.float32))
     return rows, single

@@ -116,7 +116,17 @@ class GenerateCalls(Loaded):
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
         compiled = [None if grammar is None else self._grammars.compiled(grammar) for grammar in grammars]
-        run = Run(self._core, self._tokenizer, ids, params, self._eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled)
+        run = Run(
+            self._layers("generate()"),
+            self._tokenizer,
+            ids,
+            params,
+            self._eos_ids,
+            begin,
+            READ_AHEAD if stream else 0,
+            speculation,
+            compiled,
+        )
         return Stream(run, finish) if stream else run_to_end(run, finish)
 
     @functools.cached_property
@@ -133,7 +143,7 @@ class GenerateCalls(Loaded):
         step_rows. Since load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave their pages to others),
         busy_seconds. Pages of 32 positions: pages_in_use, pages_cached, pages_budget."""
         self._need("generate", "stats()")
-        return self._core.stats()
+        return self._layers("stats()").stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
@@ -141,7 +151,7 @@ class GenerateCalls(Loaded):
         achat() and astream() raise OverloadedError (generate() and its like always wait); a step that reads a prompt while another request
         gets tokens takes about step_seconds."""
         self._need("generate", "set_limits()")
-        return self._core.set_limits(
+        return self._layers("set_limits()").set_limits(
             None if running is None else integer("running", running, 1, 2**31 - 1),
             None if waiting is None else integer("waiting", waiting, 0, 2**31 - 1),
             None if step_seconds is None else real("step_seconds", step_seconds, 0.0, 1e6, open_low=True),

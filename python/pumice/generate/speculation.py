@@ -38,7 +38,7 @@ def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
     if how == "off":
         raise ValueError('draft= and speculate="off" were both given')
     check_draft(model, draft)
-    return result | {"draft": draft._core}
+    return result | {"draft": draft._layers("draft=")}
 
 
 def check_draft(model: Loaded, draft: Any) -> None:

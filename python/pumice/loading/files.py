@@ -10,6 +10,7 @@ import numpy as np
 from .. import _core
 from ..arguments import shown_path
 from ..display import count, formats, size
+from ..encode.engine import Engine
 from ..encode.sentence_config import Layout, SentenceConfig
 from ..side_files import read_object
 
@@ -38,7 +39,7 @@ def open_layout(layout: Layout) -> _core.ModelFile:
 _POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
 
 
-def incomplete_parts(file: _core.ModelFile, engine: _core.Model, tokenizer: Tokenizer) -> list[str]:
+def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer) -> list[str]:
     """What the file "lacks ..." of the model or "has ..." that is not run, so that results are not the original's."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:

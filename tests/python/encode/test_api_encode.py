@@ -394,7 +394,7 @@ def test_plain_folder_is_not_normalised_and_has_its_tokenizers_length(pumice: An
 # ---------------------------------------------------------------- similarity, predict, rank
 @pytest.mark.parametrize(("kind", "value"), [("cosine", 0.6), ("dot", 3.0), ("euclidean", -4.472136), ("manhattan", -6.0)])
 def test_similarity(pumice: Any, kind: str, value: float) -> None:
-    from pumice.encode.encoding import similarity
+    from pumice.encode.similarity import similarity
 
     result = similarity([1.0, 0.0], [[3.0, 4.0], [1.0, 0.0]], kind)
     assert result.shape == (1, 2)

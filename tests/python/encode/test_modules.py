@@ -14,7 +14,7 @@ import pytest
 from module_models import PAIRS, TEXTS, golden, make_folder
 
 import pumice
-from pumice.encode import encoding
+from pumice.encode.windows import Cuts
 
 LIMIT = 2e-4
 
@@ -126,6 +126,10 @@ def test_lengths_of_roles_hold_for_pooled_vectors(tmp_path: Path) -> None:
     edit(folder, "sentence_bert_config.json", query_length=5, document_length=6)
     with pumice.load(folder, device="cpu") as model:
         cut = [cut_silently(lambda call=call: call(text)) for call in (model.encode_query, model.encode_document)]
+        for call, length in ((model.encode_query, 5), (model.encode_document, 6)):
+            rows, both = (cut_silently(lambda call=call, o=o: call(text, output=o)) for o in ("tokens", "both"))
+            assert len(rows) == length
+            np.testing.assert_array_equal(both[1], rows)
         np.testing.assert_array_equal(model.encode(text), whole)
     for length, row in ((5, cut[0]), (6, cut[1])):
         edit(folder, "sentence_bert_config.json", query_length=..., document_length=..., max_seq_length=length)
@@ -249,7 +253,7 @@ def test_a_causal_reranker_reads_two_logits(tmp_path: Path) -> None:
         assert np.abs(scores - wanted["scores"])[short].max() <= LIMIT
         # sentence-transformers takes a place more for what follows the document: its marker is a token that this vocabulary lacks.
         (cut,) = {*range(4)} - {*short}
-        ids = model._encoder._rendered([PAIRS[cut]], 0, encoding.Cuts(48, True)).ids
+        ids = model._encoder._windows.rendered(model._pair_ids, [PAIRS[cut]], 0, Cuts(48, True)).ids
         assert len(ids) == 48
         assert ids[:45].tolist() == wanted["ids"][wanted["offsets"][cut] :][:45].tolist()
         assert ids[-2:].tolist() == wanted["ids"][: wanted["offsets"][cut + 1]][-2:].tolist()

@@ -10,7 +10,8 @@ import pytest
 
 import pumice
 from pumice.encode import vectors
-from pumice.encode.encoding import quantize_rows, similarity
+from pumice.encode.rows import quantize_rows
+from pumice.encode.similarity import similarity
 
 
 def normals(seed: int, *shape: int) -> np.ndarray:

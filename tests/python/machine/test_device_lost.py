@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pumice.encode import encoding
 
 
 class LostEngine:
-    """An engine whose device is lost at the next encode()."""
+    """An engine whose device is lost at the next call of encode() or of encode_several()."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.closed = engine, False
@@ -24,8 +25,17 @@ class LostEngine:
     def encode(self, *args: Any, **options: Any) -> None:
         raise pumice.DeviceLostError("vkWaitForFences: device lost")
 
+    def encode_several(self, *args: Any) -> None:
+        raise pumice.DeviceLostError("vkWaitForFences: device lost")
+
     def close(self) -> None:
         self.closed = True
+
+
+def lose(model: pumice.Model) -> LostEngine:
+    lost = model._core = LostEngine(model._core)  # type: ignore[assignment]
+    model._encoder = encoding.Encoder(lost, model._tokenizer, model._config, None)
+    return lost
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
@@ -33,8 +43,7 @@ def test_a_lost_device(device: str) -> None:
     """device="auto": a warning, and the call is done again on the CPU. A named device never falls back."""
     with pumice.load(samples.minilm(), device=device) as model:
         wanted = model.encode(["a text"])
-        lost = model._core = LostEngine(model._core)  # type: ignore[assignment]
-        model._encoder = encoding.Encoder(lost, model._tokenizer, model._config, None)  # type: ignore[arg-type]
+        lost = lose(model)
         if device == "cpu":
             with pytest.raises(pumice.DeviceLostError):
                 model.encode(["a text"])
@@ -43,8 +52,19 @@ def test_a_lost_device(device: str) -> None:
         with pytest.warns(pumice.FallbackWarning, match="goes on on the CPU.*device lost"):
             found = model.encode(["a text"])
         assert lost.closed and np.array_equal(found, wanted)
-        model._core = lost  # type: ignore[assignment]
-        model._encoder = encoding.Encoder(lost, model._tokenizer, model._config, None)  # type: ignore[arg-type]
+        lose(model)
         with pytest.warns(pumice.FallbackWarning), pytest.raises(pumice.DeviceLostError):
             model.encode(iter(["a text"]))  # was read, and cannot be read again
         assert model.encode(["a text"]).shape == wanted.shape
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_lost_device_under_an_event_loop(count: int) -> None:
+    """Few texts, which run together with others' calls, and many."""
+    texts = [f"text {i}" for i in range(count)]
+    with pumice.load(samples.minilm(), device="auto") as model:
+        wanted = model.encode(texts)
+        lost = lose(model)
+        with pytest.warns(pumice.FallbackWarning, match="goes on on the CPU.*device lost"):
+            found = asyncio.run(model.aencode(texts))
+        assert lost.closed and np.array_equal(found, wanted)

@@ -334,7 +334,7 @@ def test_the_tokenizer_outlives_close(pumice: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-3, 1.0, 1e19, 5e37])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_cosine_at_every_scale(pumice: Any, scale: float, dtype: Any) -> None:
-    from pumice.encode.encoding import similarity
+    from pumice.encode.similarity import similarity
 
     a = (np.array([[3, 4, 0, 0], [0, 0, 1, 1]]) * scale).astype(dtype)
     assert similarity(a, [[3.0, 4, 0, 0], [0, 0, 0, 1]]) == pytest.approx(np.array([[1, 0], [0, 0.70710678]]), abs=1e-6)
@@ -343,7 +343,7 @@ def test_cosine_at_every_scale(pumice: Any, scale: float, dtype: Any) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_other_measures_of_large_numbers(pumice: Any) -> None:
-    from pumice.encode.encoding import similarity
+    from pumice.encode.similarity import similarity
 
     a, b = np.full((1, 4), 1e25, np.float32), np.full((1, 4), -1e25, np.float32)
     assert similarity(a, b, "euclidean") == pytest.approx(-4e25)
@@ -371,7 +371,7 @@ def test_other_measures_of_large_numbers(pumice: Any) -> None:
 )
 @pytest.mark.filterwarnings("error")
 def test_what_has_no_similarity(pumice: Any, a: Any, kind: type[Exception], match: str) -> None:
-    from pumice.encode.encoding import similarity
+    from pumice.encode.similarity import similarity
 
     for measure in ("cosine", "dot", "euclidean"):
         with pytest.raises(kind, match=match):
@@ -379,7 +379,8 @@ def test_what_has_no_similarity(pumice: Any, a: Any, kind: type[Exception], matc
 
 
 def test_the_advice_for_packed_signs_works(pumice: Any) -> None:
-    from pumice.encode.encoding import quantize_rows, similarity
+    from pumice.encode.rows import quantize_rows
+    from pumice.encode.similarity import similarity
 
     rows = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
     signs = np.where(rows > 0, 1.0, -1.0)

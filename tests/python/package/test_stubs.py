@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import fake_core
 import pytest
 from paths import ROOT
 
 from pumice import _core
+from pumice.encode.engine import Engine
+from pumice.encode.static import StaticEngine
 
 STUB = ast.parse((ROOT / "python" / "pumice" / "_core.pyi").read_text())
 Names = dict[str, ast.AST]
@@ -95,3 +99,25 @@ def test_values_are_what_the_stub_says(name: str) -> None:
     assert isinstance(node, ast.AnnAssign)
     types = {"str": str, "ModuleType": ModuleType}
     assert isinstance(getattr(_core, name), types[ast.unparse(node.annotation)])
+
+
+def written_parameters(function: Any) -> list[tuple[str, str, str | None]]:
+    """Of a function in Python."""
+    empty = inspect.Parameter.empty
+    return [
+        (p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional", None if p.default is empty else repr(p.default))
+        for p in inspect.signature(function).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Engine) if not name.startswith("_") and name != "info"])
+def test_every_engine_has_the_parameters_of_the_protocol(name: str) -> None:
+    """mypy checks that _core.Model (as the stub has it) and StaticEngine are Engines; tests it does not read."""
+    model = stub_names(STUB.body)["Model"]
+    assert isinstance(model, ast.ClassDef)
+    node = stub_names(model.body)[name]
+    assert isinstance(node, ast.FunctionDef)
+    wanted = written_parameters(getattr(Engine, name))
+    assert parameters(node) == wanted
+    for engine in (StaticEngine, fake_core.Model):
+        assert written_parameters(getattr(engine, name)) == wanted, engine

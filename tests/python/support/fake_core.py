@@ -208,6 +208,7 @@ class Model:
         token_budget: int,
         progress: Any = None,
         prompt: int = 0,
+        cancel: Any = None,
     ) -> None:
         assert out.flags.c_contiguous
         assert out.dtype == np.float32
@@ -222,10 +223,15 @@ class Model:
         if progress:
             progress(len(out))
 
-    def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any, unseen: Any = None) -> np.ndarray:
+    def encode_several(self, calls: Any, cancels: Any) -> list[bool]:
+        for ids, offsets, types, out, normalize, prompt in calls:
+            self.encode(ids, offsets, types, out, normalize, 0, prompt=prompt)
+        return [True] * len(calls)
+
+    def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any, unseen: Any = None, cancel: Any = None) -> np.ndarray:
         return np.stack([ids % (k + 1) for k in range(1, HIDDEN + 1)], axis=1).astype(np.float32)
 
-    def classify(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None) -> np.ndarray:
+    def classify(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None, cancel: Any = None) -> np.ndarray:
         self.types_given = types is not None
         types = ids * 0 if types is None else types
         scores = []

@@ -1,0 +1,65 @@
+"""What computes for an Encoder. `_core.Model` is such an engine, `static.StaticEngine` is one, and so are the fakes of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+class Piece(NamedTuple):
+    """Texts that are computed by one call: text i is ids[offsets[i]:offsets[i + 1]], and its vector becomes row i of `out`."""
+
+    ids: Int32
+    offsets: Int64
+    types: Int32 | None
+    out: Float32  # (texts, d), C-contiguous
+    normalize: bool
+    prompt: int  # as many of each text's first tokens stay out of its vector
+
+
+class Engine(Protocol):
+    """The parts of `_core.Model` that every engine has; `_core.pyi` says what they do and raise.
+
+    `cancel` stops a call from another thread: it then raises KeyboardInterrupt. A call with `cancel` may be run together with others'.
+    """
+
+    @property
+    def info(self) -> dict[str, Any]: ...
+
+    def encode(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        out: Float32,
+        normalize: bool,
+        token_budget: int,
+        progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
+        cancel: _core.Cancel | None = None,
+    ) -> None: ...
+
+    def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]: ...
+
+    def encode_tokens(
+        self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
+    ) -> Float32: ...
+
+    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32: ...
+
+    def placement(self) -> dict[str, Any]: ...
+
+    def memory(self) -> dict[str, int]: ...
+
+    def cache_stats(self) -> dict[str, int]: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,131 @@
+"""Rows of results: the array that they are written to, what is packed of them, and a classifier's activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import is_masked
+from ..errors import UnsupportedModelError
+from .similarity import numbers
+
+Float32 = npt.NDArray[np.float32]
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # of predict()
+
+
+class Rows:
+    """The result array: the caller's (`given`), or our own that grows when the number of texts is not known."""
+
+    def __init__(self, array: Float32, given: bool = False) -> None:
+        self._array, self._given = array, given
+        self.filled = 0
+
+    def fill(self, count: int, compute: Callable[[Float32], None]) -> None:
+        """compute() writes the next `count` rows. It keeps no view of them: the array may move when it grows."""
+        end = self.filled + count
+        if end > len(self._array):
+            if self._given:
+                raise ValueError(f"out has {len(self._array)} rows and there are more texts than that")
+            self._resize(max(end, len(self._array) * 3 // 2))
+        compute(self._array[self.filled : end])
+        self.filled = end
+
+    def _resize(self, count: int) -> None:
+        """realloc moves pages instead of copying; fill() leaves no view alive."""
+        self._array.resize((count, self._array.shape[1]), refcheck=False)
+
+    def done(self) -> Float32:
+        """The array, all of whose rows are filled."""
+        if self.filled < len(self._array):
+            if self._given:
+                raise ValueError(f"out has {len(self._array)} rows and only {self.filled} texts came (they are in its first rows)")
+            self._resize(self.filled)
+        return self._array
+
+    def partial(self) -> Float32:
+        """A copy of what is filled."""
+        result: Float32 = self._array[: self.filled].copy()
+        return result
+
+
+def empty_rows(count: int, width: int) -> Float32:
+    try:
+        return np.empty((count, width), np.float32)
+    except (ValueError, MemoryError):
+        raise MemoryError(f"there is no room for {count} vectors of {width} numbers, as many as len() of inputs promises") from None
+
+
+def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
+    """out= of encode() as (count, width), with any number of rows where count is None. Of one text (`single`) it may be (width,)."""
+    wanted = f"({'n' if count is None else count}, {width})"
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
+    if single and out.ndim == 1:
+        out = out[None]
+    if is_masked(out):
+        raise TypeError("out is a masked array; out=out.data takes its numbers alone")
+    if out.dtype != np.float32:
+        raise TypeError(f"out has dtype {out.dtype}; it must be float32")
+    if out.ndim != 2 or out.shape[1] != width or (count is not None and out.shape[0] != count):
+        raise ValueError(f"out has shape {out.shape}; it must be {wanted}")
+    if not out.flags.c_contiguous or not out.flags.writeable or not out.flags.aligned or not out.dtype.isnative:
+        raise ValueError("out must be a writable, C-contiguous, aligned array in this machine's byte order")
+    return np.asarray(out)
+
+
+def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
+    """precision_ranges: (2, width), the lowest and the highest value of each column."""
+    if given is None:
+        return None
+    if precision not in ("int8", "uint8"):
+        raise ValueError(f'precision_ranges= are the ranges of "int8" and "uint8"; precision="{precision}" has none')
+    ranges = numbers(given, "precision_ranges")
+    if ranges.shape != (2, width):
+        raise ValueError(f"precision_ranges has shape {ranges.shape}; it must be (2, {width}): the lowest and the highest of each column")
+    wrong = np.flatnonzero(ranges[0] > ranges[1])
+    if wrong.size:
+        raise ValueError(f"precision_ranges: column {int(wrong[0])} has a lowest value above its highest one")
+    return ranges
+
+
+def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
+    """float32 rows as sentence-transformers packs them: int8 and uint8 in 255 steps of each column's range, over this call or as given
+    (what lies outside becomes the first or the last step); binary and ubinary as the signs, eight to a byte."""
+    if precision in ("binary", "ubinary"):
+        bits = np.packbits(rows > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the int8 range of the same bytes
+    if len(rows) == 0:
+        return rows.astype(precision)
+    if len(rows) < 2 and ranges is None:
+        raise ValueError(
+            f'precision="{precision}" takes its ranges from the call, and one text has none. Use precision_ranges=, or "binary"'
+        )
+    low, high = (rows.min(axis=0), rows.max(axis=0)) if ranges is None else ranges
+    step = (high - low) / np.float32(255)
+    step[step == 0] = 1
+    steps = np.clip(np.floor((rows - low) / step), 0, 255)
+    packed: npt.NDArray[Any] = steps.astype(np.uint8) if precision == "uint8" else (steps - 128).astype(np.int8)
+    return packed
+
+
+def activate(logits: Float32, name: str | None) -> Float32:
+    """The activation that a cross-encoder's config names; by default a sigmoid for one label and nothing for more (CrossEncoder's rule)."""
+    kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
+    kind = {"none": "Identity", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}.get(kind, kind)
+    if kind == "Identity":
+        return logits
+    if kind == "Tanh":
+        return np.tanh(logits)
+    if kind == "Sigmoid":
+        with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinity, and 1 / infinity is the 0 that is meant
+            return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
+    if kind == "Softmax":
+        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(shifted / shifted.sum(axis=1, keepdims=True), np.float32)
+    raise UnsupportedModelError(f"The model's config names the activation {name!r}; this version knows Identity, Sigmoid, Softmax and Tanh")

@@ -1,0 +1,65 @@
+"""How near vectors are: every row of one array against every row of another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import is_masked, shown
+
+Float32 = npt.NDArray[np.float32]
+
+
+def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
+    """(n, m) float32: every row of `a` against every row of `b`; larger is nearer (distances come negated)."""
+    left, right = numbers(a, "a"), numbers(b, "b")
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"a has shape {left.shape} and b {right.shape}; both must be rows of the same width")
+    if kind == "cosine":
+        left, right = unit_rows(left), unit_rows(right)
+        return np.asarray(left @ right.T, np.float32)
+    with np.errstate(over="ignore", under="ignore"):  # what is beyond float32 is infinite, or 0
+        if kind == "dot":
+            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products may pass 3e38 and come back
+            return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
+        result = np.empty((len(left), len(right)), np.float32)
+        wide = right.astype(np.float64)  # squares of float32 numbers
+        for row, values in enumerate(left):  # row by row: differences, no cancellation, no n x m x d array
+            result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
+        return result
+
+
+def numbers(given: Any, name: str) -> Float32:
+    """Rows of finite float32 numbers."""
+    if is_masked(given):
+        raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array of numbers: {error}") from None
+    if array.dtype in (np.uint8, np.int8):
+        raise TypeError(
+            f"{name} holds {array.dtype}: packed signs and quantized columns are no vectors to measure. Unpack signs with "
+            f"2.0 * np.unpackbits({name}.view(np.uint8) ^ (0x80 if {name}.dtype == np.int8 else 0), axis=-1) - 1"
+        )
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} must be rows of numbers, not {shown(given)} ({array.dtype})")
+    rows = np.atleast_2d(array)
+    if rows.ndim != 2:
+        raise ValueError(f"{name} has shape {rows.shape}; it must be rows of numbers")
+    with np.errstate(over="ignore", under="ignore"):
+        values: Float32 = rows.astype(np.float32)
+    wrong = np.argwhere(~np.isfinite(values))
+    if wrong.size:
+        i, k = wrong[0].tolist()
+        raise ValueError(f"{name}: number {k} of row {i} is {rows[i, k]}; finite float32 numbers have a distance")
+    return values
+
+
+def unit_rows(rows: Float32) -> Float32:
+    """Of length 1; rows of zeros stay so. Divided by their largest number first: squares of 1e19 or 1e-30 are none in float32."""
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
+    scaled = rows.astype(np.float64) / np.where(largest > 0, largest, 1)
+    return np.asarray(scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300), np.float32)

@@ -1,0 +1,306 @@
+"""Texts to tokens, a window of a few thousand texts at a time: the next window is tokenised while the last one computes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..arguments import DIRECT_CHARACTERS, check_text, did_you_mean, length, listed, plain, shown, warn
+from ..errors import ContextLengthError, TruncationWarning
+from ..interruptible import POLL_SECONDS, Task
+from .late_interaction import Reader
+from .sentence_config import SentenceConfig
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import TokenBatch, Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+Pair = tuple[str, str]
+Render = Callable[[str, str], Int32]  # (query, document) -> ids
+
+# A window bounds memory (ids, strings) and is large enough to sort by length and to keep every thread busy.
+WINDOW_TEXTS = 4096
+WINDOW_CHARACTERS = 4 << 20
+TOKENS_PER_CALL = 1 << 16  # hidden rows of one call: 96 MiB at 384 columns
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A window as the engine takes it: text i is ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: Int32
+    offsets: npt.NDArray[np.int64]
+    types: Int32 | None
+    unseen: Int32 | None = None  # of each text: its last tokens, to which no token attends
+    kept: npt.NDArray[np.bool_] | None = None  # of each token: whether it has a vector in the result
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def batches(self) -> Iterator[Tokens]:
+        """Runs of texts with at most 65,536 tokens together (one longer text alone)."""
+        offsets, first = self.offsets, 0
+        while first < len(self):
+            last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
+            last = max(last, first + 1)
+            a, b = int(offsets[first]), int(offsets[last])
+            yield Tokens(
+                self.ids[a:b],
+                offsets[first : last + 1] - a,
+                None if self.types is None else self.types[a:b],
+                None if self.unseen is None else self.unseen[first:last],
+                None if self.kept is None else self.kept[a:b],
+            )
+            first = last
+
+    def without(self, unwanted: int) -> Tokens:
+        """The same texts without the tokens of one id."""
+        kept = self.ids != unwanted
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None)
+
+
+class Cuts:
+    """What truncation did to a call's texts."""
+
+    def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
+        if isinstance(truncate, np.bool_):
+            truncate = bool(truncate)
+        if truncate is not True and not (isinstance(truncate, str) and truncate == "error"):
+            raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
+        self.limit, self.fail, self.what = limit, truncate == "error", what
+        self.cut = self.longest = self.seen = 0
+
+    def see(self, lengths: npt.NDArray[Any], first: int) -> None:
+        self.seen += len(lengths)
+        if not len(lengths) or lengths.max() <= self.limit:
+            return
+        long = np.flatnonzero(lengths > self.limit)
+        if self.fail:
+            i = int(long[0])
+            raise ContextLengthError(
+                f"{self.what} {first + i} has {int(lengths[i])} tokens and this model takes {self.limit}. "
+                f"Split it, or pass truncate=True to cut it (with a warning)"
+            )
+        self.cut += int(long.size)
+        self.longest = max(self.longest, int(lengths.max()))
+
+    def warn(self) -> None:
+        if self.cut:
+            warn(
+                TruncationWarning,
+                f"{self.cut} of {self.seen} {self.what}s were cut to the model's {self.limit} tokens; the longest has {self.longest}. "
+                f'truncate="error" raises instead',
+            )
+
+
+def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[list[Any]]:
+    """Up to 4096 items or 4 Mi characters at a time."""
+    window: list[Any] = []
+    size = 0
+    for item in items:
+        window.append(item)
+        size += characters(item)
+        if len(window) == WINDOW_TEXTS or size >= WINDOW_CHARACTERS:
+            yield window
+            window, size = [], 0
+    if window:
+        yield window
+
+
+def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
+    """What to iterate, and how many there will be if that is known."""
+    if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
+        raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
+    if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
+        raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
+    if hasattr(inputs, "to_pylist"):  # Arrow: its scalars are no strings
+        return _arrow_items(inputs), length(inputs, what)
+    return inputs, length(inputs, what)
+
+
+def _arrow_items(array: Any) -> Iterator[Any]:
+    """The values of an Arrow array (pyarrow's Array or ChunkedArray, nanoarrow's) as Python's, a window at a time where it can be cut."""
+    if not hasattr(array, "slice"):
+        yield from array.to_pylist()
+        return
+    for first in range(0, len(array), WINDOW_TEXTS):
+        yield from array.slice(first, WINDOW_TEXTS).to_pylist()
+
+
+def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:
+    """The results of jobs (weight, work) in order; each runs in the background while the one before is used.
+
+    The caller's iterable is advanced in the caller's thread. Light jobs are run at once. A requested `cancel` is KeyboardInterrupt, and a
+    job that runs ends unseen."""
+
+    def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
+        weight, work = job
+        return work if weight <= DIRECT_CHARACTERS else functools.partial(finish, Task(work))
+
+    def finish(task: Task[Any]) -> Any:
+        while cancel is not None and not task.wait(POLL_SECONDS):
+            cancel.check()
+        return task.result()
+
+    source = iter(jobs)
+    job = next(source, None)
+    running = start(job) if job else None
+    while running:
+        following = next(source, None)  # read while the job runs
+        result = running()
+        running = start(following) if following else None
+        yield result
+
+
+def _characters(item: Any) -> int:
+    """Of a text, or of both texts of a pair; 0 for what is neither."""
+    if isinstance(item, str):
+        return len(item)
+    return sum(len(text) for text in item if isinstance(text, str)) if isinstance(item, (tuple, list)) else 0
+
+
+class WindowTokenizer:
+    """A model's tokenizer with what the model's files say of reading texts: prompts, length, case, token types, roles."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        context: int,
+        typed: bool = True,
+        static: bool = False,
+        render: Render | None = None,
+    ) -> None:
+        """context: the most tokens of the engine.  typed: the model tells token types apart (tokenizers of DistilBERT and ModernBERT name
+        some all the same).  static: a table of vectors, which takes no special tokens, and texts without any token.  render: how a causal
+        reranker reads a pair."""
+        self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
+        self.max_tokens = min(config.max_seq_length or context, context)
+        self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
+        self._unknown = tokenizer.unknown_id if config.drop_unknown else None
+        self._suffix: Int32 | None = None  # of rendered pairs, behind the document
+
+    # ------------------------------------------------------------ prompts and lengths
+    def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
+        """What is put before each text."""
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("prompt and prompt_name were both given; one of them says what to put before each text")
+        if prompt is None:
+            name = prompt_name if prompt_name is not None else self._config.default_prompt
+            if name is None:
+                return ""
+            if not isinstance(name, str):
+                raise TypeError(f"prompt_name must be a string, not {type(name).__name__} {shown(name)}")
+            name = plain(name)
+            if name not in self._config.prompts:
+                known = ", ".join(map(repr, self._config.prompts)) or "none: load(prompts={...}) gives it some"
+                hint = did_you_mean(name, self._config.prompts)
+                raise ValueError(f"prompt_name={shown(name)} is not a prompt of this model ({known}){hint}")
+            prompt = self._config.prompts[name]
+        return check_text(prompt, "prompt")
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """How many of each text's first tokens stay out of its vector: the prompt's, and those before it (include_prompt: false)."""
+        if not prompt or self._config.pool_prompt:
+            return 0
+        text = prompt.lower() if self._config.lower_case else prompt
+        return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
+
+    def cuts(self, role: str | None, truncate: bool | str) -> Cuts:
+        return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate)
+
+    # ------------------------------------------------------------ texts
+    def texts(
+        self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
+    ) -> Iterator[Tokens]:
+        """All windows of an iterable. role: "query" or "document", which models of token vectors may read in different ways."""
+
+        def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
+            first = 0
+            for window in windows(texts, _characters):
+                yield (
+                    sum(map(_characters, window)) + len(prompt) * len(window),
+                    functools.partial(self.window, window, first, prompt, cuts, role),
+                )
+                first += len(window)
+
+        return ahead(jobs(), cancel)
+
+    def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
+        """One window, whose first text has the number `first`."""
+        if self._late is not None:
+            texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+            read = self._late.read(texts, prompt, role, self._config.lower_case)
+            return replace(self._checked(read.batch, first, cuts), unseen=read.unseen, kept=read.kept)
+        texts = [prompt + check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+        if self._config.lower_case:
+            texts = [text.lower() for text in texts]
+        batch = self._tokenizer.encode_batch(texts, add_special=not self._static, truncate_to=self.max_tokens)
+        tokens = self._checked(batch, first, cuts)
+        return tokens if self._unknown is None else tokens.without(self._unknown)
+
+    def _checked(self, batch: TokenBatch, first: int, cuts: Cuts) -> Tokens:
+        tokens = Tokens(batch.ids, batch.offsets, batch.types if self._typed else None)
+        empty = tokens.offsets[1:] == tokens.offsets[:-1]
+        if empty.any() and not self._static:
+            raise ValueError(
+                f"{cuts.what} {first + int(empty.argmax())} is empty and this model's tokenizer adds no special tokens: nothing to encode"
+            )
+        cuts.see(np.asarray(batch.lengths_before_cut), first)
+        return tokens
+
+    # ------------------------------------------------------------ pairs
+    def pairs(self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[Tokens]:
+        """All windows of an iterable of pairs, or of texts."""
+
+        def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
+            first = 0
+            for window in windows(pairs, _characters):
+                yield sum(map(_characters, window)), functools.partial(self._window_of_pairs, window, first, cuts)
+                first += len(window)
+
+        return ahead(jobs(), cancel)
+
+    def _window_of_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
+        if all(isinstance(text, str) for text in window) and self._render is None:
+            return self.window(window, first, "", cuts)
+        pairs: list[Pair] = []
+        for i, pair in enumerate(window):
+            parts = listed(itertools.islice(pair, 3)) if isinstance(pair, Sequence) and not isinstance(pair, str) else []
+            if len(parts) != 2:
+                raise TypeError(f"pair {first + i} is {shown(pair)}; it must be two strings (query, document), or each of all one string")
+            query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(parts))
+            pairs.append((query, document))
+        if self._config.lower_case:
+            pairs = [(a.lower(), b.lower()) for a, b in pairs]
+        if self._render is not None:
+            return self.rendered(self._render, pairs, first, cuts)
+        return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
+
+    def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
+        """Pairs by the template of a causal reranker. What is too long loses its end, not what the template writes behind it."""
+        rows = [render(query, document) for query, document in pairs]
+        cuts.see(np.array([len(row) for row in rows]), first)
+        if any(len(row) > self.max_tokens for row in rows):
+            tail = self._template_tail(render)
+            keep = max(0, self.max_tokens - len(tail))
+            rows = [row if len(row) <= self.max_tokens else np.concatenate([row[:keep], tail])[-self.max_tokens :] for row in rows]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
+
+    def _template_tail(self, render: Render) -> Int32:
+        """The ids with which two renderings of different documents end alike."""
+        if self._suffix is None:
+            a, b = (render("a", text)[::-1] for text in ("x", "0"))
+            same = min(len(a), len(b))
+            differ = np.flatnonzero(a[:same] != b[:same])
+            self._suffix = a[: int(differ[0]) if differ.size else same][::-1]
+        return self._suffix

@@ -1,0 +1,252 @@
+"""aencode() and arank() of every kind of encoder: what encode() and rank() give, to the bit; the same errors and warnings; cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from module_models import PAIRS, TEXTS, make_folder
+
+import pumice
+from pumice import async_calls
+
+Call = Coroutine[Any, Any, Any]
+# Folders of tests/goldens/modules. Of late interaction, "late" and "pylate" have no vector for a whole text.
+SENTENCES = ["dense", "poolings", "residual", "prompt", "decoder", "clip", "static", "model2vec", "model2vec_mapped", "router"]
+TOKENS = ["colbert", "late", "late_attended", "pylate"]
+RANKERS = ["tanh", "logit_score"]
+
+
+def loaded(name: str, folder: Path, **options: Any) -> pumice.Model:
+    return pumice.load(make_folder(name, folder), **{"device": "cpu", "threads": 2, "progress": False, **options})
+
+
+def together(*calls: Call) -> list[Any]:
+    async def gather() -> list[Any]:
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    return asyncio.run(gather())
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What a call gives or raises, and its warnings."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            value: Any = call()
+        except Exception as error:
+            value = error
+    return value, [f"{warning.category.__name__}: {warning.message}" for warning in seen]
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, Exception):
+        assert (type(found), str(found).removeprefix("a")) == (type(wanted), str(wanted).removeprefix("a"))
+    elif isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted)
+        for a, b in zip(found, wanted, strict=True):
+            assert_same(a, b)
+    elif isinstance(wanted, np.ndarray):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape and np.array_equal(found, wanted)
+    else:
+        assert found == wanted
+
+
+def assert_twins(call: Callable[[], Any], awaited: Callable[[], Call]) -> None:
+    """The same value to the bit, or the same error; the same warnings."""
+    (wanted, told), (found, told_too) = outcome(call), outcome(lambda: together(awaited())[0])
+    assert_same(found, wanted)
+    assert sorted(set(told_too)) == sorted(set(told))
+
+
+def encode_twins(model: pumice.Model, inputs: Any, **given: Any) -> None:
+    assert_twins(lambda: model.encode(inputs, **given), lambda: model.aencode(inputs, **given))
+
+
+def rank_twins(model: pumice.Model, documents: Any, **given: Any) -> None:
+    mine, other = itertools.tee(documents) if isinstance(documents, Iterator) else (documents, documents)
+    assert_twins(lambda: model.rank("a stone", mine, **given), lambda: model.arank("a stone", other, **given))
+
+
+MANY = TEXTS * 20  # more than run together with others' calls
+PLAIN: list[dict[str, Any]] = [{}]
+OPTIONS: list[dict[str, Any]] = [
+    *PLAIN,
+    {"normalize": False},
+    {"truncate_dim": 8},
+    {"precision": "ubinary"},
+    {"precision": "int8"},
+    {"precision": "uint8", "precision_ranges": [[-1] * 32, [1] * 32]},
+    {"batch_size": 2},
+    {"token_budget": 20},
+    {"output": "both"},
+    {"prompt": "about "},
+    {"show_progress_bar": False},
+]
+WRONG: list[dict[str, Any]] = [
+    {"precison": "int8"},
+    {"prompt_name": "none of them"},
+    {"truncate_dim": 10**6},
+    {"truncate": "error"},
+    {"truncate": "no"},
+    {"batch_size": 2, "token_budget": 20},
+    {"output": "words"},
+    {"normalize": 1},
+]
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_vectors_of_texts(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        for given in OPTIONS + WRONG:
+            for inputs in (TEXTS[0], TEXTS[:1], tuple(TEXTS), MANY if given in PLAIN else TEXTS):
+                encode_twins(model, inputs, **given)
+        for inputs in ([TEXTS[0], None], [b"bytes"], 7, ["a lone surrogate \ud800"], {"a": 1}, [], np.array(TEXTS)):
+            encode_twins(model, inputs)
+        encode_twins(model, TEXTS, output="tokens")
+        assert_twins(lambda: model.encode(iter(TEXTS)), lambda: model.aencode(iter(TEXTS)))
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_vectors_of_tokens(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        for inputs in (TEXTS[0], TEXTS, MANY):
+            for given in ({"output": "tokens"}, {"output": "tokens", "truncate_dim": 4}, {}, {"output": "both"}):
+                encode_twins(model, inputs, **given)
+
+
+@pytest.mark.parametrize("name", ["dense", "static", "model2vec"])
+def test_an_array_of_the_callers_is_filled(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        width = model.info["vector_size"]
+        for inputs, shape in ((TEXTS, (len(TEXTS), width)), (TEXTS[0], (width,)), (TEXTS[:1], (1, width))):
+            out = np.zeros(shape, np.float32)
+            [found] = together(model.aencode(inputs, out=out))
+            assert found is out
+            assert_same(out, outcome(lambda inputs=inputs: model.encode(inputs))[0])
+        for out in (np.zeros((1, width + 1), np.float32), np.zeros((len(TEXTS), width)), [0.0]):
+            encode_twins(model, TEXTS, out=out)
+
+
+def test_routes(tmp_path: Path) -> None:
+    """encode() takes the default route, here a table of vectors, or raises where there is none."""
+    folder = make_folder("router", tmp_path)
+    file = folder / "router_config.json"
+    values = json.loads(file.read_text())
+    for default in ("query", None):
+        values["parameters"]["default_route"] = default
+        file.write_text(json.dumps(values))
+        with pumice.load(folder, device="cpu") as model:
+            for inputs in (TEXTS[0], TEXTS, MANY):
+                encode_twins(model, inputs)
+
+
+@pytest.mark.parametrize("name", [*RANKERS, "labels"])
+def test_rank(name: str, tmp_path: Path) -> None:
+    documents = [document for _, document in PAIRS]
+    with loaded(name, tmp_path) as model:
+        for given in ({}, {"top_k": 2}, {"top_k": 0}, {"truncate": "error"}, {"truncat": True}):
+            for texts in (documents, documents[:1], [], documents * 40, iter(documents), ["a", None]):
+                rank_twins(model, texts, **given)
+        wanted = outcome(lambda: model.rank("a stone", documents))[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pumice.TruncationWarning)
+            for found in together(*(model.arank("a stone", documents) for _ in range(8))):
+                assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["dense", "prompt", "static", "model2vec", "router"])
+def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
+    """Each has its own texts, options and errors; every third one is cancelled."""
+    with loaded(name, tmp_path) as model:
+        given = [{}, {"normalize": False}, {"truncate_dim": 8}, {"truncate_dim": 0}, {"prompt": "of "}, {"precision": "binary"}]
+        cases = [(TEXTS[i % 2 : i % 5 + 1] or TEXTS[0], given[i % len(given)]) for i in range(60)]
+        wanted = [outcome(lambda inputs=inputs, o=o: model.encode(inputs, **o))[0] for inputs, o in cases]
+
+        async def main() -> None:
+            tasks = [asyncio.create_task(model.aencode(inputs, **o)) for inputs, o in cases]
+            await asyncio.sleep(0.001)
+            for task in tasks[::3]:
+                task.cancel()
+            for found, expected in zip(await asyncio.gather(*tasks, return_exceptions=True), wanted, strict=True):
+                if not isinstance(found, asyncio.CancelledError):
+                    assert_same(found, expected)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pumice.TruncationWarning)
+            asyncio.run(main())
+
+
+def idle(seconds: float) -> bool:
+    """Whether no thread works for an event loop any more."""
+    end = time.monotonic() + seconds
+    while async_calls._encode._busy and time.monotonic() < end:
+        time.sleep(0.005)
+    return async_calls._encode._busy == 0
+
+
+@pytest.mark.parametrize("name", ["dense", "static", "model2vec", "late", "decoder", "router"])
+def test_a_cancelled_aencode_reads_no_more_texts(name: str, tmp_path: Path) -> None:
+    output = "tokens" if name == "late" else "sentence"
+    with loaded(name, tmp_path) as model:
+        wanted = model.encode("a stone", output=output)
+        read = 0
+
+        def endless() -> Iterator[str]:
+            nonlocal read
+            while True:
+                read += 1
+                yield "one two three"
+
+        async def main() -> None:
+            task = asyncio.create_task(model.aencode(endless(), output=output))
+            while read < 10_000 and not task.done():
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert idle(5)
+
+        asyncio.run(main())
+        assert_same(model.encode("a stone", output=output), wanted)
+
+
+@pytest.mark.parametrize("name", RANKERS)
+def test_a_cancelled_arank_stops(name: str, tmp_path: Path) -> None:
+    documents = [f"stone {i}" for i in range(100_000)]
+    with loaded(name, tmp_path) as model:
+
+        async def main() -> float:
+            task = asyncio.create_task(model.arank("a stone", documents))
+            await asyncio.sleep(0.3)
+            begin = time.monotonic()
+            assert not idle(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert idle(5)
+            return time.monotonic() - begin
+
+        took = asyncio.run(main())
+        print(f"stopped after {took:.3f} s")
+        assert len(model.rank("a stone", documents[:3])) == 3
+
+
+@pytest.mark.parametrize("name", ["dense", "static"])
+def test_a_closed_model(name: str, tmp_path: Path) -> None:
+    model = loaded(name, tmp_path)
+    model.close()
+    encode_twins(model, "a")
+    encode_twins(model, MANY)
+
+
+def test_a_model_without_the_task(minilm: pumice.Model) -> None:
+    rank_twins(minilm, ["b"])
