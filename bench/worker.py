@@ -217,7 +217,7 @@ def generate_pumice(model: str, threads: int) -> Measure:
         if not go.get("kept"):
             ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
-        run = loaded._core.request(prompts, {"max_new_tokens": go["new"], "temperature": 0.0, "eos_ids": []})
+        run = greedy(loaded, prompts, go["new"])
         longest = 0.0
         if go.get("steps"):
             run.advance(1, 1e6)  # the prompt, and the first token
@@ -230,6 +230,17 @@ def generate_pumice(model: str, threads: int) -> Measure:
         return speeds(go, t["prefill_tokens"], t["prefill_seconds"], t["decode_tokens"], t["decode_seconds"], longest)
 
     return work
+
+
+def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
+    """A request of the engine itself, which no end token ends."""
+    from pumice import _core
+
+    if not hasattr(_core, "GenerateParams"):  # an older package
+        return loaded._core.request(prompts, {"max_new_tokens": new, "temperature": 0.0, "eos_ids": []})
+    params = _core.GenerateParams()
+    params.max_new_tokens = new
+    return loaded._core.request(prompts, [params])
 
 
 def described(loaded: Any) -> dict[str, float]:
@@ -338,7 +349,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
     def first_token(loaded: Any) -> None:
         prompt = np.array(prompt_ids(loaded.info["vocab_size"], PROMPT), dtype=np.int32)
-        run = loaded._core.request([prompt], {"max_new_tokens": 1, "temperature": 0.0, "eos_ids": []})
+        run = greedy(loaded, [prompt], 1)
         while not run.done:
             run.advance(1, 1e6)
 

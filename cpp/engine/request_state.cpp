@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "engine/runtime.h"
+#include "engine/settings.h"
 #include "engine/word_filters.h"
 #include "model/programs.h"
 
@@ -50,33 +51,8 @@ Sequence& RequestState::at(std::int32_t sequence) {
 namespace {
 
 constexpr std::int64_t kMostSequences = 65536;
-constexpr std::int32_t kMostGuesses = 63;  // of a step: so many rows still count as decoding
 
 using Ids = std::vector<std::int32_t>;
-
-void check_params(const RequestState& request, const GenerateParams& params, std::int32_t vocab) {
-  params.sampling.validate(vocab);
-  require(params.max_new_tokens >= 1, "max_new_tokens must be at least 1, not ", params.max_new_tokens);
-  require(params.min_new_tokens >= 0 && params.min_new_tokens <= params.max_new_tokens, "min_new_tokens must be between 0 and ",
-          params.max_new_tokens, " (max_new_tokens), not ", params.min_new_tokens);
-  require(params.n >= 1 && params.n <= kMostSequences, "n must be between 1 and ", kMostSequences, ", not ", params.n);
-  require(params.read_ahead >= 0, "read_ahead must be at least 0 (0: no limit), not ", params.read_ahead);
-  require(params.n == request.n() && params.read_ahead == request.read_ahead() && params.priority == request.priority(),
-          "n, read_ahead and priority are those of all prompts of a call");
-  const Speculation& guesses = params.speculation;
-  require(guesses.matching >= 0 && guesses.most >= 1 && guesses.most <= kMostGuesses, "speculation: matching must be at least 0, not ",
-          guesses.matching, ", and the most guesses of a step 1 to ", kMostGuesses, ", not ", guesses.most);
-  const auto known = [&](const Ids& ids, const char* what) {
-    for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, " ", id, " is not in the vocabulary of ", vocab);
-  };
-  known(params.eos_ids, "eos id");
-  known(params.stop_ids, "stop id");
-  for (const Ids& word : params.bad_words) {
-    require(!word.empty(), "bad_words holds a word without tokens");
-    known(word, "bad_words: id");
-  }
-  for (const auto& filter : params.filters) require(filter != nullptr, "a token filter is null");
-}
 
 void check_prompt(const Runtime& r, const Ids& prompt, std::size_t index) {
   require(!prompt.empty(), "prompt ", index, " has no tokens");
@@ -160,7 +136,11 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
   const auto request = std::make_shared<RequestState>();
   request->params.assign(params.begin(), params.end());
   const std::int32_t vocab = r.pipeline.vocab_size();
-  for (const GenerateParams& each : request->params) check_params(*request, each, vocab);
+  for (const GenerateParams& each : request->params) {
+    check(each, vocab);
+    require(each.n == request->n() && each.read_ahead == request->read_ahead() && each.priority == request->priority(),
+            "n, read_ahead and priority are those of all prompts of a call");
+  }
   require(static_cast<std::int64_t>(prompts.size()) * request->n() <= kMostSequences, prompts.size(), " prompts x n=", request->n(),
           " are more than ", kMostSequences, " sequences: give them in several calls");
   std::vector<std::shared_ptr<const BadWords>> bad_words;

@@ -18,7 +18,6 @@ namespace {
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kBanned = -1e30f;     // what a bias of -inf becomes: far below any logit, and still a number
-constexpr float kMostBias = 1e20f;    // so that no sum comes near kBanned, and temperatures of up to 1e6 leave kBanned without weight
 constexpr float kUnderflow = -126.f;  // 2 to the power of less is 0 here
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
@@ -55,40 +54,7 @@ std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64
        ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
 }
 
-void in_range(const char* what, float value, float low, float high) {
-  require(value >= low && value <= high, what, " must be between ", low, " and ", high, ", not ", value);  // false for NaN
-}
-
 }  // namespace
-
-void SamplingParams::validate(std::int32_t vocab) const {
-  in_range("temperature", temperature, 0, 1e6f);
-  require(top_k >= 0, "top_k must be at least 0 (0: off), not ", top_k);
-  in_range("top_p", top_p, 0, 1);
-  in_range("typical_p", typical_p, 0, 1);
-  in_range("min_p", min_p, 0, 1);
-  in_range("repetition_penalty", repetition_penalty, 1e-3f, 1e3f);
-  in_range("presence_penalty", presence_penalty, -100, 100);
-  in_range("frequency_penalty", frequency_penalty, -100, 100);
-  for (const auto& [id, bias] : logit_bias) {
-    require(id >= 0 && id < vocab, "logit_bias: token id ", id, " is not in the vocabulary of ", vocab);
-    require(std::fabs(bias) <= kMostBias || bias == -kInfinity, "logit_bias of token ", id, " must be between -", kMostBias, " and ",
-            kMostBias, ", or -inf (which forbids the token), not ", bias);
-  }
-  in_range("dry_multiplier", dry_multiplier, 0, 100);
-  in_range("dry_base", dry_base, 1, 100);
-  require(dry_allowed >= 1 && dry_range >= 0, "dry_allowed must be at least 1 and dry_range at least 0, not ", dry_allowed, " and ",
-          dry_range);
-  require(std::ranges::is_sorted(dry_breakers), "dry_breakers do not ascend");
-  for (const std::int32_t id : dry_breakers)
-    require(id >= 0 && id < vocab, "dry_breakers: token id ", id, " is not in the vocabulary of ", vocab);
-  in_range("top_n_sigma", top_n_sigma, 0, 1000);
-  in_range("xtc_probability", xtc_probability, 0, 1);
-  in_range("xtc_threshold", xtc_threshold, 0, 1);
-  in_range("mirostat_tau", mirostat_tau, 0, 100);
-  in_range("mirostat_eta", mirostat_eta, 0, 1);
-  require(logprobs >= -1 && logprobs <= vocab, "logprobs must be between 0 and ", vocab, " (the vocabulary), not ", logprobs);
-}
 
 // ---------------------------------------------------------------- counts
 std::size_t TokenCounts::place(std::int32_t id) const {
@@ -137,9 +103,9 @@ void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> i
     if (ids[i] != ids[size - 1] || breaks(ids[i + 1])) continue;
     std::size_t length = 1;
     while (length < kLongest && length <= i && ids[i - length] == ids[size - 1 - length] && !breaks(ids[i - length])) ++length;
-    if (length < static_cast<std::size_t>(params.dry_allowed)) continue;
+    if (length < static_cast<std::size_t>(params.dry_allowed_length)) continue;
     float penalty = params.dry_multiplier;
-    for (std::size_t more = static_cast<std::size_t>(params.dry_allowed); more < length; ++more) penalty *= params.dry_base;
+    for (std::size_t more = static_cast<std::size_t>(params.dry_allowed_length); more < length; ++more) penalty *= params.dry_base;
     penalties.emplace_back(ids[i + 1], std::min(penalty, kMostBias));
   }
   std::sort(penalties.begin(), penalties.end(),

@@ -18,6 +18,9 @@
 
 namespace pumice::engine {
 
+inline constexpr float kMostBias = 1e20f;  // no sum of it comes near the logit of a banned id, also at a temperature of 1e6
+
+// Ranges: engine/settings.cpp.
 struct SamplingParams {
   float temperature = 0.0f;         // 0: greedy
   std::int32_t top_k = 0;           // 0: off. Fan, Lewis and Dauphin 2018
@@ -28,10 +31,10 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // subtracted once from every generated id
   float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
   // Tokens that would go on with a repetition (DRY, p-e-w 2024): where the text's last n ids stand earlier too, what came after them there
-  // loses multiplier * base^(n - dry_allowed), for the longest such n from dry_allowed on. No repetition reaches over a breaker.
+  // loses multiplier * base^(n - allowed length), for the longest such n from the allowed length on. No repetition reaches over a breaker.
   float dry_multiplier = 0.0f;      // 0: off
   float dry_base = 1.75f;
-  std::int32_t dry_allowed = 2, dry_range = 0;  // dry_range: the last ids that are looked at; 0: all
+  std::int32_t dry_allowed_length = 2, dry_range = 0;  // dry_range: the last ids that are looked at; 0: all
   std::vector<std::int32_t> dry_breakers;       // ascending
   float top_n_sigma = 0.0f;         // 0: off. Tang et al. 2024: logits within so many standard deviations of the largest
   float xtc_probability = 0.0f;     // 0: off. XTC, p-e-w 2024: so often, all tokens of at least the threshold's probability but the least
@@ -48,7 +51,6 @@ struct SamplingParams {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
-  void validate(std::int32_t vocab) const;  // throws invalid_argument
 };
 
 // Ids that a sequence has seen, and how often it generated each. Open addressing: a step allocates nothing unless the table doubles.

@@ -16,6 +16,7 @@
 #include "model/family.h"
 #include "ops.h"
 #include "options.h"
+#include "params.h"
 #include "requests.h"
 #include "text/spm_merges.h"
 
@@ -108,6 +109,7 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   bind_grammars(module);
   bind_options(module);
   py::class_<ModelHandle> model(module, "Model");  // before functions that take or return one, whose docstrings name it
+  bind_params(module);
   bind_encoders(module, model);
   bind_requests(module, model);
   bind_model(module, model);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,108 +16,13 @@
 #include "engine/saved_prefix.h"
 #include "file.h"
 #include "grammar.h"
+#include "params.h"
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace pumice::bindings {
 namespace {
-
-// params[key] as T, or `otherwise`; a wrong type is a TypeError that names the key.
-template <class T>
-T param(const py::dict& params, const char* key, T otherwise) {
-  if (!params.contains(key)) return otherwise;
-  try {
-    return params[key].cast<T>();
-  } catch (const py::cast_error&) {
-    fail(ErrorKind::wrong_type, key, " is ", repr_of(params[key]), ", which is no number of the right kind or size");
-  }
-}
-
-engine::GenerateParams generate_params(const engine::Model& model, const py::dict& params) {
-  static const auto& known = *new std::vector<std::string>{"max_new_tokens",
-                                                           "temperature",
-                                                           "top_k",
-                                                           "top_p",
-                                                           "min_p",
-                                                           "typical_p",
-                                                           "repetition_penalty",
-                                                           "presence_penalty",
-                                                           "frequency_penalty",
-                                                           "logit_bias",
-                                                           "seed",
-                                                           "n",
-                                                           "eos_ids",
-                                                           "logprobs",
-                                                           "read_ahead",
-                                                           "priority",
-                                                           "lookup",
-                                                           "draft",
-                                                           "guesses",
-                                                           "foreseen",
-                                                           "always",
-                                                           "replay",
-                                                           "min_new_tokens",
-                                                           "stop_ids",
-                                                           "bad_words",
-                                                           "logits_processor",
-                                                           "dry_multiplier",
-                                                           "dry_base",
-                                                           "dry_allowed_length",
-                                                           "dry_range",
-                                                           "dry_breakers",
-                                                           "top_n_sigma",
-                                                           "xtc_probability",
-                                                           "xtc_threshold",
-                                                           "mirostat_tau",
-                                                           "mirostat_eta",
-                                                           "grammar"};
-  for (const auto& [key, value] : params) {
-    if (std::ranges::find(known, text_of(key)) == known.end()) fail(ErrorKind::wrong_type, "unknown parameter ", text_of(key));
-  }
-  engine::GenerateParams p;
-  p.max_new_tokens = param(params, "max_new_tokens", p.max_new_tokens);
-  p.min_new_tokens = param(params, "min_new_tokens", p.min_new_tokens);
-  p.stop_ids = param(params, "stop_ids", p.stop_ids);
-  p.shows_logits = params.contains("logits_processor");
-  p.bad_words = param(params, "bad_words", p.bad_words);
-  if (params.contains("grammar")) p.filters.push_back(params["grammar"].cast<const GrammarHandle&>().grammar->filter());
-  p.n = param(params, "n", p.n);
-  p.eos_ids = param(params, "eos_ids", p.eos_ids);
-  p.read_ahead = param(params, "read_ahead", p.read_ahead);
-  p.priority = param(params, "priority", p.priority);
-  engine::Speculation& guesses = p.speculation;
-  guesses.matching = param(params, "lookup", guesses.matching);
-  guesses.most = param(params, "guesses", guesses.most);
-  guesses.foreseen = param(params, "foreseen", guesses.foreseen);
-  guesses.always = param(params, "always", guesses.always);
-  guesses.replay = param(params, "replay", guesses.replay);
-  if (params.contains("draft")) guesses.drafter = model.drafter(params["draft"].cast<const ModelHandle&>().get());
-  engine::SamplingParams& s = p.sampling;
-  s.temperature = param(params, "temperature", s.temperature);
-  s.top_k = param(params, "top_k", s.top_k);
-  s.top_p = param(params, "top_p", s.top_p);
-  s.min_p = param(params, "min_p", s.min_p);
-  s.typical_p = param(params, "typical_p", s.typical_p);
-  s.repetition_penalty = param(params, "repetition_penalty", s.repetition_penalty);
-  s.presence_penalty = param(params, "presence_penalty", s.presence_penalty);
-  s.frequency_penalty = param(params, "frequency_penalty", s.frequency_penalty);
-  s.dry_multiplier = param(params, "dry_multiplier", s.dry_multiplier);
-  s.dry_base = param(params, "dry_base", s.dry_base);
-  s.dry_allowed = param(params, "dry_allowed_length", s.dry_allowed);
-  s.dry_range = param(params, "dry_range", s.dry_range);
-  s.dry_breakers = param(params, "dry_breakers", s.dry_breakers);
-  std::ranges::sort(s.dry_breakers);
-  s.top_n_sigma = param(params, "top_n_sigma", s.top_n_sigma);
-  s.xtc_probability = param(params, "xtc_probability", s.xtc_probability);
-  s.xtc_threshold = param(params, "xtc_threshold", s.xtc_threshold);
-  s.mirostat_tau = param(params, "mirostat_tau", s.mirostat_tau);
-  s.mirostat_eta = param(params, "mirostat_eta", s.mirostat_eta);
-  s.logprobs = param(params, "logprobs", s.logprobs);
-  if (params.contains("seed")) s.seed = param<std::uint64_t>(params, "seed", 0);
-  for (const auto& [id, bias] : param(params, "logit_bias", std::map<std::int32_t, float>{})) s.logit_bias.emplace_back(id, bias);
-  return p;
-}
 
 // What one sequence has to say, as a dict.
 py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
@@ -140,8 +44,9 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
 
 class RequestHandle {
  public:
-  // params: a dict, or a list with one for each prompt.
-  RequestHandle(const ModelHandle& handle, const py::sequence& prompts, const py::object& params) : model_(handle.get()) {
+  // params: of all prompts, or one for each.
+  RequestHandle(const ModelHandle& handle, const py::sequence& prompts, const std::vector<const GenerateParams*>& params)
+      : model_(handle.get()) {
     std::vector<std::vector<std::int32_t>> ids;
     for (const auto& prompt : prompts) {
       if (!py::isinstance<py::array>(prompt)) fail(ErrorKind::wrong_type, "prompts must be arrays of int32");
@@ -149,12 +54,14 @@ class RequestHandle {
       ids.emplace_back(tokens.begin(), tokens.end());
     }
     std::vector<engine::GenerateParams> all;
-    for (const auto& each : py::isinstance<py::dict>(params) ? py::list(py::make_tuple(params)) : py::list(params)) {
-      if (!py::isinstance<py::dict>(each)) fail(ErrorKind::wrong_type, "params must be a dict, or a list of dicts");
-      all.push_back(generate_params(*model_, py::reinterpret_borrow<py::dict>(each)));
-      logprobs_ = logprobs_ || all.back().sampling.logprobs >= 0;
-      const bool processes = all.back().shows_logits;
-      processors_.push_back(processes ? py::reinterpret_borrow<py::dict>(each)["logits_processor"].cast<py::object>() : py::object());
+    for (const GenerateParams* each : params) {
+      if (!each) fail(ErrorKind::wrong_type, "params must be a sequence of GenerateParams");
+      engine::GenerateParams& one = all.emplace_back(each->engine);
+      if (!each->grammar.is_none()) one.filters.push_back(each->grammar.cast<const GrammarHandle&>().grammar->filter());
+      if (!each->draft.is_none()) one.speculation.drafter = model_->drafter(each->draft.cast<const ModelHandle&>().get());
+      one.shows_logits = !each->logits_processor.is_none();
+      logprobs_ = logprobs_ || one.sampling.logprobs >= 0;
+      processors_.push_back(each->logits_processor);
     }
     const WithoutGil released;
     request_ = model_->scheduler().request(ids, all);
@@ -171,7 +78,7 @@ class RequestHandle {
 
   py::list advance(std::int32_t steps, double max_ms) {
     wait_interruptibly(max_ms, [&](double ms) { return request_->wait(steps, ms); });
-    if (std::ranges::any_of(processors_, [](const py::object& each) { return static_cast<bool>(each); })) process_logits();
+    if (std::ranges::any_of(processors_, [](const py::object& each) { return !each.is_none(); })) process_logits();
     const std::vector<engine::News> news = [&] {
       const WithoutGil released;
       return request_->take();
@@ -211,7 +118,7 @@ class RequestHandle {
     }
   }
 
-  std::vector<py::object> processors_;  // of each set of parameters; null: none
+  std::vector<py::object> processors_;  // of each set of parameters, or None
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
@@ -362,7 +269,7 @@ void bind_requests(py::module_& module, py::class_<ModelHandle>& model) {
       .def("load_prefix", &load_prefix, "path"_a)
       .def(
           "request",
-          [](const ModelHandle& handle, const py::sequence& prompts, const py::object& params) {
+          [](const ModelHandle& handle, const py::sequence& prompts, const std::vector<const GenerateParams*>& params) {
             return std::make_unique<RequestHandle>(handle, prompts, params);
           },
           "prompts"_a, "params"_a);

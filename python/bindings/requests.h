@@ -1,4 +1,4 @@
-// Requests for tokens: their settings, their news, and what their batch and its cache do.
+// Requests for tokens, their news, and what their batch and its cache do.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -198,19 +198,57 @@ class Model:
     def score(self, ids: _Int32) -> _Float32:
         """(T-1,) log-probability of each token after the first."""
 
-    def request(self, prompts: Sequence[_Int32], params: dict[str, Any] | list[dict[str, Any]]) -> Request:
-        """params: a dict for all prompts, or one for each (n and read_ahead are the same in all). All optional: max_new_tokens,
-        min_new_tokens, n (int); eos_ids, stop_ids (list of int; stop_ids: like eos_ids before min_new_tokens, given out after); bad_words
-        (list of lists of int); temperature, top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty,
-        dry_multiplier, dry_base, dry_allowed_length, dry_range, top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta
-        (float or int); dry_breakers (list of int); logit_bias (dict id -> float); seed (int); logprobs (int: how many alternatives; -1 or
-        absent: none, not even the chosen one's); read_ahead (int: unread tokens with which a sequence sits out; 0: no limit);
-        priority (int: higher ones go first, the same in all);
-        logits_processor (a function of ids and a row of logits, called by advance(), which changes the row and returns None).
-        Sequence s belongs to prompt s // n. temperature 0: greedy. Nothing is computed before the first advance() or start()."""
+    def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
+        """params: one of all prompts, or one for each (n, read_ahead and priority are the same in all).
+        Sequence s belongs to prompt s // n. Nothing is computed before the first advance() or start()."""
 
     def close(self) -> None:
         """Gives all memory back; later calls raise. Waits for nothing: running calls keep what they use until they end."""
+
+class GenerateParams:
+    """What a request is told. A value of the wrong type is a TypeError, one out of its range a ValueError; both name it. The ranges are in
+    cpp/engine/settings.cpp; the defaults, and what each setting means, in cpp/engine/sampler.h, sequence.h and speculation.h."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    n: int  # sequences per prompt
+    read_ahead: int  # unread tokens with which a sequence sits out; 0: no limit
+    priority: int  # higher ones go first
+    eos_ids: list[int]  # end a sequence; not given out
+    stop_ids: list[int]  # as eos_ids before min_new_tokens; given out after
+    bad_words: list[list[int]]
+    temperature: float  # 0: greedy. Here and below: kept as float32, read as the shortest number that means it
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_range: int
+    dry_breakers: list[int]  # ascending, in whatever order they were given
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: dict[int, float]
+    seed: int | None  # None: the system's
+    logprobs: int | None  # alternatives a token; None: no log-probabilities, not even the chosen token's
+    lookup: int  # ids that must match where guesses are looked up; 0: none are
+    guesses: int  # the most of a step
+    foreseen: bool  # guesses that a grammar leaves no choice of
+    always: bool  # guesses whether they pay or not. For tests and bench, as is `replay`
+    replay: list[list[int]]  # by sequence: the guesses
+    draft: Model | None  # a smaller one that guesses
+    grammar: CompiledGrammar | None
+    logits_processor: Callable[[_Int32, _Float32], None] | None  # called by advance(); changes the row and returns None
+    def __init__(self) -> None: ...
+    def check(self, vocab_size: int) -> None:
+        """Raises ValueError where ids are not in the vocabulary or settings contradict each other. request() does so, too."""
 
 class Cancel:
     """What stops a call from another thread."""

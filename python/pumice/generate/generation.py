@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .. import _core
 from ..display import html_lines, token_span
 from .answers import Kind, ToolCall
-from .settings import SamplingParams
+from .settings import SamplingParams, engine_params
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -224,28 +224,22 @@ class Run:
     ) -> None:
         """params: of all prompts, or one for each, of which `n` is the same. grammars: none, or one for each prompt."""
 
-        def values(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> dict[str, Any]:
-            values = {f.name: getattr(params, f.name) for f in fields(params)}
-            if values["logits_processor"] is None:
-                del values["logits_processor"]
-            ends = [] if values.pop("ignore_eos") else list(eos_ids)
-            del values["stop"]
-            values["logprobs"] = -1 if params.logprobs is None else params.logprobs
-            if params.seed is None:
-                del values["seed"]
-            filtered = {} if grammar is None else {"grammar": grammar}
-            return values | {"eos_ids": ends, "read_ahead": read_ahead, **(speculation or {}), **filtered}
+        def told(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> _core.GenerateParams:
+            result = engine_params(params, eos_ids)
+            result.read_ahead, result.grammar = read_ahead, grammar
+            for name, value in (speculation or {}).items():
+                setattr(result, name, value)
+            return result
 
         self.engine = engine
         self._device = str(engine.info.get("device", ""))
         self._prompt_tokens = [len(ids) for ids in prompts]
-        one = isinstance(params, SamplingParams)
         each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        if one and not any(grammars):
-            self._request = engine.request(list(prompts), values(each_prompt[0]))
+        if isinstance(params, SamplingParams) and not any(grammars):
+            self._request = engine.request(list(prompts), [told(params)])
         else:
             each_grammar = grammars if any(grammars) else [None] * len(prompts)
-            self._request = engine.request(list(prompts), [values(p, g) for p, g in zip(each_prompt, each_grammar, strict=True)])
+            self._request = engine.request(list(prompts), [told(p, g) for p, g in zip(each_prompt, each_grammar, strict=True)])
         self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
         self._n = self.params[0].n
         self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from .. import _core
-from ..arguments import check_text, flag, integer, real, shown
+from ..arguments import check_text, flag, integer, shown
 from ..errors import ModelFormatError
 from ..side_files import read_object
 from .sampling import LogitsProcessor, bad_words, dry_breakers, logits_processor
@@ -59,14 +59,14 @@ class Sampling(TypedDict, total=False):
     draft: Model | None
 
 
-MOST_BIAS = 1e20  # the engine's, too
+_OFF = _core.GenerateParams()  # the engine's defaults, which are the only ones
 
 SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
-    "max_new_tokens": 512,
-    "min_new_tokens": 0,
+    "max_new_tokens": _OFF.max_new_tokens,
+    "min_new_tokens": _OFF.min_new_tokens,
     "ignore_eos": False,
-    "n": 1,
-    "priority": 0,
+    "n": _OFF.n,
+    "priority": _OFF.priority,
 }
 
 
@@ -80,66 +80,56 @@ class SamplingParams:
     alternatives per token, None for no log-probabilities. priority: higher calls go first.
     """
 
-    max_new_tokens: int = 512
-    min_new_tokens: int = 0
+    max_new_tokens: int = _OFF.max_new_tokens
+    min_new_tokens: int = _OFF.min_new_tokens
     ignore_eos: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
     logits_processor: LogitsProcessor | None = None
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_range: int = 0
+    temperature: float = _OFF.temperature
+    top_k: int = _OFF.top_k
+    top_p: float = _OFF.top_p
+    min_p: float = _OFF.min_p
+    typical_p: float = _OFF.typical_p
+    repetition_penalty: float = _OFF.repetition_penalty
+    presence_penalty: float = _OFF.presence_penalty
+    frequency_penalty: float = _OFF.frequency_penalty
+    dry_multiplier: float = _OFF.dry_multiplier
+    dry_base: float = _OFF.dry_base
+    dry_allowed_length: int = _OFF.dry_allowed_length
+    dry_range: int = _OFF.dry_range
     dry_breakers: tuple[int, ...] = ()
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    mirostat_tau: float = 0.0
-    mirostat_eta: float = 0.1
+    top_n_sigma: float = _OFF.top_n_sigma
+    xtc_probability: float = _OFF.xtc_probability
+    xtc_threshold: float = _OFF.xtc_threshold
+    mirostat_tau: float = _OFF.mirostat_tau
+    mirostat_eta: float = _OFF.mirostat_eta
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
+    seed: int | None = _OFF.seed
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    n: int = 1
-    logprobs: int | None = None
-    priority: int = 0
+    n: int = _OFF.n
+    logprobs: int | None = _OFF.logprobs
+    priority: int = _OFF.priority
 
 
-# Range of each plain number: (check, arguments). One table for the call and for the model's files.
-_RANGES: dict[str, Callable[[str, Any], Any]] = {
-    "max_new_tokens": lambda name, v: integer(name, v, 1, 2**31 - 1),
-    "min_new_tokens": lambda name, v: integer(name, v, 0, 2**31 - 1),
-    "ignore_eos": flag,
-    "temperature": lambda name, v: real(name, v, 0.0, 1e6),
-    "top_k": lambda name, v: integer(name, v, 0, 2**31 - 1),
-    "top_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
-    "min_p": lambda name, v: real(name, v, 0.0, 1.0),
-    "typical_p": lambda name, v: real(name, v, 0.0, 1.0, open_low=True),
-    "repetition_penalty": lambda name, v: real(name, v, 1e-3, 1e3),
-    "presence_penalty": lambda name, v: real(name, v, -100.0, 100.0),
-    "frequency_penalty": lambda name, v: real(name, v, -100.0, 100.0),
-    "dry_multiplier": lambda name, v: real(name, v, 0.0, 100.0),
-    "dry_base": lambda name, v: real(name, v, 1.0, 100.0),
-    "dry_allowed_length": lambda name, v: integer(name, v, 1, 2**31 - 1),
-    "dry_range": lambda name, v: integer(name, v, 0, 2**31 - 1),
-    "top_n_sigma": lambda name, v: real(name, v, 0.0, 1000.0),
-    "xtc_probability": lambda name, v: real(name, v, 0.0, 1.0),
-    "xtc_threshold": lambda name, v: real(name, v, 0.0, 1.0),
-    "mirostat_tau": lambda name, v: real(name, v, 0.0, 100.0),
-    "mirostat_eta": lambda name, v: real(name, v, 0.0, 1.0),
-    "seed": lambda name, v: integer(name, v, 0, 2**64 - 1),
-    "n": lambda name, v: integer(name, v, 1, 2**16),
-    "priority": lambda name, v: integer(name, v, -1000, 1000),
-}
+_OURS = ("ignore_eos", "stop", "logits_processor")  # what the engine is not told, or not as it is
+
+
+def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.GenerateParams:
+    """As the engine takes them; of a value that it does not take, a TypeError or ValueError that names it."""
+    told = _core.GenerateParams()
+    for each in fields(params):
+        if each.name not in _OURS:
+            setattr(told, each.name, getattr(params, each.name))
+    told.logits_processor = params.logits_processor
+    told.eos_ids = [] if params.ignore_eos else list(eos_ids)
+    return told
+
+
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
 _OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
+# Settings that are read with the tokenizer or are more than a number; all others are as they were given.
+_READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
 # Settings that say how another one works, which is off (0) unless given.
 _SWITCHES = {
@@ -253,31 +243,37 @@ def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
 
 
 def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, value in found.items():
         if name in ("top_p", "typical_p") and value == 0:
             value = 1.0  # some files write 0 for "off"
         try:
-            checked[name] = _RANGES[name](name, value)
+            checked |= _numbers({name: value})
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"{file}: {error}", file=file, field=name) from None
     return checked
 
 
+def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are numbers, as the engine takes them."""
+    told = _core.GenerateParams()
+    for name, value in given.items():
+        setattr(told, name, value)
+    return {name: getattr(told, name) for name in given}
+
+
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
     """The call's values, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
-    values: dict[str, Any] = dict(model.sampling)
-    for name, check in _RANGES.items():
-        if call.get(name) is not None:
-            values[name] = check(name, call[name])
-    off = SamplingParams()
+    plain = [each.name for each in fields(SamplingParams) if each.name not in _READ]
+    values = {**model.sampling, **_numbers({name: call[name] for name in plain if call.get(name) is not None})}
     for name, switch in _SWITCHES.items():
         if call.get(name) is not None and call.get(switch) is None and not values.get(switch):
             raise ValueError(f"{name}={shown(call[name])} does nothing without {switch}, which is 0 (off) unless given")
     if "temperature" not in values and any(
-        values.get(name, getattr(off, name)) != getattr(off, name) for name in (*_FILTERS, *_OWN_FILTERS)
+        values.get(name, getattr(_OFF, name)) != getattr(_OFF, name) for name in (*_FILTERS, *_OWN_FILTERS)
     ):
         values["temperature"] = 1.0
+    values["ignore_eos"] = flag("ignore_eos", call["ignore_eos"]) if call.get("ignore_eos") is not None else False
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
     values["logits_processor"] = logits_processor(call.get("logits_processor"))
@@ -287,15 +283,13 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
     values["bad_words"] = bad_words(call["bad_words"], tokenizer, vocab_size) if call.get("bad_words") is not None else of_the_model
     values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
-    if logprobs is not None and logprobs is not False:
-        values["logprobs"] = 0 if logprobs is True else integer("logprobs", logprobs, 0, vocab_size)
-    params = SamplingParams(**values)
-    if params.min_new_tokens > params.max_new_tokens:
-        raise ValueError(f"min_new_tokens={params.min_new_tokens} is more than max_new_tokens={params.max_new_tokens}")
-    return params
+    values["logprobs"] = None if logprobs is None or logprobs is False else 0 if logprobs is True else logprobs
+    told = engine_params(SamplingParams(**values))
+    told.check(vocab_size)
+    return SamplingParams(**values | {"logit_bias": told.logit_bias, "logprobs": told.logprobs})
 
 
-def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, float]:
+def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, Any]:
     if bias is None:
         return {}
     if not isinstance(bias, Mapping):
@@ -309,11 +303,7 @@ def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, f
             token = int(ids[0])
         else:
             token = integer("a token id in logit_bias", key, 0, vocab_size - 1)
-        infinite = isinstance(value, (float, np.floating)) and value == -math.inf  # forbids the token
-        try:
-            result[token] = -math.inf if infinite else real(f"logit_bias[{shown(key)}]", value, -MOST_BIAS, MOST_BIAS)
-        except ValueError as error:
-            raise ValueError(f"{error}; -inf forbids the token") from None
+        result[token] = value
     return result
 
 

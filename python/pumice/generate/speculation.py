@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..arguments import integer, shown, shown_path
 
 if TYPE_CHECKING:
     from ..loaded import Loaded
 
 MATCHING = 3  # ids that stand before what a lookup guesses
-LONGEST, MOST = 32, 63  # ids of a match, guesses of a step (the engine's, too)
 
 
 def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in how.items():
             if key not in ("lookup", "guesses"):
                 raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup' and 'guesses'")
-            result[key] = integer(f"speculate[{shown(key)}]", value, 1, LONGEST if key == "lookup" else MOST)
+            setattr(_core.GenerateParams(), key, value)  # raises what the engine says of it
+            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # a lookup of 0 is none
     elif how == "lookup":
         result["lookup"] = MATCHING
     elif how is not None and how != "off":

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/settings.h"
 #include "engine/toy.h"
 
 namespace pumice::engine {
@@ -197,11 +198,11 @@ std::map<std::int32_t, float> slow_dry(const SamplingParams& p, std::vector<std:
   const auto breaks = [&](std::int32_t id) { return std::find(p.dry_breakers.begin(), p.dry_breakers.end(), id) != p.dry_breakers.end(); };
   std::map<std::int32_t, float> all;
   const auto size = static_cast<std::ptrdiff_t>(ids.size());
-  for (std::ptrdiff_t n = p.dry_allowed; n <= 50; ++n) {
+  for (std::ptrdiff_t n = p.dry_allowed_length; n <= 50; ++n) {
     if (n > size || std::any_of(ids.end() - n, ids.end(), breaks)) break;
     for (std::ptrdiff_t first = 0; first + n < size; ++first)
       if (std::equal(ids.end() - n, ids.end(), ids.begin() + first) && !breaks(ids[static_cast<std::size_t>(first + n)]))
-        all[ids[static_cast<std::size_t>(first + n)]] = static_cast<float>(p.dry_multiplier * std::pow(p.dry_base, n - p.dry_allowed));
+        all[ids[static_cast<std::size_t>(first + n)]] = static_cast<float>(p.dry_multiplier * std::pow(p.dry_base, n - p.dry_allowed_length));
   }
   return all;
 }
@@ -216,10 +217,10 @@ TEST(Sampler, DryTakesFromWhatWouldGoOnWithARepetition) {
     SamplingParams p;
     p.dry_multiplier = 0.8f;
     p.dry_base = round % 3 ? 1.75f : 1.0f;
-    p.dry_allowed = 1 + static_cast<std::int32_t>(random() % 4);
+    p.dry_allowed_length = 1 + static_cast<std::int32_t>(random() % 4);
     p.dry_range = random() % 3 ? 0 : 1 + static_cast<std::int32_t>(random() % 60);
     if (round % 4 == 0) p.dry_breakers = {2, 7};
-    p.validate(100);
+    check(p, 100);
     std::vector<std::pair<std::int32_t, float>> penalties;
     dry_penalties(p, ids, penalties);
     const auto expected = slow_dry(p, ids);
@@ -312,7 +313,7 @@ TEST(Sampler, WhatIsForbiddenIsNeverDrawn) {
       for (std::int32_t id = 0; id < 200; ++id)
         if (id != 17 && id != 60) p.logit_bias.emplace_back(id, kForbid);
       p.logit_bias.emplace_back(60, -1e20f);
-      p.validate(200);
+      check(p, 200);
       Sampler sampler;
       Choice choice;
       std::vector<float> changed = logits;
@@ -564,7 +565,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     for (int i = below(80); i > 0; --i) seen.add(some_id(), below(2) == 0);
     for (int i = below(4) == 0 ? below(40) : 0; i > 0; --i)
       p.logit_bias.emplace_back(some_id(), one_of({1, -1, 5, -30, 1e20f, -1e20f, -std::numeric_limits<float>::infinity()}));
-    p.validate(size);
+    check(p, size);
     auto reported = changed_ids(p, seen);
     if (below(5) == 0) reported.insert(reported.end(), 1, 0), std::sort(reported.begin(), reported.end());  // more than are changed
     reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
@@ -675,7 +676,7 @@ TEST(Sampler, ParametersAreChecked) {
     SamplingParams p;
     set(p);
     std::string message;
-    EXPECT_EQ(toy::error_of([&] { p.validate(100); }, &message), ErrorKind::invalid_argument);
+    EXPECT_EQ(toy::error_of([&] { check(p, 100); }, &message), ErrorKind::invalid_argument);
     EXPECT_NE(message.find(name), std::string::npos) << message;
   };
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
@@ -698,7 +699,7 @@ TEST(Sampler, ParametersAreChecked) {
   refused([&](auto& p) { p.logit_bias = {{1, nan}}; }, "logit_bias");
   refused([&](auto& p) { p.dry_multiplier = -1; }, "dry_multiplier");
   refused([&](auto& p) { p.dry_base = 0.5f; }, "dry_base");
-  refused([&](auto& p) { p.dry_allowed = 0; }, "dry_allowed");
+  refused([&](auto& p) { p.dry_allowed_length = 0; }, "dry_allowed_length");
   refused([&](auto& p) { p.dry_breakers = {100}; }, "dry_breakers");
   refused([&](auto& p) { p.dry_breakers = {7, 3}; }, "ascend");
   refused([&](auto& p) { p.top_n_sigma = nan; }, "top_n_sigma");
@@ -707,7 +708,7 @@ TEST(Sampler, ParametersAreChecked) {
   refused([&](auto& p) { p.mirostat_tau = 101; }, "mirostat_tau");
   refused([&](auto& p) { p.mirostat_eta = 2; }, "mirostat_eta");
   SamplingParams fine;
-  fine.validate(100);
+  check(fine, 100);
 }
 
 // Not a benchmark: a guard against a sort of the vocabulary or a loop that stopped being vectorised. The measured times are recorded.

@@ -131,7 +131,7 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
     if (trial % 4 == 1) s.top_k = 5;
     if (trial % 4 == 2) s.repetition_penalty = 1.3f, s.frequency_penalty = 0.4f;
     if (trial % 5 == 4) s.min_p = 0.05f;
-    if (trial % 7 == 3) s.dry_multiplier = 3, s.dry_allowed = 1, s.dry_range = 50;
+    if (trial % 7 == 3) s.dry_multiplier = 3, s.dry_allowed_length = 1, s.dry_range = 50;
     if (trial % 7 == 4) s.mirostat_tau = 2;
     if (trial % 7 == 5) s.xtc_probability = 0.5f, s.top_n_sigma = 1.5f;
     std::vector<Answer> wanted;
@@ -238,7 +238,7 @@ TEST(TokenFilters, MinNewTokensHoldsBackEndsAlone) {
   std::string message;
   params.min_new_tokens = 41;
   EXPECT_EQ(toy::error_of([&] { m.scheduler->request({prompt}, params); }, &message), ErrorKind::invalid_argument);
-  EXPECT_NE(message.find("min_new_tokens must be between 0 and 40"), std::string::npos) << message;
+  EXPECT_NE(message.find("min_new_tokens=41 is more than max_new_tokens=40"), std::string::npos) << message;
 }
 
 // Against a look at each token by itself, as transformers does it: a word is forbidden where what stands before it ends in its other ids.

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 from paths import ROOT
 
+from pumice._core import GenerateParams  # of the engine itself: settings, defaults and ranges
+
 BOS, EOS, VOCAB, HIDDEN = 256, 257, 258, 8
 CONTEXT = 64
 
@@ -154,7 +156,7 @@ class Model:
         self.closed = False
         self.options = options
         self.encode_calls: list[dict[str, Any]] = []
-        self.request_params: list[dict[str, Any]] = []
+        self.request_params: list[Any] = []  # what a request was told for its first prompt
         self.labels = file.get("labels") or 1
         self.info = {
             "architecture": file.architecture,
@@ -224,8 +226,8 @@ class Model:
             progress(len(out))
 
     def encode_several(self, calls: Any, cancels: Any) -> list[bool]:
-        for ids, offsets, types, out, normalize, prompt in calls:
-            self.encode(ids, offsets, types, out, normalize, 0, prompt=prompt)
+        for ids, offsets, kinds, out, normalize, prompt in calls:
+            self.encode(ids, offsets, kinds, out, normalize, 0, prompt=prompt)
         return [True] * len(calls)
 
     def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any, unseen: Any = None, cancel: Any = None) -> np.ndarray:
@@ -252,8 +254,8 @@ class Model:
             assert ids.dtype == np.int32
             if len(ids) > CONTEXT:
                 raise ERRORS["context_length"](f"The prompt has {len(ids)} tokens and the context {CONTEXT}")
-        self.request_params.append(params)
-        return Request(self, prompts, params[0] if isinstance(params, list) else params)
+        self.request_params.append(params[0])
+        return Request(self, prompts, params[0])
 
     def close(self) -> None:
         self.closed = True
@@ -267,22 +269,22 @@ CONTINUATIONS = {  # prompt -> what the toy says after it; anything else is echo
 
 
 class Request:
-    def __init__(self, model: Model, prompts: list[np.ndarray], params: dict[str, Any]) -> None:
+    def __init__(self, model: Model, prompts: list[np.ndarray], params: Any) -> None:
         self.model, self.params = model, params
-        self.seed = params.get("seed", 1234)
+        self.seed = 1234 if params.seed is None else params.seed
         self.seeds = [self.seed] * len(prompts)
         self.prompt_tokens = [len(p) for p in prompts]
         self.reused_tokens = [0] * len(prompts)
-        self.sequences = len(prompts) * params["n"]
+        self.sequences = len(prompts) * params.n
         self.closed, self.calls, self.finished = False, 0, set()
         self.scripts: list[list[int]] = []
         for s in range(self.sequences):
-            prompt = bytes(i for i in prompts[s // params["n"]].tolist() if i < 256).decode(errors="replace")
+            prompt = bytes(i for i in prompts[s // params.n].tolist() if i < 256).decode(errors="replace")
             text = CONTINUATIONS.get(prompt, prompt[::-1])
             script = list(text.encode("latin-1" if prompt == "broken" else "utf-8"))
-            if params["temperature"] > 0:
+            if params.temperature > 0:
                 script.append(ord("a") + (self.seed + s) % 26)
-            self.scripts.append([*script, params["eos_ids"][0]])
+            self.scripts.append([*script, params.eos_ids[0]])
         self.places = [0] * self.sequences
 
     def advance(self, steps: int, max_ms: float) -> list[dict[str, Any]]:
@@ -297,18 +299,18 @@ class Request:
             reason = None
             while len(ids) < steps and reason is None:
                 token = self.scripts[s][self.places[s]]
-                if token in self.params["eos_ids"]:
+                if token in self.params.eos_ids:
                     reason = "eos"
                     break
                 ids.append(token)
                 self.places[s] += 1
-                if self.places[s] == self.params["max_new_tokens"]:
+                if self.places[s] == self.params.max_new_tokens:
                     reason = "length"
             if reason:
                 self.finished.add(s)
             entry = {"sequence": s, "ids": np.array(ids, np.int32), "finish_reason": reason}
-            k = self.params["logprobs"]
-            if k >= 0:
+            k = self.params.logprobs
+            if k is not None:
                 entry["logprobs"] = np.log(1 / (2 + np.arange(len(ids)))).astype(np.float32)
                 rows = len(ids) if k else 0  # no alternatives: 0 x 0
                 entry["top_ids"] = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
@@ -393,6 +395,7 @@ def make_core() -> types.ModuleType:
         ModelFile=ModelFile,
         Model=Model,
         Request=Request,
+        GenerateParams=GenerateParams,
         plan=lambda file, options: plan_rows(),
         load=load,
         opened=opened,

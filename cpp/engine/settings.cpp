@@ -1,0 +1,133 @@
+#include "engine/settings.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+constexpr double kMost = std::numeric_limits<std::int32_t>::max();
+
+const std::array kSampling = std::to_array<Setting<SamplingParams>>({
+    {"temperature", &SamplingParams::temperature, {0, 1e6}},
+    {"top_k", &SamplingParams::top_k, {0, kMost}},
+    {"typical_p", &SamplingParams::typical_p, {0, 1, true}},
+    {"top_p", &SamplingParams::top_p, {0, 1, true}},
+    {"min_p", &SamplingParams::min_p, {0, 1}},
+    {"repetition_penalty", &SamplingParams::repetition_penalty, {1e-3, 1e3}},
+    {"presence_penalty", &SamplingParams::presence_penalty, {-100, 100}},
+    {"frequency_penalty", &SamplingParams::frequency_penalty, {-100, 100}},
+    {"dry_multiplier", &SamplingParams::dry_multiplier, {0, 100}},
+    {"dry_base", &SamplingParams::dry_base, {1, 100}},
+    {"dry_allowed_length", &SamplingParams::dry_allowed_length, {1, kMost}},
+    {"dry_range", &SamplingParams::dry_range, {0, kMost}},
+    {"top_n_sigma", &SamplingParams::top_n_sigma, {0, 1000}},
+    {"xtc_probability", &SamplingParams::xtc_probability, {0, 1}},
+    {"xtc_threshold", &SamplingParams::xtc_threshold, {0, 1}},
+    {"mirostat_tau", &SamplingParams::mirostat_tau, {0, 100}},
+    {"mirostat_eta", &SamplingParams::mirostat_eta, {0, 1}},
+});
+
+const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
+    {"max_new_tokens", &GenerateParams::max_new_tokens, {1, kMost}},
+    {"min_new_tokens", &GenerateParams::min_new_tokens, {0, kMost}},
+    {"n", &GenerateParams::n, {1, 65536}},
+    {"read_ahead", &GenerateParams::read_ahead, {0, kMost}},
+    {"priority", &GenerateParams::priority, {-1000, 1000}},
+});
+
+const std::array kSpeculation = std::to_array<Setting<Speculation>>({
+    {"lookup", &Speculation::matching, {0, 32}},
+    {"guesses", &Speculation::most, {1, 63}},  // of a step: so many rows still count as decoding
+});
+
+// As Python writes it: whole numbers without a point, others with as few digits as say them.
+std::string text(double value) {
+  std::array<char, 64> digits;
+  const bool whole = std::fabs(value) < 1e15 && value == std::floor(value);
+  const auto end = whole ? std::to_chars(digits.begin(), digits.end(), static_cast<std::int64_t>(value)).ptr
+                         : std::to_chars(digits.begin(), digits.end(), value).ptr;
+  return {digits.begin(), end};
+}
+
+template <class Params>
+void check_ranges(std::span<const Setting<Params>> settings, const Params& params) {
+  for (const Setting<Params>& setting : settings) {
+    std::visit(
+        [&](auto member) {
+          if constexpr (std::is_same_v<decltype(member), float Params::*>) {
+            check_range(setting.name, shortest(params.*member), setting.range);
+          } else {
+            check_range(setting.name, static_cast<double>(params.*member), setting.range);
+          }
+        },
+        setting.member);
+  }
+}
+
+void check_ids(std::span<const std::int32_t> ids, const char* what, std::int32_t vocab) {
+  for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, ": token id ", id, " is not in the vocabulary of ", vocab);
+}
+
+}  // namespace
+
+std::span<const Setting<SamplingParams>> sampling_settings() { return kSampling; }
+std::span<const Setting<GenerateParams>> generate_settings() { return kGenerate; }
+std::span<const Setting<Speculation>> speculation_settings() { return kSpeculation; }
+
+double shortest(float value) {
+  if (!std::isfinite(value)) return value;
+  std::array<char, 64> digits;
+  const auto written = std::to_chars(digits.begin(), digits.end(), value);
+  double result = 0;
+  std::from_chars(digits.begin(), written.ptr, result);
+  return result;
+}
+
+void check_range(std::string_view name, double value, const Range& range) {
+  if (value <= range.high && (range.above_low ? value > range.low : value >= range.low)) return;
+  const std::string most = range.high == kMost ? "" : " and at most " + text(range.high);
+  fail(ErrorKind::invalid_argument, name, "=", text(value), " is out of range: it must be ", range.above_low ? "more than " : "at least ",
+       text(range.low), most);
+}
+
+void check_bias(std::int32_t id, double bias) {
+  const double most = shortest(kMostBias);
+  require(std::fabs(bias) <= most || bias == -std::numeric_limits<double>::infinity(), "logit_bias[", id, "]=", text(bias),
+          " is out of range: it must be at least ", text(-most), " and at most ", text(most), "; -inf forbids the token");
+}
+
+void check(const SamplingParams& params, std::int32_t vocab) {
+  check_ranges(sampling_settings(), params);
+  if (params.logprobs != -1) check_range("logprobs", params.logprobs, {0, static_cast<double>(vocab)});
+  for (const auto& [id, bias] : params.logit_bias) {
+    check_ids({&id, 1}, "logit_bias", vocab);
+    check_bias(id, shortest(bias));
+  }
+  check_ids(params.dry_breakers, "dry_breakers", vocab);
+  require(std::ranges::is_sorted(params.dry_breakers), "dry_breakers do not ascend");
+}
+
+void check(const GenerateParams& params, std::int32_t vocab) {
+  check(params.sampling, vocab);
+  check_ranges(generate_settings(), params);
+  check_ranges(speculation_settings(), params.speculation);
+  require(params.min_new_tokens <= params.max_new_tokens, "min_new_tokens=", params.min_new_tokens,
+          " is more than max_new_tokens=", params.max_new_tokens);
+  check_ids(params.eos_ids, "eos_ids", vocab);
+  check_ids(params.stop_ids, "stop_ids", vocab);
+  for (const std::vector<std::int32_t>& word : params.bad_words) {
+    require(!word.empty(), "bad_words holds a word without tokens");
+    check_ids(word, "bad_words", vocab);
+  }
+  for (const auto& filter : params.filters) require(filter != nullptr, "a token filter is null");
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,38 @@
+// The numbers that a call may set, by the names that callers know, and their ranges. Bindings and checks read the same tables, so a setting
+// is a member of its struct (with its default) and a row here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+#include "engine/sequence.h"
+
+namespace pumice::engine {
+
+struct Range {
+  double low, high;
+  bool above_low = false;  // `low` itself is outside
+};
+
+template <class Params>
+struct Setting {
+  const char* name;
+  std::variant<float Params::*, std::int32_t Params::*, std::int64_t Params::*> member;
+  Range range;
+};
+
+std::span<const Setting<SamplingParams>> sampling_settings();
+std::span<const Setting<GenerateParams>> generate_settings();
+std::span<const Setting<Speculation>> speculation_settings();
+
+double shortest(float value);  // the number that is written with the fewest digits of those that round to `value`
+
+// All throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
+void check_range(std::string_view name, double value, const Range& range);
+void check_bias(std::int32_t id, double bias);  // of logit_bias
+void check(const SamplingParams& params, std::int32_t vocab);
+void check(const GenerateParams& params, std::int32_t vocab);
+
+}  // namespace pumice::engine

@@ -1,0 +1,194 @@
+#include "params.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/error.h"
+#include "engine/settings.h"
+#include "gil.h"
+
+namespace py = pybind11;
+
+namespace pumice::bindings {
+namespace {
+
+using Bound = py::class_<GenerateParams>;
+
+// "str 'hot'"
+std::string shown(const py::handle& value) {
+  constexpr std::size_t kMost = 200;
+  std::string text = std::string(Py_TYPE(value.ptr())->tp_name);
+  try {
+    const std::string digits = repr_of(value);
+    text += " " + digits.substr(0, kMost) + (digits.size() > kMost ? "..." : "");
+  } catch (const py::error_already_set&) {  // an int of 4301 digits, a __repr__ that fails
+  }
+  return text;
+}
+
+double real(std::string_view name, const py::handle& value) {
+  const double number = PyBool_Check(value.ptr()) ? -1.0 : ends_with_python([&] { return PyFloat_AsDouble(value.ptr()); });
+  const bool failed = PyErr_Occurred() != nullptr;
+  if (failed && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+    PyErr_Clear();
+    fail(ErrorKind::invalid_argument, name, " is out of range: it is a whole number beyond 1e308");
+  }
+  if (failed || PyBool_Check(value.ptr())) {
+    PyErr_Clear();
+    fail(ErrorKind::wrong_type, name, " must be a number, not ", shown(value));
+  }
+  return number;
+}
+
+py::object whole(std::string_view name, const py::handle& value) {
+  PyObject* number = PyBool_Check(value.ptr()) ? nullptr : ends_with_python([&] { return PyNumber_Index(value.ptr()); });
+  if (!number) {
+    PyErr_Clear();
+    fail(ErrorKind::wrong_type, name, " must be an integer, not ", shown(value));
+  }
+  return py::reinterpret_steal<py::object>(number);
+}
+
+double as_double(const py::object& whole) {
+  const double number = PyLong_AsDouble(whole.ptr());
+  if (!PyErr_Occurred()) return number;
+  PyErr_Clear();  // beyond 1e308
+  return std::numeric_limits<double>::infinity();
+}
+
+template <class Number>
+Number in_range(std::string_view name, const py::handle& value, const engine::Range& range) {
+  if constexpr (std::is_same_v<Number, float>) {
+    const double number = real(name, value);
+    engine::check_range(name, number, range);
+    return static_cast<float>(number);
+  } else {
+    const py::object number = whole(name, value);
+    int overflow = 0;
+    const long long found = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    engine::check_range(name, overflow == 0 ? static_cast<double>(found) : as_double(number), range);
+    return static_cast<Number>(found);
+  }
+}
+
+// A property for each number of `settings`, which are of the part of the parameters that `part` gives.
+template <class Params, class Part>
+void bind_numbers(Bound& bound, std::span<const engine::Setting<Params>> settings, Part part) {
+  for (const engine::Setting<Params>& setting : settings) {
+    std::visit(
+        [&]<class Number>(Number Params::* member) {
+          bound.def_property(
+              setting.name,
+              [=](GenerateParams& params) {
+                if constexpr (std::is_same_v<Number, float>) {
+                  return engine::shortest(part(params).*member);
+                } else {
+                  return part(params).*member;
+                }
+              },
+              [=](GenerateParams& params, const py::object& value) {
+                part(params).*member = in_range<Number>(setting.name, value, setting.range);
+              });
+        },
+        setting.member);
+  }
+}
+
+std::map<std::int32_t, double> logit_bias(const GenerateParams& params) {
+  std::map<std::int32_t, double> result;
+  for (const auto& [id, bias] : params.engine.sampling.logit_bias) result[id] = engine::shortest(bias);
+  return result;
+}
+
+void set_logit_bias(GenerateParams& params, const py::dict& given) {
+  std::map<std::int32_t, float> found;
+  for (const auto& [id, value] : given) {
+    const auto token = id.cast<std::int32_t>();
+    const double bias = real("logit_bias[" + std::to_string(token) + "]", value);
+    engine::check_bias(token, bias);
+    found[token] = static_cast<float>(bias);
+  }
+  params.engine.sampling.logit_bias.assign(found.begin(), found.end());
+}
+
+void set_seed(GenerateParams& params, const py::object& value) {
+  std::optional<std::uint64_t>& seed = params.engine.sampling.seed;
+  seed.reset();
+  if (value.is_none()) return;
+  const py::object number = whole("seed", value);
+  seed = PyLong_AsUnsignedLongLong(number.ptr());
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    seed.reset();
+    fail(ErrorKind::invalid_argument, "seed is out of range: it must be at least 0 and at most 18446744073709551615");
+  }
+}
+
+std::optional<std::int32_t> logprobs(const GenerateParams& params) {
+  const std::int32_t count = params.engine.sampling.logprobs;
+  return count < 0 ? std::nullopt : std::optional(count);
+}
+
+void set_logprobs(GenerateParams& params, const py::object& value) {
+  params.engine.sampling.logprobs = value.is_none() ? -1 : in_range<std::int32_t>("logprobs", value, {0, 2147483647});
+}
+
+void set_dry_breakers(GenerateParams& params, std::vector<std::int32_t> ids) {
+  std::ranges::sort(ids);
+  params.engine.sampling.dry_breakers = std::move(ids);
+}
+
+// A member of a part as it is.
+template <class Part, class Value>
+void bind_value(Bound& bound, const char* name, Part part, Value member) {
+  bound.def_property(
+      name, [=](GenerateParams& params) { return part(params).*member; },
+      [=](GenerateParams& params, std::remove_cvref_t<decltype(part(std::declval<GenerateParams&>()).*member)> value) {
+        part(params).*member = std::move(value);
+      });
+}
+
+}  // namespace
+
+void bind_params(py::module_& module) {
+  const auto generate = [](GenerateParams& params) -> engine::GenerateParams& { return params.engine; };
+  const auto sampling = [](GenerateParams& params) -> engine::SamplingParams& { return params.engine.sampling; };
+  const auto speculation = [](GenerateParams& params) -> engine::Speculation& { return params.engine.speculation; };
+  Bound bound(module, "GenerateParams");
+  bound.def(py::init<>());
+  bind_numbers(bound, engine::generate_settings(), generate);
+  bind_numbers(bound, engine::sampling_settings(), sampling);
+  bind_numbers(bound, engine::speculation_settings(), speculation);
+  bind_value(bound, "eos_ids", generate, &engine::GenerateParams::eos_ids);
+  bind_value(bound, "stop_ids", generate, &engine::GenerateParams::stop_ids);
+  bind_value(bound, "bad_words", generate, &engine::GenerateParams::bad_words);
+  bind_value(bound, "foreseen", speculation, &engine::Speculation::foreseen);
+  bind_value(bound, "always", speculation, &engine::Speculation::always);
+  bind_value(bound, "replay", speculation, &engine::Speculation::replay);
+  bound.def_property("logit_bias", &logit_bias, &set_logit_bias)
+      .def_property(
+          "seed", [](const GenerateParams& params) { return params.engine.sampling.seed; }, &set_seed)
+      .def_property("logprobs", &logprobs, &set_logprobs)
+      .def_property(
+          "dry_breakers", [](const GenerateParams& params) { return params.engine.sampling.dry_breakers; }, &set_dry_breakers)
+      .def_readwrite("grammar", &GenerateParams::grammar)
+      .def_readwrite("draft", &GenerateParams::draft)
+      .def_readwrite("logits_processor", &GenerateParams::logits_processor)
+      .def(
+          "check", [](const GenerateParams& params, std::int32_t vocab_size) { engine::check(params.engine, vocab_size); },
+          py::arg("vocab_size"));
+}
+
+}  // namespace pumice::bindings
