@@ -36,27 +36,27 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .async_calls import AsyncStream
     from .chats.chat import ChatResult
     from .encode.encoding import Prediction, RankHit
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
+    from .event_loops.async_calls import AsyncStream
     from .generate.answers import ToolCall
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
     from .generate.settings import SamplingParams
-    from .loader import load
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
     from .machine.hardware import DeviceInfo, DeviceList, devices
-    from .model import Model
+    from .model.load import load
+    from .model.model import Model
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
 _HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
-    "load": "loader",
-    "Model": "model",
-    "AsyncStream": "async_calls",
+    "load": "model.load",
+    "Model": "model.model",
+    "AsyncStream": "event_loops.async_calls",
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
     "ToolCall": "generate.answers",

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pumice
 
-from .stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input
+from .common.stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input
 
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
@@ -118,7 +118,7 @@ def run_devices(arguments: argparse.Namespace) -> int:
 
 def run_info(arguments: argparse.Namespace) -> int:
     from . import _core
-    from .display import size, text_table
+    from .common.display import size, text_table
     from .encode.sentence_config import read_layout
     from .loading.families import explain
     from .loading.files import describe_file, open_layout

@@ -16,7 +16,7 @@ import pytest
 from module_models import PAIRS, TEXTS, make_folder
 
 import pumice
-from pumice import async_calls
+from pumice.event_loops import async_calls
 
 Call = Coroutine[Any, Any, Any]
 # Folders of tests/goldens/modules. Of late interaction, "late" and "pylate" have no vector for a whole text.

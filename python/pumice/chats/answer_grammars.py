@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..errors import GrammarError
 from ..generate.answers import DECODER
 from ..generate.grammar import Grammar

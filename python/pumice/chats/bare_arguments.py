@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..errors import GrammarError
 from ..generate.lark import lark_text
 from ..generate.number_texts import between

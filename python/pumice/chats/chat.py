@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import check_text, flag, listed, plain, shown, shown_path
+from ..common.arguments import check_text, flag, listed, plain, shown, shown_path
+from ..common.side_files import read_object
 from ..errors import ChatTemplateError, ModelFormatError
 from ..generate.answers import ToolCall
 from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.grammar import Grammar, check_grammars, is_there
 from ..generate.prompts import prompt_ids
 from ..generate.settings import SamplingParams
-from ..side_files import read_object
 from . import answer_grammars, response_templates
 from .response_parser import Event, ResponseParser, ResponseTemplate
 from .tool_schemas import check_tools

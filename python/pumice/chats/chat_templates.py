@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import plain, shown
+from ..common.arguments import plain, shown
+from ..common.side_files import read_json, read_object, read_text
 from ..errors import ChatTemplateError
 from ..generate.answers import DECODER, json_text, not_finite
-from ..side_files import read_json, read_object, read_text
 from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
 from .template_sandbox import FIX, compile_template, run_template
 

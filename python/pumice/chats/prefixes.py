@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import plain, shown, shown_path, warn
+from ..common.arguments import plain, shown, shown_path, warn
+from ..common.interruptible import interruptible
 from ..errors import FallbackWarning
 from ..generate.prompts import prompt_list
-from ..interruptible import interruptible
 from .chat import check_question
 
 if TYPE_CHECKING:
-    from .calls import ChatCalls
+    from ..model.chat_calls import ChatCalls
 
 Int32 = npt.NDArray[np.int32]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import did_you_mean, shown
+from ..common.arguments import did_you_mean, shown
 from ..generate.answers import DECODER, Kind, ToolCall
 from .markers import Found, Pattern, Scanner, Watch
 from .tool_schemas import typed

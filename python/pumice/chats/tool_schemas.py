@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..generate.answers import DECODER, not_finite
 
 MOST_TOOLS = 1024

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import DIRECT_CHARACTERS, choice, flag, integer, listed
+from ..common.arguments import DIRECT_CHARACTERS, choice, flag, integer, listed
 from ..errors import ContextLengthError, UnsupportedTaskError
 from .engine import Engine, Piece
 from .progress import Progress

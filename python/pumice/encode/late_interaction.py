@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import shown, warn
+from ..common.arguments import shown, warn
+from ..common.side_files import field as json_field
 from ..errors import FallbackWarning, ModelFormatError
-from ..side_files import field as json_field
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import TokenBatch, Tokenizer

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import shown
+from ..common.arguments import shown
 
 logger = logging.getLogger("pumice")
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import is_masked
+from ..common.arguments import is_masked
 from ..errors import UnsupportedModelError
 from .similarity import numbers
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..arguments import shown
+from ..common.arguments import shown
+from ..common.side_files import field as json_field
+from ..common.side_files import read_json, read_object
 from ..errors import ModelFormatError, UnsupportedModelError
-from ..side_files import field as json_field
-from ..side_files import read_json, read_object
 from . import late_interaction
 
 POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import is_masked, shown
+from ..common.arguments import is_masked, shown
 
 Float32 = npt.NDArray[np.float32]
 

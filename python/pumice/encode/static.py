@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import shown
+from ..common.address_space import check_memory
+from ..common.arguments import shown
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
-from ..limits import check_memory
 from .engine import Float32, Int32, Int64, Piece
 
 TEXTS = 256  # that are summed together: 256 KiB of sums at 256 columns stay near the processor

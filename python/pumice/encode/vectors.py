@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import choice, integer, listed, shown
+from ..common.arguments import choice, integer, listed, shown
 from .progress import Progress
 from .rows import PRECISIONS, check_ranges, quantize_rows
 from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import DIRECT_CHARACTERS, check_text, did_you_mean, length, listed, plain, shown, warn
+from ..common.arguments import DIRECT_CHARACTERS, check_text, did_you_mean, length, listed, plain, shown, warn
+from ..common.interruptible import POLL_SECONDS, Task
 from ..errors import ContextLengthError, TruncationWarning
-from ..interruptible import POLL_SECONDS, Task
 from .late_interaction import Reader
 from .sentence_config import SentenceConfig
 

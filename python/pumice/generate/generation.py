@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..display import html_lines, token_span
+from ..common.display import html_lines, token_span
 from .answers import Kind, ToolCall
 from .settings import SamplingParams, engine_params
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .. import _core
-from ..arguments import choice, plain, shown, warn
+from ..common.arguments import choice, plain, shown, warn
+from ..common.interruptible import interruptible
 from ..errors import GrammarError, GrammarWarning, TokenizerError
-from ..interruptible import interruptible
 from .lark import Lark, lark_text
 from .schema_rules import exact, origin
 from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydantic, places, pointer, prepared, relaxed_words, schema_of_type

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, TypeGuard
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..errors import GrammarError
 
 Number = int | float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import check_text, is_masked, listed, shown
+from ..common.arguments import check_text, is_masked, listed, shown
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer

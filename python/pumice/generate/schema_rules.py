@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..errors import GrammarError
 from . import number_texts
 from .lark import Lark, lark_text

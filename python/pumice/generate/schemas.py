@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
-from ..arguments import did_you_mean, plain, shown
+from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
 from .number_texts import is_number, multiple_kept
 

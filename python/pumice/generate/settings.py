@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from .. import _core
-from ..arguments import check_text, flag, integer, shown
+from ..common.arguments import check_text, flag, integer, shown
+from ..common.side_files import read_object
 from ..errors import ModelFormatError
-from ..side_files import read_object
-from .sampling import LogitsProcessor, bad_words, dry_breakers, logits_processor
+from .token_settings import LogitsProcessor, bad_words, dry_breakers, logits_processor
 
 if TYPE_CHECKING:
-    from ..model import Model
+    from ..model.model import Model
     from ..tokens.tokenizers import Tokenizer
     from .grammar import Grammar
 

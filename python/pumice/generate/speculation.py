@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import integer, shown, shown_path
+from ..common.arguments import integer, shown, shown_path
 
 if TYPE_CHECKING:
-    from ..loaded import Loaded
+    from ..model.base import Loaded
 
 MATCHING = 3  # ids that stand before what a lookup guesses
 

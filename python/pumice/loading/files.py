@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import _core
-from ..arguments import shown_path
-from ..display import count, formats, size
+from ..common.arguments import shown_path
+from ..common.display import count, formats, size
+from ..common.side_files import read_object
 from ..encode.engine import Engine
 from ..encode.sentence_config import Layout, SentenceConfig
-from ..side_files import read_object
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..arguments import plain, shown, shown_path
+from ..common.arguments import plain, shown, shown_path
+from ..common.interruptible import interruptible
 from ..encode.sentence_config import KNOWN_MODULES
-from ..interruptible import interruptible
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -173,7 +173,7 @@ def _cached(hub: Any, repo: str, wanted: str | None) -> Path | None:
         return None
     index = folder / "model.safetensors.index.json"
     if index.is_file() and not files[0].endswith(".gguf"):
-        from ..side_files import read_object
+        from ..common.side_files import read_object
 
         shards = read_object(index).get("weight_map")
         if not isinstance(shards, dict) or not set(map(str, shards.values())) <= set(names):

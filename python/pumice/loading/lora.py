@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from ..arguments import plain, real, shown, shown_path
+from ..common.arguments import plain, real, shown, shown_path
+from ..common.side_files import read_object
 from ..errors import ModelFormatError, UnsupportedModelError
-from ..side_files import read_object
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MOST_SCALE = 1e6

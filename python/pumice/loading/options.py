@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .. import _core
-from ..arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
 from ..chats.chat import check_response_template
+from ..common.arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
 from ..encode.sentence_config import POOLINGS, SentenceConfig
 from .lora import check_lora, lora_specs
 

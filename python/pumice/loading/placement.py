@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..display import formats, html_lines, html_table, size, text_table
+from ..common.display import formats, html_lines, html_table, size, text_table
 from ..encode.sentence_config import read_layout
 from .files import describe_file, open_layout
 from .hub import resolve

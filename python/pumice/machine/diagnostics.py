@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from .. import _core
-from ..display import html_table, size
+from ..common.display import html_table, size
 from ..errors import DeviceError
 from .hardware import devices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import _core
-from ..display import html_table, size, text_table
+from ..common.display import html_table, size, text_table
 
 _HEADERS = ["id", "name", "type", "driver", "free", "total", "features", "usable"]
 _RIGHT = ["free", "total"]

@@ -17,10 +17,10 @@ import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from ..arguments import plain, shown, shown_path
+from ..common.address_space import check_memory
+from ..common.arguments import plain, shown, shown_path
+from ..common.side_files import read_object, read_text
 from ..errors import ModelFormatError, TokenizerError
-from ..limits import check_memory
-from ..side_files import read_object, read_text
 from . import gguf_tokenizer
 from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
 from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic

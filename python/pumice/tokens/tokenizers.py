@@ -17,9 +17,9 @@ import numpy.typing as npt
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from ..arguments import shown
+from ..common.address_space import check_memory
+from ..common.arguments import shown
 from ..errors import TokenizerError
-from ..limits import check_memory
 from . import gguf_tokenizer
 from .control_tokens import ControlTokens, with_own_tokens
 from .gguf_tokenizer import SPACE

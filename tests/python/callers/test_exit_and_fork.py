@@ -34,7 +34,7 @@ def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
 # Processes that end as any does, out of one that has imported what they need, on one cpu: the end then comes while other threads wait
 # for the GIL.
 ENDS = """
-import collections, numpy, pumice.model
+import collections, numpy, pumice.model.model
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 def ends(work, times):
     codes = collections.Counter()

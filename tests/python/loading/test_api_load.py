@@ -236,7 +236,7 @@ def test_info(model: Any) -> None:
 
 # ---------------------------------------------------------------- interruptible
 def test_interruptible_wakes_for_signals(pumice: Any) -> None:
-    from pumice.interruptible import Task, interruptible
+    from pumice.common.interruptible import Task, interruptible
 
     assert interruptible(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):

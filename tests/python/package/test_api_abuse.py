@@ -440,7 +440,7 @@ def test_a_named_pooling_folder_that_is_missing(pumice: Any, tmp_path: Path) -> 
 
 
 def test_work_without_a_thread_to_be_had(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pumice.interruptible import Task
+    from pumice.common.interruptible import Task
 
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")

@@ -35,7 +35,7 @@ class Balanced(html.parser.HTMLParser):
     ("number", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (200 << 20, "200 MiB"), (5 << 40, "5.0 TiB"), (None, "?")]
 )
 def test_size(pumice: Any, number: Any, text: str) -> None:
-    from pumice.display import count, size
+    from pumice.common.display import count, size
 
     assert size(number) == text
     assert count(134_515_008) == "134.5 M"

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _core as core
-from .arguments import DIRECT_CHARACTERS, check_text, checked_keywords, flag, shown_path
-from .encode.engine import Engine
-from .encode.static import StaticEngine
-from .errors import DeviceLostError, UnsupportedTaskError
-from .generate.prompts import Ids, check_ids
-from .interruptible import interruptible
+from .. import _core as core
+from ..common.arguments import DIRECT_CHARACTERS, check_text, checked_keywords, flag, shown_path
+from ..common.interruptible import interruptible
+from ..encode.engine import Engine
+from ..encode.static import StaticEngine
+from ..errors import DeviceLostError, UnsupportedTaskError
+from ..generate.prompts import Ids, check_ids
 
 if TYPE_CHECKING:
     import tokenizers
 
-    from .encode.sentence_config import SentenceConfig
-    from .generate.settings import ModelSettings
-    from .tokens.tokenizers import Tokenizer
+    from ..encode.sentence_config import SentenceConfig
+    from ..generate.settings import ModelSettings
+    from ..tokens.tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
 

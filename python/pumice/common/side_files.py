@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelFormatError
+from ..errors import ModelFormatError
 
 MAX_BYTES = 16 << 20  # the largest side file known (a config.json with labels) is under 1 MiB; tokenizer.json is not read here
 

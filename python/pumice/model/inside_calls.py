@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .arguments import checked_keywords, choice, integer
-from .errors import ContextLengthError
-from .generate.calls import GenerateCalls
-from .generate.prompts import Ids, check_ids
-from .loaded import survives_its_device
+from ..common.arguments import checked_keywords, choice, integer
+from ..errors import ContextLengthError
+from ..generate.prompts import Ids, check_ids
+from .base import survives_its_device
+from .generate_calls import GenerateCalls
 
 Float32 = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from .limits import is_tight
+from .address_space import is_tight
 
 T = TypeVar("T")
 

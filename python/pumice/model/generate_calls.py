@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import DIRECT_CHARACTERS, checked_keywords, integer, real
-from ..interruptible import interruptible
-from ..loaded import Loaded, survives_its_device
-from .generation import READ_AHEAD, Begin, Continuation, Generation, Run, Stream, run_to_end
-from .grammar import Grammar, Grammars, check_grammars
-from .prompts import Prompt, prompt_ids, prompt_list
-from .sampling import each_prompt
-from .settings import SAMPLING_DEFAULTS, Sampling, resolve_params
-from .speculation import speculation
+from ..common.arguments import DIRECT_CHARACTERS, checked_keywords, integer, real
+from ..common.interruptible import interruptible
+from ..generate.generation import READ_AHEAD, Begin, Continuation, Generation, Run, Stream, run_to_end
+from ..generate.grammar import Grammar, Grammars, check_grammars
+from ..generate.prompts import Prompt, prompt_ids, prompt_list
+from ..generate.settings import SAMPLING_DEFAULTS, Sampling, resolve_params
+from ..generate.speculation import speculation
+from ..generate.token_settings import each_prompt
+from .base import Loaded, survives_its_device
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

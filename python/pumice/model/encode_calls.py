@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..arguments import check_text, checked_keywords, choice, integer, listed
+from ..common.arguments import check_text, checked_keywords, choice, integer, listed
+from ..encode import vectors
+from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Encoder, Prediction, Prepared, RankHit
+from ..encode.rows import Precision
+from ..encode.windows import items_of
 from ..errors import UnsupportedTaskError
-from ..loaded import Loaded, survives_its_device
-from . import vectors
-from .encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Encoder, Prediction, Prepared, RankHit
-from .rows import Precision
-from .windows import items_of
+from .base import Loaded, survives_its_device
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

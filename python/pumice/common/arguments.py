@@ -193,8 +193,8 @@ def listed(items: Iterable[Any]) -> list[Any]:
 
 def warn(category: type[Warning], message: str) -> None:
     """A warning that points at the first line outside of this package."""
-    level, frame = 1, sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__package__")).split(".")[0] == __package__ and frame.f_back is not None:
+    level, frame, ours = 1, sys._getframe(), __name__.split(".")[0]
+    while frame is not None and str(frame.f_globals.get("__package__")).split(".")[0] == ours and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 

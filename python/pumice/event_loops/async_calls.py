@@ -22,16 +22,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _core
-from .arguments import flag
-from .encode.encoding import EncodeOptions, Prepared
-from .encode.engine import Engine
-from .errors import DeviceLostError, OverloadedError, PumiceError
-from .generate.generation import READ_AHEAD, Chunk, Stream
-from .generate.prompts import prompt_list
+from .. import _core
+from ..common.arguments import flag
+from ..encode.encoding import EncodeOptions, Prepared
+from ..encode.engine import Engine
+from ..errors import DeviceLostError, OverloadedError, PumiceError
+from ..generate.generation import READ_AHEAD, Chunk, Stream
+from ..generate.prompts import prompt_list
 
 if TYPE_CHECKING:
-    from .awaited import AwaitedCalls
+    from ..model.awaited_calls import AwaitedCalls
 
 T = TypeVar("T")
 

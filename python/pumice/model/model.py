@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
-from .arguments import shown_path, warn
-from .awaited import AwaitedCalls
-from .chats.chat import Chats
-from .display import count, formats, html_lines, size
-from .encode.encoding import Encoder
-from .encode.engine import Engine
-from .encode.sentence_config import SentenceConfig
-from .encode.static import StaticEngine
-from .errors import ChatTemplateError, DeviceLostError, FallbackWarning
-from .generate.grammar import Grammars
-from .inside import InsideCalls
-from .loaded import TASK_CALLS
-from .loading.files import has_types, incomplete_parts, labels_of
-from .loading.options import engine_options
-from .loading.placement import Plan
+from .. import _core
+from ..chats.chat import Chats
+from ..common.arguments import shown_path, warn
+from ..common.display import count, formats, html_lines, size
+from ..encode.encoding import Encoder
+from ..encode.engine import Engine
+from ..encode.sentence_config import SentenceConfig
+from ..encode.static import StaticEngine
+from ..errors import ChatTemplateError, DeviceLostError, FallbackWarning
+from ..generate.grammar import Grammars
+from ..loading.files import has_types, incomplete_parts, labels_of
+from ..loading.options import engine_options
+from ..loading.placement import Plan
+from .awaited_calls import AwaitedCalls
+from .base import TASK_CALLS
+from .inside_calls import InsideCalls
 
 if TYPE_CHECKING:
-    from .tokens.tokenizers import Tokenizer
+    from ..tokens.tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
 

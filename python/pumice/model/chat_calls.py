@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import checked_keywords, flag
-from ..generate.calls import GenerateCalls
+from ..chats import prefixes
+from ..chats.chat import Chats, check_question
+from ..common.arguments import checked_keywords, flag
+from ..common.interruptible import interruptible
 from ..generate.generation import Continuation, Generation
 from ..generate.prompts import Prompt
 from ..generate.settings import SAMPLING_DEFAULTS, Sampling
 from ..generate.speculation import speculation
-from ..interruptible import interruptible
-from ..loaded import survives_its_device
-from . import prefixes
-from .chat import Chats, check_question
+from .base import survives_its_device
+from .generate_calls import GenerateCalls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

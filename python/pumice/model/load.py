@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _core
-from .arguments import checked_keywords, shown, shown_path, warn
-from .encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
-from .encode.static import StaticEngine
-from .errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
-from .generate.settings import model_settings
-from .interruptible import Task
-from .loading.files import open_layout
-from .loading.hub import resolve
-from .loading.options import LOAD_DEFAULTS, LoadKeywords, Progress, check_load_options, engine_options
+from .. import _core
+from ..common.arguments import checked_keywords, shown, shown_path, warn
+from ..common.interruptible import Task
+from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
+from ..encode.static import StaticEngine
+from ..errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
+from ..generate.settings import model_settings
+from ..loading.files import open_layout
+from ..loading.hub import resolve
+from ..loading.options import LOAD_DEFAULTS, LoadKeywords, Progress, check_load_options, engine_options
 from .model import Model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .tokens.tokenizers import Tokenizer
+    from ..tokens.tokenizers import Tokenizer
 
 logger = logging.getLogger("pumice")
 logger.addHandler(logging.NullHandler())  # without a handler of the application's, Python would write warnings to stderr
@@ -100,7 +100,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
-        from .tokens.tokenizer_files import load_tokenizer
+        from ..tokens.tokenizer_files import load_tokenizer
 
         return load_tokenizer(file, checked["tokenizer"])
 

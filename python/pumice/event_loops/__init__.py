@@ -1,0 +1,1 @@
+"""Calls that an asyncio event loop waits for."""

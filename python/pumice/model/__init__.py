@@ -1,0 +1,1 @@
+"""load() and the Model that it gives."""
