@@ -32,7 +32,7 @@ class Ours:
 
     def compile(self, schema: Any) -> Any:
         grammar = Grammar.json_schema(schema, whitespace="free")
-        return self._model._grammars.compiled(grammar)
+        return self._model._generator.grammars.compiled(grammar)
 
     def takes(self, compiled: Any, ids: list[int]) -> bool:
         here = compiled.filter()
@@ -42,12 +42,12 @@ class Ours:
             if not here.accept(token):
                 return place == len(ids) - 1
         mask = here.mask()
-        return any(may_come(mask, end) for end in self._model._eos_ids)
+        return any(may_come(mask, end) for end in self._model._generator.eos_ids)
 
 
 class Theirs:
     def __init__(self, model: pumice.Model) -> None:
-        ends = list(model._eos_ids)
+        ends = list(model._generator.eos_ids)
         self._tokenizer = llguidance.LLTokenizer(model.tokenizer.to_str(), n_vocab=model.info["vocab_size"], eos_token=ends)
         self._mask = allocate_token_bitmask(1, self._tokenizer.vocab_size)
         self._ends = ends

@@ -30,8 +30,8 @@ CODE = '''def area(width, height):
 
 
 def run(model: pumice.Model, prompt: np.ndarray, new: int, guesses: dict[str, Any]) -> tuple[list[int], float, dict[str, float]]:
-    params = model._params({"max_new_tokens": new, "temperature": 0})
-    found = model._start([prompt], params, lambda f: f[0], False, speculation=guesses)
+    params = model._generator.params({"max_new_tokens": new, "temperature": 0})
+    found = model._generator.start(model._core, [prompt], params, lambda f: f[0], False, speculation=guesses)
     told = found.timings
     return found.ids.tolist(), told["decode_tokens"] / told["decode_seconds"], dict(told)
 

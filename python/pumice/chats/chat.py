@@ -362,6 +362,11 @@ class Chats:
         return prompt.text, prompt_ids(ids, self._tokenizer, self._vocab_size, name="the rendered conversation")
 
 
+def is_conversation(given: Any) -> bool:
+    """Whether these are messages, and no prompt."""
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and len(given) > 0 and isinstance(given[0], Mapping)
+
+
 def check_response_template(given: Any) -> Any:
     """load(response_template=): None, False, a dict, or the path of a JSON file."""
     if given is None or given is False or isinstance(given, (Mapping, str, os.PathLike)):

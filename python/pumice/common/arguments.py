@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -110,6 +111,16 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
         return call
 
     return decorate
+
+
+def path_of(given: Any) -> str:
+    """path= as a string."""
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
+    path = plain(os.fsdecode(given))
+    if "\0" in path:
+        raise ValueError(f"path is {shown(path)}: no file's name holds a NUL character")
+    return path
 
 
 def is_masked(value: Any) -> bool:

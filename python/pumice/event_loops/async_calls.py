@@ -31,7 +31,7 @@ from ..generate.generation import READ_AHEAD, Chunk, Stream
 from ..generate.prompts import prompt_list
 
 if TYPE_CHECKING:
-    from ..model.awaited_calls import AwaitedCalls
+    from ..model.model import Model
 
 T = TypeVar("T")
 
@@ -342,7 +342,7 @@ class Pump:
 class Small(Told):
     """An encode() of few texts."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, model: AwaitedCalls, inputs: Any, options: EncodeOptions) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, model: Model, inputs: Any, options: EncodeOptions) -> None:
         super().__init__(loop)
         self._model, self._inputs, self._options = model, inputs, options
         self.cancel = _core.Cancel()
@@ -380,7 +380,7 @@ class Together:
     threads five times, and each time waited some ms for a processor that computed others: 8 callers of aencode() had 0.66 of the speed of
     one encode() of their texts."""
 
-    _all: weakref.WeakKeyDictionary[AwaitedCalls, Together] = weakref.WeakKeyDictionary()
+    _all: weakref.WeakKeyDictionary[Model, Together] = weakref.WeakKeyDictionary()
     MOST = 1024  # that wait
     AT_ONCE = 64  # that run as one
 
@@ -393,7 +393,7 @@ class Together:
         self._running = False
 
     @classmethod
-    def of(cls, model: AwaitedCalls) -> Together:
+    def of(cls, model: Model) -> Together:
         with Pump._guard:
             return cls._all.setdefault(model, Together())
 
@@ -593,7 +593,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
 
 # ---------------------------------------------------------------- calls
-async def _surviving(model: AwaitedCalls, attempt: Callable[[], Awaitable[T]]) -> T:
+async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
     """With device="auto", a call whose GPU is lost is done again on the CPU."""
     engine = model._core
     try:
@@ -606,7 +606,7 @@ async def _surviving(model: AwaitedCalls, attempt: Callable[[], Awaitable[T]]) -
     return await attempt()
 
 
-async def generate(model: AwaitedCalls, prompt: Any, sampling: Mapping[str, Any]) -> Any:
+async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> Any:
     model._need("generate", "agenerate()")
 
     def make() -> Any:
@@ -615,12 +615,12 @@ async def generate(model: AwaitedCalls, prompt: Any, sampling: Mapping[str, Any]
     return await _surviving(model, lambda: _to_end(make))
 
 
-def stream(model: AwaitedCalls, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
+def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
     model._need("generate", "astream()")
     return AsyncStream(lambda: model.stream(prompt, **sampling))
 
 
-async def chat(model: AwaitedCalls, messages: Any, options: Mapping[str, Any]) -> Any:
+async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     model._need("generate", "achat()")
     streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:
@@ -629,7 +629,7 @@ async def chat(model: AwaitedCalls, messages: Any, options: Mapping[str, Any]) -
     return await _surviving(model, lambda: _to_end(lambda: model.chat(messages, **given)))
 
 
-async def encode(model: AwaitedCalls, inputs: Any, options: EncodeOptions) -> Any:
+async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
     if not options.takes_few(inputs):
         return await stoppable(lambda cancel: model._encode(inputs, options, cancel=cancel))
     call = Small(asyncio.get_running_loop(), model, inputs, options)

@@ -1,8 +1,10 @@
-"""What all calls of a Model share: its engine, its tokenizer, what it can do, and the way to the CPU when its GPU is lost."""
+"""The parts of a loaded model, which all its calls share: its engine, its tokenizer, what does each task, and the way to the CPU when a GPU
+is lost."""
 
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,19 +13,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core as core
-from ..common.arguments import DIRECT_CHARACTERS, check_text, checked_keywords, flag, shown_path
-from ..common.interruptible import interruptible
+from .. import _core
+from ..chats.chat import Chats
+from ..common.arguments import shown_path, warn
+from ..encode.encoding import Encoder
 from ..encode.engine import Engine
+from ..encode.sentence_config import SentenceConfig
 from ..encode.static import StaticEngine
-from ..errors import DeviceLostError, UnsupportedTaskError
-from ..generate.prompts import Ids, check_ids
+from ..errors import DeviceLostError, FallbackWarning, UnsupportedTaskError
+from ..generate.generator import Generator
+from ..generate.settings import ModelSettings
+from ..loading.files import has_types, incomplete_parts, labels_of
+from ..loading.options import engine_options
 
 if TYPE_CHECKING:
-    import tokenizers
-
-    from ..encode.sentence_config import SentenceConfig
-    from ..generate.settings import ModelSettings
     from ..tokens.tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
@@ -37,14 +40,14 @@ TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predi
 
 P = ParamSpec("P")
 R = TypeVar("R")
-L = TypeVar("L", bound="Loaded")
+B = TypeVar("B", bound="ModelBase")
 
 
-def survives_its_device(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
+def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
     """With device="auto", a call whose GPU is lost warns, moves the model to the CPU and is done again there."""
 
     @functools.wraps(method)
-    def call(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: B, /, *args: P.args, **kwargs: P.kwargs) -> R:
         engine = self._core
         try:
             return method(self, *args, **kwargs)
@@ -59,28 +62,60 @@ def survives_its_device(method: Callable[Concatenate[L, P], R]) -> Callable[Conc
     return call
 
 
-class Loaded:
-    """What Model's __init__ sets, and what does not belong to a task."""
+class ModelBase:
+    """A loaded model without its calls, which are by task in the classes beside this one."""
 
-    path: Path
-    info: dict[str, Any]
-    _core: core.Model | StaticEngine
-    _file: core.ModelFile
-    _tokenizer: Tokenizer
-    _config: SentenceConfig
-    _settings: ModelSettings
-    _options: dict[str, Any]
-    _closed: bool
-    _drafts: weakref.WeakSet[Any]  # models that have this one's tokenizer
+    def __init__(
+        self,
+        path: Path,
+        file: _core.ModelFile,
+        engine: _core.Model | StaticEngine,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        settings: ModelSettings,
+        options: dict[str, Any],
+    ) -> None:
+        """settings: what the model's files say of generating.  options: load()'s, all of them, checked."""
+        self.path = path
+        self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
+        self._closed = False
+        self._incomplete = incomplete_parts(file, engine, tokenizer)
+        self._encoder = self._make_encoder(engine)
+        self._routes: dict[str, Any] = {}  # Models, by name
+        self._default_route: str | None = None
+        vocab_size = int(engine.info["vocab_size"])
+        self._generator = Generator(tokenizer, settings, vocab_size)
+        self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
+        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # that have this model's tokenizer
+        self._moving = threading.Lock()
+        self.info: dict[str, Any] = {
+            **engine.info,
+            "lora": [*options["lora"]],
+            "labels": labels_of(file, int(engine.info["labels"]), config),
+            "path": str(path),
+            "kind": file.kind,
+            "normalize": config.normalize,
+            "prompts": dict(config.prompts),
+            "similarity": config.similarity,
+            "max_tokens": self._encoder.max_tokens,
+            "sampling": dict(settings.sampling),
+            "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
+        }
 
-    def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
-        raise NotImplementedError
+    def _make_encoder(self, engine: Engine) -> Encoder:
+        # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
+        keys = ("sentence_transformers.activation_fn", "sbert_ce_default_activation_function")
+        named = (*map(self._file.get, keys), self._config.activation)
+        activation = next((name for name in named if isinstance(name, str)), None)
+        render = self._pair_ids if self._config.score_ids else None
+        return Encoder(engine, self._tokenizer, self._config, activation, has_types(self._file), render)
 
-    def _layers(self, call: str) -> core.Model:
-        """The engine of a model with layers."""
-        if isinstance(self._core, StaticEngine):
-            raise UnsupportedTaskError(f"{call} needs a model with layers; this one is a table of vectors (static). It can do encode()")
-        return self._core
+    def _pair_ids(self, query: str, document: str) -> Int32:
+        """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
+        prompt = self._config.prompts.get(self._config.default_prompt or "", "")
+        messages = [{"role": "system", "content": prompt}] if prompt else []
+        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        return self._chats.rendered(messages, {}, parse_special=False)[1]
 
     def _need(self, task: str, call: str) -> None:
         if self._closed:
@@ -92,29 +127,25 @@ class Loaded:
                 f"{call} needs {_TASK_NEEDS[task]}; {shown_path(self.path.name)} is {self.info['architecture']!r}. It can do {can}"
             )
 
-    # ------------------------------------------------------------ tokens
-    @checked_keywords()
-    def tokenize(self, text: str, add_special: bool = True) -> Int32:
-        """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
-        text = check_text(text, "text")
-        add_special = flag("add_special", add_special)
-        work = functools.partial(self._tokenizer.encode, text, add_special=add_special)
-        ids = interruptible(work) if len(text) > DIRECT_CHARACTERS else work()
-        return np.ascontiguousarray(ids, np.int32)
+    def _layers(self, call: str) -> _core.Model:
+        """The engine of a model with layers."""
+        if isinstance(self._core, StaticEngine):
+            raise UnsupportedTaskError(f"{call} needs a model with layers; this one is a table of vectors (static). It can do encode()")
+        return self._core
 
-    @checked_keywords()
-    def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
-        """The text of token ids (bytes that make no character become U+FFFD)."""
-        array = check_ids(ids, self.info["vocab_size"], "ids")
-        skip_special = flag("skip_special", skip_special)
-        return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
+    def _decoder(self, call: str) -> _core.Model:
+        """The engine of a model that generates."""
+        self._need("generate", call)
+        return self._layers(call)
 
-    def count_tokens(self, text: str) -> int:
-        """How many tokens a text is, special ones included."""
-        return len(self.tokenize(text))
-
-    @property
-    def tokenizer(self) -> tokenizers.Tokenizer:
-        """A copy of the tokenizers.Tokenizer of this model, always the same one: what is changed in it (padding, truncation, added
-        tokens) changes nothing that the model gives. load(tokenizer=) takes a changed one."""
-        return self._tokenizer.shared_copy
+    def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
+        with self._moving:
+            if self._core is not lost_core:  # another thread has done it
+                return
+            options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
+            core = _core.load(self._file, engine_options(self._file, options, self._config), None)
+            self._core = core
+            self._encoder = self._make_encoder(core)
+            self.info.update({**core.info, "labels": self.info["labels"]})
+            lost_core.close()
+        warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')

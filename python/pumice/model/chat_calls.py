@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..chats import prefixes
-from ..chats.chat import Chats, check_question
-from ..common.arguments import checked_keywords, flag
+from ..chats.chat import check_question, is_conversation
+from ..common.arguments import checked_keywords, flag, path_of, shown_path, warn
 from ..common.interruptible import interruptible
+from ..errors import FallbackWarning
 from ..generate.generation import Continuation, Generation
-from ..generate.prompts import Prompt
+from ..generate.prompts import Prompt, prompt_list
 from ..generate.settings import SAMPLING_DEFAULTS, Sampling
-from ..generate.speculation import speculation
-from .base import survives_its_device
-from .generate_calls import GenerateCalls
+from .base import ModelBase, survives_its_device
+from .speculation import speculation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 
-class ChatCalls(GenerateCalls):
-    _chats: Chats
+class ChatCalls(ModelBase):
+    """Conversations, and their beginnings on disk."""
 
     @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
     @survives_its_device
@@ -67,14 +66,14 @@ class ChatCalls(GenerateCalls):
             if "max_new_tokens" in options:
                 raise TypeError("max_tokens and max_new_tokens were both given; they are the same")
             options["max_new_tokens"] = max_tokens
-        self._need("generate", "chat()")
+        engine = self._decoder("chat()")
         if flag("dry_run", dry_run) and flag("stream", stream):
             raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
         stream = flag("stream", stream)
         question = check_question(
             messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, options.pop("grammar", None)
         )
-        params, guesses = self._params(options), speculation(self, options)
+        params, guesses = self._generator.params(options), speculation(self, options)
         asked = interruptible(lambda: self._chats.asked(question))
         if dry_run:
             known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
@@ -89,7 +88,7 @@ class ChatCalls(GenerateCalls):
             results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
             return results[0] if params.n == 1 else results
 
-        return self._start([asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
+        return self._generator.start(engine, [asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
 
     @checked_keywords()
     @survives_its_device
@@ -107,8 +106,19 @@ class ChatCalls(GenerateCalls):
 
         The file is written beside `path` and takes its place in the end. Raises OSError, ContextLengthError, MemoryError, and what
         generate() and chat() raise for a prompt."""
-        self._need("generate", "save_prefix()")
-        return prefixes.save(self, path, prompt_or_messages, tools, template_kwargs)
+        engine, target = self._decoder("save_prefix()"), path_of(path)
+        if is_conversation(prompt_or_messages):
+            question = check_question(prompt_or_messages, tools, None, True, template_kwargs, False)
+            ids = interruptible(lambda: self._chats.asked(question)).ids
+        elif tools is not None or template_kwargs is not None:
+            raise TypeError("tools and template_kwargs belong to a conversation: give a list of messages, each a dict")
+        else:
+            prompts, single = prompt_list(prompt_or_messages)
+            if not single:
+                raise TypeError("prompt must be one string, one row of token ids or one list of messages: a file holds one prefix")
+            ids = self._generator.prompt_ids(prompts, ["prompt"])[0]
+        engine.save_prefix(target, ids)
+        return ids
 
     @checked_keywords()
     @survives_its_device
@@ -118,5 +128,12 @@ class ChatCalls(GenerateCalls):
         Results have the same bits as without. A file of the same model loaded otherwise (another device, kv_dtype, quantize, lora or
         version of pumice) is computed again from its ids, with a FallbackWarning that says what differs. Raises ModelFormatError for one
         that is damaged, cut or of another model, ContextLengthError, MemoryError where kv_budget cannot hold it, OSError."""
-        self._need("generate", "load_prefix()")
-        return prefixes.load(self, path)
+        engine, source = self._decoder("load_prefix()"), path_of(path)
+        ids, recomputed = engine.load_prefix(source)
+        if recomputed:
+            warn(
+                FallbackWarning,
+                f"{shown_path(source)}: its {len(ids)} tokens were computed again, because {recomputed}. save_prefix() makes a file that "
+                f"loads as it is",
+            )
+        return ids

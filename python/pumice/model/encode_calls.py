@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 from .. import _core
 from ..common.arguments import check_text, checked_keywords, choice, integer, listed
 from ..encode import vectors
-from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Encoder, Prediction, Prepared, RankHit
+from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Prediction, Prepared, RankHit
 from ..encode.rows import Precision
 from ..encode.windows import items_of
 from ..errors import UnsupportedTaskError
-from .base import Loaded, survives_its_device
+from .base import ModelBase, survives_its_device
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 
 
-class EncodeCalls(Loaded):
-    _encoder: Encoder
-    _routes: Mapping[str, EncodeCalls]
-    _default_route: str | None
+class EncodeCalls(ModelBase):
+    """Texts to vectors and scores."""
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:

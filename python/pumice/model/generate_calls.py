@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ..common.arguments import DIRECT_CHARACTERS, checked_keywords, integer, real
-from ..common.interruptible import interruptible
-from ..generate.generation import READ_AHEAD, Begin, Continuation, Generation, Run, Stream, run_to_end
-from ..generate.grammar import Grammar, Grammars, check_grammars
-from ..generate.prompts import Prompt, prompt_ids, prompt_list
-from ..generate.settings import SAMPLING_DEFAULTS, Sampling, resolve_params
-from ..generate.speculation import speculation
+from ..common.arguments import checked_keywords, integer, real
+from ..generate.generation import Stream
+from ..generate.grammar import check_grammars
+from ..generate.prompts import Prompt, prompt_list
+from ..generate.settings import SAMPLING_DEFAULTS, Sampling
 from ..generate.token_settings import each_prompt
-from .base import Loaded, survives_its_device
+from .base import ModelBase, survives_its_device
+from .speculation import speculation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-Int32 = npt.NDArray[np.int32]
-
-
-class GenerateCalls(Loaded):
-    _grammars: Grammars
+class GenerateCalls(ModelBase):
+    """Prompts to text: calls of one or several prompts, and what their batch does."""
 
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device
@@ -72,67 +64,25 @@ class GenerateCalls(Loaded):
         return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
 
     def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
-        self._need("generate", "stream()" if stream else "generate()")
+        engine = self._decoder("stream()" if stream else "generate()")
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
         settings = None if sampling is None else each_prompt(options, sampling, len(prompts), single, SAMPLING_DEFAULTS)
         grammars = check_grammars(options.get("grammar"), len(prompts), single, sampling)
-        ids = self._prompt_ids(prompts, names)
-        params = self._params(options)
+        generator = self._generator
+        ids = generator.prompt_ids(prompts, names)
+        params = generator.params(options)
         single = single and params.n == 1
-        each = params if settings is None else [self._params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
-        guessed = speculation(self, options)
-        return self._start(ids, each, lambda found: found[0] if single else found, stream, speculation=guessed, grammars=grammars)
-
-    def _prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
-        convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self.info["vocab_size"])
-
-        def all_ids() -> list[Int32]:
-            return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
-
-        long = sum(len(p) for p in prompts if isinstance(p, str)) > DIRECT_CHARACTERS
-        return interruptible(all_ids) if long else all_ids()
-
-    def _params(self, options: Mapping[str, Any], where: str = "") -> Any:
-        try:
-            return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self.info["vocab_size"])
-        except (TypeError, ValueError) as error:
-            if not where:
-                raise
-            raise type(error)(f"{where}{error}") from None
-
-    def _start(
-        self,
-        ids: list[Int32],
-        params: Any,
-        finish: Callable[[list[Generation]], Any],
-        stream: bool,
-        begin: Begin = Continuation,
-        speculation: Mapping[str, Any] | None = None,
-        grammars: Sequence[Grammar | None] = (),
-    ) -> Any:
-        if not ids:
-            if stream:
-                raise ValueError("prompt is an empty list: there is nothing to stream")
-            return finish([])
-        compiled = [None if grammar is None else self._grammars.compiled(grammar) for grammar in grammars]
-        run = Run(
-            self._layers("generate()"),
-            self._tokenizer,
+        each = params if settings is None else [generator.params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
+        return generator.start(
+            engine,
             ids,
-            params,
-            self._eos_ids,
-            begin,
-            READ_AHEAD if stream else 0,
-            speculation,
-            compiled,
+            each,
+            lambda found: found[0] if single else found,
+            stream,
+            speculation=speculation(self, options),
+            grammars=grammars,
         )
-        return Stream(run, finish) if stream else run_to_end(run, finish)
-
-    @functools.cached_property
-    def _eos_ids(self) -> list[int]:
-        ends = {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids}
-        return sorted(i for i in ends if i < self.info["vocab_size"])  # files also name tokens that the weights have no row for
 
     def cache_stats(self) -> dict[str, int]:
         """Prefix reuse since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
@@ -142,16 +92,14 @@ class GenerateCalls(Loaded):
         """What the batch of all callers does. Requests: running (they have pages), waiting, lagging (their readers do). Of the last step:
         step_rows. Since load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave their pages to others),
         busy_seconds. Pages of 32 positions: pages_in_use, pages_cached, pages_budget."""
-        self._need("generate", "stats()")
-        return self._layers("stats()").stats()
+        return self._decoder("stats()").stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
         """Changes what is given, and says all: at most `running` requests take part in steps, `waiting` more may wait before agenerate(),
         achat() and astream() raise OverloadedError (generate() and its like always wait); a step that reads a prompt while another request
         gets tokens takes about step_seconds."""
-        self._need("generate", "set_limits()")
-        return self._layers("set_limits()").set_limits(
+        return self._decoder("set_limits()").set_limits(
             None if running is None else integer("running", running, 1, 2**31 - 1),
             None if waiting is None else integer("waiting", waiting, 0, 2**31 - 1),
             None if step_seconds is None else real("step_seconds", step_seconds, 0.0, 1e6, open_low=True),

@@ -11,29 +11,35 @@ import numpy.typing as npt
 from ..common.arguments import checked_keywords, choice, integer
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
-from .base import survives_its_device
-from .generate_calls import GenerateCalls
+from .base import ModelBase, survives_its_device
+from .text_calls import text_ids
 
+Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 _MOST_ATTENTION = 4096  # tokens
 
 
-class InsideCalls(GenerateCalls):
+class InsideCalls(ModelBase):
+    """What the model computes on the way to its answers."""
+
+    def _some_ids(self, given: str | Ids) -> Int32:
+        """The ids of a text, with the tokens that the model wants around it, or those that were given."""
+        return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
+
     @checked_keywords()
     @survives_its_device
     def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
         """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
-        self._need("generate", "logits()")
+        engine = self._decoder("logits()")
         choice("positions", positions, ("last", "all"))
-        return self._layers("logits()").logits(self._prompt_ids([ids], ["ids"])[0], positions == "all")
+        return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
     @survives_its_device
     def score(self, text_or_ids: str | Ids) -> Float32:
         """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
-        self._need("generate", "score()")
-        return self._layers("score()").score(self._prompt_ids([text_or_ids], ["text_or_ids"])[0])
+        return self._decoder("score()").score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
     @checked_keywords()
     @survives_its_device
@@ -52,8 +58,7 @@ class InsideCalls(GenerateCalls):
         else:
             wanted = [integer("layers", layer, -count - 1, count) for layer in ([layers] if isinstance(layers, int) else layers)]
         at = np.array([layer % (count + 1) for layer in wanted], np.int32)
-        text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
-        rows = self._layers("hidden_states()").hidden_states(np.ascontiguousarray(text, np.int32), at)
+        rows = self._layers("hidden_states()").hidden_states(self._some_ids(ids), at)
         return rows[0] if isinstance(layers, int) else rows
 
     @checked_keywords()
@@ -71,9 +76,9 @@ class InsideCalls(GenerateCalls):
         number = integer("layer", layer, -count, count)
         if number == 0:
             raise ValueError(f"layer=0 are the embeddings, which look at nothing; layers are 1 to {count}, or -1 to {-count} from the end")
-        text = self.tokenize(ids) if isinstance(ids, str) else check_ids(ids, self.info["vocab_size"], "ids")
+        text = self._some_ids(ids)
         if len(text) > _MOST_ATTENTION:
             raise ContextLengthError(
                 f"attentions() of {len(text)} tokens would take {len(text)} x {len(text)} numbers a head; {_MOST_ATTENTION} are the most"
             )
-        return self._layers("attentions()").attentions(np.ascontiguousarray(text, np.int32), number - 1 if number > 0 else count + number)
+        return self._layers("attentions()").attentions(text, number - 1 if number > 0 else count + number)

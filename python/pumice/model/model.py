@@ -1,111 +1,84 @@
-"""What load() gives: a model and its calls, which are in encode/, generate/, chats/ and inside.py."""
+"""What load() gives: a model, its calls under an event loop, and what it shows of itself. Its other calls are in files beside this one."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from .. import _core
-from ..chats.chat import Chats
-from ..common.arguments import shown_path, warn
+from ..common.arguments import checked_keywords, shown_path
 from ..common.display import count, formats, html_lines, size
-from ..encode.encoding import Encoder
-from ..encode.engine import Engine
-from ..encode.sentence_config import SentenceConfig
-from ..encode.static import StaticEngine
-from ..errors import ChatTemplateError, DeviceLostError, FallbackWarning
-from ..generate.grammar import Grammars
-from ..loading.files import has_types, incomplete_parts, labels_of
-from ..loading.options import engine_options
+from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, RankHit
+from ..errors import ChatTemplateError
+from ..generate.prompts import Prompt
+from ..generate.settings import Sampling
 from ..loading.placement import Plan
-from .awaited_calls import AwaitedCalls
 from .base import TASK_CALLS
+from .chat_calls import ChatCalls
+from .encode_calls import EncodeCalls
+from .generate_calls import GenerateCalls
 from .inside_calls import InsideCalls
+from .text_calls import TextCalls
 
 if TYPE_CHECKING:
-    from ..tokens.tokenizers import Tokenizer
+    from typing_extensions import Unpack
 
-Int32 = npt.NDArray[np.int32]
+    from ..event_loops.async_calls import AsyncStream
 
 
-class Model(AwaitedCalls, InsideCalls):
+class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
     """A loaded model: texts to vectors (encode), prompts to text (generate, stream, chat), or both, as `info["tasks"]` says.
 
     Weights never change and threads may share one model. A Model pickles as its load arguments. `with pumice.load(...) as m:` closes it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        file: _core.ModelFile,
-        engine: _core.Model | StaticEngine,
-        tokenizer: Tokenizer,
-        config: SentenceConfig,
-        settings: Any,
-        options: dict[str, Any],
-    ) -> None:
-        self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
-        self._settings = settings
-        self._incomplete = incomplete_parts(file, engine, tokenizer)
-        self._closed = False
-        self._chats = Chats(file, tokenizer, int(engine.info["vocab_size"]), options["chat_template"], options["response_template"])
-        self.path = path
-        self._grammars = Grammars(tokenizer, int(engine.info["vocab_size"]), lambda: self._eos_ids)
-        # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
-        named = (file.get("sentence_transformers.activation_fn"), file.get("sbert_ce_default_activation_function"), config.activation)
-        self._activation = next((name for name in named if isinstance(name, str)), None)
-        self._encoder = self._make_encoder(engine)
-        self._routes: dict[str, Model] = {}
-        self._default_route: str | None = None
-        self._moving = threading.Lock()
-        self._drafts: weakref.WeakSet[Model] = weakref.WeakSet()  # that have this model's tokenizer
-        self.info: dict[str, Any] = {
-            **engine.info,
-            "lora": [*options["lora"]],
-            "labels": labels_of(file, int(engine.info["labels"]), config),
-            "path": str(path),
-            "kind": file.kind,
-            "normalize": config.normalize,
-            "prompts": dict(config.prompts),
-            "similarity": config.similarity,
-            "max_tokens": self._encoder.max_tokens,
-            "sampling": dict(settings.sampling),
-            "special_tokens": dict(zip(("before", "after"), tokenizer.around, strict=True)),
-        }
-
-    def _make_encoder(self, engine: Engine) -> Encoder:
-        render = self._pair_ids if self._config.score_ids else None
-        return Encoder(engine, self._tokenizer, self._config, self._activation, has_types(self._file), render)
-
-    def _pair_ids(self, query: str, document: str) -> Int32:
-        """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
-        prompt = self._config.prompts.get(self._config.default_prompt or "", "")
-        messages = [{"role": "system", "content": prompt}] if prompt else []
-        messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
-        return self._chats.rendered(messages, {}, parse_special=False)[1]
-
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
         self._routes, self._default_route = routes, default
         self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['vector_size']}" for name, route in routes.items()}
 
-    # ------------------------------------------------------------ the model itself
-    def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
-        with self._moving:
-            if self._core is not lost_core:  # another thread has done it
-                return
-            options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
-            core = _core.load(self._file, engine_options(self._file, options, self._config), None)
-            self._core = core
-            self._encoder = self._make_encoder(core)
-            self.info.update({**core.info, "labels": self.info["labels"]})
-            lost_core.close()
-        warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')
+    # ------------------------------------------------------------ under an event loop
+    async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
+        """generate(), awaited in an asyncio event loop. Cancelling the task ends the request; other calls go on.
 
+        Raises what generate() raises, and OverloadedError where more calls wait than set_limits() allows."""
+        from ..event_loops import async_calls
+
+        return await async_calls.generate(self, prompt, sampling)
+
+    def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
+        """stream() for `async for`: `async for chunk in m.astream(p): ...`. Wrong arguments are told with the first chunk."""
+        from ..event_loops import async_calls
+
+        return async_calls.stream(self, prompt, sampling)
+
+    async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Any:
+        """chat(), awaited in an asyncio event loop; with stream=True an AsyncStream."""
+        from ..event_loops import async_calls
+
+        return await async_calls.chat(self, messages, options)
+
+    @checked_keywords(ENCODE_DEFAULTS)
+    async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
+        """encode(), awaited in an asyncio event loop. Few texts are run together with those of other calls that wait."""
+        from ..event_loops import async_calls
+
+        return await async_calls.encode(self, inputs, EncodeOptions(**options))
+
+    @checked_keywords()
+    async def arank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        *,
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> list[RankHit]:
+        """rank(), awaited in an asyncio event loop, as aencode()."""
+        from ..event_loops import async_calls
+
+        return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))
+
+    # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:
         """Bytes: weights, kv_budget, kv_reserved, kv_used, scratch."""
         return self._core.memory()

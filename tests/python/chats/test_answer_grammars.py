@@ -128,7 +128,7 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
     free = hermes.chat([USER], temperature=0, max_tokens=40)
     with_tools = hermes.chat([USER], tools=STRICT, temperature=0, max_tokens=40)
     assert with_tools.text and free.text
-    made = hermes._grammars.compiled(hermes._chats.asked(_question(hermes, STRICT)).grammar).filter()
+    made = hermes._generator.grammars.compiled(hermes._chats.asked(_question(hermes, STRICT)).grammar).filter()
     for text, good in (
         ("It is dry.", True),
         ('I look.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', True),
@@ -221,7 +221,7 @@ def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_pa
     before, _, behind = written(name).call.replace("%name%", "f").partition("%bare%")
     valid = 0
     with pumice.load(samples.smollm2(), **options) as model:
-        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
         for arguments in ARGUMENTS:
             text = before + _bare(arguments, mark) + behind
             good = jsonschema.Draft202012Validator(DIALECT).is_valid(arguments)
@@ -285,8 +285,8 @@ def test_bare_arguments_that_cannot_be_enforced(schema: Any, says: str) -> None:
 
 def test_a_call_of_harmony_is_a_message() -> None:
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["harmony"]) as model:
-        free = model._grammars.compiled(model._chats.asked(_question(model, STRICT)).grammar).filter()
-        must = model._grammars.compiled(model._chats.asked(_question(model, STRICT, "required")).grammar).filter()
+        free = model._generator.grammars.compiled(model._chats.asked(_question(model, STRICT)).grammar).filter()
+        must = model._generator.grammars.compiled(model._chats.asked(_question(model, STRICT, "required")).grammar).filter()
         thought = "<|channel|>analysis<|message|>Hm: {to=functions.now}.<|end|><|start|>assistant"
         aside = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
         call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
@@ -298,7 +298,7 @@ def test_a_call_of_harmony_is_a_message() -> None:
         ):  # fmt: skip
             assert _may_be_said(model, free, text) is in_free, text
             assert _may_be_said(model, must, text) is in_must, text
-        dry = model._grammars.compiled(model._chats.asked(_thinking(None)).grammar).filter()
+        dry = model._generator.grammars.compiled(model._chats.asked(_thinking(None)).grammar).filter()
         final = "<|channel|>final<|message|>"
         for text, good in ((final + "dry", True), (thought + final + "wet", True), (thought + aside + final + "dry", True), ("dry", False)):
             assert _may_be_said(model, dry, text) is good, text
@@ -310,10 +310,10 @@ def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> Non
     off = hermes.chat([USER], template_kwargs={"enable_thinking": False}, **options)
     assert off.content in ("dry", "wet")
     assert off.finish_reason == "grammar"
-    made = hermes._grammars.compiled(hermes._chats.asked(_thinking(True)).grammar).filter()
+    made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(True)).grammar).filter()
     assert _may_be_said(hermes, made, "Hm.\nSo {dry}?\n</think>\n\ndry")
     assert not _may_be_said(hermes, made, "Hm.\n</think>\n\nno")
-    made = hermes._grammars.compiled(hermes._chats.asked(_thinking(None)).grammar).filter()
+    made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(None)).grammar).filter()
     assert _may_be_said(hermes, made, "dry")
     assert _may_be_said(hermes, made, "<think>\nHm.\n</think>\n\nwet")
     assert not _may_be_said(hermes, made, "Hm.")
@@ -328,7 +328,7 @@ def _thinking(on: bool | None, form: Any = None) -> Any:
 
 def test_numbers_keep_their_digits_behind_reasoning(hermes: pumice.Model) -> None:
     form = Grammar.json_schema({"type": "object", "properties": {"a": {"const": 2**60 + 1}, "b": {"type": "string"}}, "required": ["a"]})
-    made = hermes._grammars.compiled(hermes._chats.asked(_thinking(True, form)).grammar).filter()
+    made = hermes._generator.grammars.compiled(hermes._chats.asked(_thinking(True, form)).grammar).filter()
     for text, good in (('{"a":1152921504606846977,"b":"x"}', True), ('{"a":1152921504606846976', False), ('{"b":"x"', False)):
         assert _may_be_said(hermes, made, f"Hm.\n</think>\n\n{text}") is good, text
 
@@ -351,7 +351,7 @@ def test_numbers_of_tools_keep_their_digits(name: str) -> None:
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": WITH_NUMBERS}}
     form = written(name)
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
         for arguments in (
             {"id": IDS[0]}, {"id": IDS[1], "price": 0.5}, {"id": IDS[0], "price": 1e22, "size": 10**18 + 1}, {"id": IDS[0] + 1},
             {"id": IDS[0] - 1}, {"id": IDS[0], "price": 0}, {"id": IDS[0], "price": 1e23}, {"id": IDS[0], "size": 10**18},

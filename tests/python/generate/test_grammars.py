@@ -40,10 +40,10 @@ def walk(model: pumice.Model, grammar: Grammar, seed: int, closing: set[int]) ->
     here, said = filter_of(model, grammar), []
     for step in range(400):
         ids = allowed(here.mask()).tolist()
-        ends = [i for i in ids if i in model._eos_ids]
+        ends = [i for i in ids if i in model._generator.eos_ids]
         if ends and (step > 40 or draw.random() < 0.5):
             return model.detokenize(said)
-        ids = [i for i in ids if i not in model._eos_ids]
+        ids = [i for i in ids if i not in model._generator.eos_ids]
         short = [i for i in ids if i in closing]
         token = draw.choice(short if short and (step > 40 or draw.random() < 0.5) else ids)
         said.append(token)
@@ -225,11 +225,11 @@ def test_tokens_are_their_bytes(smollm2: pumice.Model, gemma3: pumice.Model) -> 
     from pumice.generate.grammar import token_bytes
 
     for model in (smollm2, gemma3):
-        pieces = token_bytes(model._tokenizer, model.info["vocab_size"], model._eos_ids)
+        pieces = token_bytes(model._tokenizer, model.info["vocab_size"], model._generator.eos_ids)
         text = "Grüße, 日本語 and 🙂!\n\tdef f(x):  return {'a': [1, 2]}  # 100%"
         ids = model.tokenize(text, add_special=False)
         assert b"".join(pieces[i] for i in ids).decode().strip() == text
-        assert all(pieces[i].startswith(b"\xff") for i in model._eos_ids)
+        assert all(pieces[i].startswith(b"\xff") for i in model._generator.eos_ids)
 
 
 # ---- what a Grammar is
@@ -518,7 +518,7 @@ def slowly(model: pumice.Model, prompt: str, grammar: Grammar, most: int) -> Ids
     while len(answer) < most:
         may = allowed(here.mask())
         token = int(may[np.argmax(model.logits(np.array(ids + answer, np.int32))[may])])
-        if token in model._eos_ids:
+        if token in model._generator.eos_ids:
             break
         answer.append(token)
         if not here.accept(token):

@@ -46,8 +46,8 @@ def prompts(count: int, vocab: int) -> list[np.ndarray]:
 
 def start(model: pumice.Model, ids: list[np.ndarray], way: dict[str, Any], guesses: dict[str, Any]) -> list[Any]:
     """generate(), with the engine's own words for guesses: "always" and "replay" are for tests."""
-    params = model._params({**way, "max_new_tokens": 24})
-    return model._start(ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
+    params = model._generator.params({**way, "max_new_tokens": 24})
+    return model._generator.start(model._core, ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["greedy", "sampled", "penalties", "logprobs"])

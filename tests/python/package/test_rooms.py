@@ -72,5 +72,13 @@ def test_rooms_see_those_before_them() -> None:
     assert {path.parent.name for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE} == set(ROOMS)
 
 
+def test_model_is_its_base_and_calls_by_task() -> None:
+    from pumice.model.base import ModelBase
+    from pumice.model.model import Model
+
+    assert {base.__bases__ for base in Model.__bases__} == {(ModelBase,)}
+    assert ModelBase.__bases__ == (object,)
+
+
 def test_nothing_lies_beside_the_rooms() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}

@@ -19,7 +19,7 @@ def may_come(mask: np.ndarray, token: int) -> bool:
 
 
 def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
-    return model._grammars.compiled(grammar).filter()
+    return model._generator.grammars.compiled(grammar).filter()
 
 
 def says(model: pumice.Model, made: Any, text: str) -> bool:
@@ -34,7 +34,7 @@ def says(model: pumice.Model, made: Any, text: str) -> bool:
         if not more:
             return place == len(ids) - 1
     mask = here.mask()
-    return any(may_come(mask, eos) for eos in model._eos_ids)
+    return any(may_come(mask, eos) for eos in model._generator.eos_ids)
 
 
 def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:

@@ -9,13 +9,13 @@ from .. import _core
 from ..common.arguments import integer, shown, shown_path
 
 if TYPE_CHECKING:
-    from ..model.base import Loaded
+    from .base import ModelBase
 
 MATCHING = 3  # ids that stand before what a lookup guesses
 
 
-def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine is told of guesses."""
+def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine is told of guesses: GenerateParams by name. Raises TypeError and ValueError that name speculate= or draft=."""
     how, draft = call.get("speculate"), call.get("draft")
     result: dict[str, Any] = {}
     if isinstance(how, Mapping):
@@ -38,16 +38,16 @@ def speculation(model: Loaded, call: Mapping[str, Any]) -> dict[str, Any]:
         return result
     if how == "off":
         raise ValueError('draft= and speculate="off" were both given')
-    check_draft(model, draft)
-    return result | {"draft": draft._layers("draft=")}
+    _check_draft(model, draft)
+    return result | {"draft": draft._decoder("draft=")}
 
 
-def check_draft(model: Loaded, draft: Any) -> None:
+def _check_draft(model: ModelBase, draft: Any) -> None:
     if not isinstance(draft, type(model)):
         raise TypeError(f"draft must be a pumice.Model, not {type(draft).__name__}")
     if draft is model:
         raise ValueError("draft= is the model itself; guesses come from a smaller one with the same tokenizer")
-    draft._need("generate", "draft=")
+    draft._decoder("draft=")
     if draft in model._drafts:
         return
     mine, its = (m._tokenizer.shared_copy.get_vocab(with_added_tokens=True) for m in (model, draft))

@@ -1,0 +1,78 @@
+"""What generate(), stream() and chat() of a model share: prompts to ids, settings, and requests to results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..common.arguments import DIRECT_CHARACTERS
+from ..common.interruptible import interruptible
+from .generation import READ_AHEAD, Begin, Continuation, Finish, Run, Stream, run_to_end
+from .grammar import Grammar, Grammars
+from .prompts import prompt_ids
+from .settings import SAMPLING_DEFAULTS, ModelSettings, SamplingParams, resolve_params
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Generator:
+    """One model's tokenizer, its own settings and its grammars. The engine comes with each call: a model may move to another device."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: ModelSettings, vocab_size: int) -> None:
+        self._tokenizer, self._settings, self._vocab_size = tokenizer, settings, vocab_size
+        self.grammars = Grammars(tokenizer, vocab_size, lambda: self.eos_ids)
+
+    @functools.cached_property
+    def eos_ids(self) -> list[int]:
+        """Ids that end an answer, ascending: those of the tokenizer and of the model's files that the weights have a row for."""
+        return sorted(i for i in {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids} if i < self._vocab_size)
+
+    def prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
+        """The ids of each prompt, a text or ids; `names` are those of errors."""
+
+        def all_ids() -> list[Int32]:
+            convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self._vocab_size)
+            return [convert(prompt, name=name) for prompt, name in zip(prompts, names, strict=True)]
+
+        long = sum(len(p) for p in prompts if isinstance(p, str)) > DIRECT_CHARACTERS
+        return interruptible(all_ids) if long else all_ids()
+
+    def params(self, options: Mapping[str, Any], where: str = "") -> SamplingParams:
+        """The settings of a call. Raises TypeError and ValueError that name the setting, with `where` before it."""
+        try:
+            return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self._vocab_size)
+        except (TypeError, ValueError) as error:
+            if not where:
+                raise
+            raise type(error)(f"{where}{error}") from None
+
+    def start(
+        self,
+        engine: _core.Model,
+        ids: list[Int32],
+        params: SamplingParams | Sequence[SamplingParams],
+        finish: Finish,
+        stream: bool,
+        begin: Begin = Continuation,
+        speculation: Mapping[str, Any] | None = None,
+        grammars: Sequence[Grammar | None] = (),
+    ) -> Any:
+        """Runs prompts and gives what finish() makes of their results, or a Stream of them.
+
+        params: of all prompts, or one for each.  begin: what reads the tokens of a sequence.  speculation: GenerateParams by name.
+        grammars: none, or one (or None) for each prompt."""
+        if not ids:
+            if stream:
+                raise ValueError("prompt is an empty list: there is nothing to stream")
+            return finish([])
+        compiled = [None if grammar is None else self.grammars.compiled(grammar) for grammar in grammars]
+        run = Run(engine, self._tokenizer, ids, params, self.eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled)
+        return Stream(run, finish) if stream else run_to_end(run, finish)
