@@ -26,13 +26,13 @@ inline std::span<const std::int32_t> ids_of(const py::array& array) { return val
 
 template <class T>
 py::array_t<T> to_array(const std::vector<T>& from) {
-  return py::array_t<T>(static_cast<py::ssize_t>(from.size()), from.data());
+  return array_of({static_cast<py::ssize_t>(from.size())}, from);
 }
 
 template <class T>
 py::array_t<T> to_array(const std::vector<T>& from, py::ssize_t columns) {
   const py::ssize_t rows = columns == 0 ? 0 : static_cast<py::ssize_t>(from.size()) / columns;
-  return py::array_t<T>({rows, columns}, from.data());
+  return array_of({rows, columns}, from);
 }
 
 inline std::span<float> writable(py::array_t<float>& array) { return {array.mutable_data(), static_cast<std::size_t>(array.size())}; }

@@ -46,7 +46,7 @@ struct ToPython {
   }
   template <class T>
   py::object operator()(const std::vector<T>& values) const {
-    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+    return array_of({static_cast<py::ssize_t>(values.size())}, values);
   }
   py::object operator()(const files::StringList& values) const {
     py::list out(values.size());

@@ -11,8 +11,11 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace pumice::bindings {
 
@@ -93,11 +96,39 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
+// What cannot be called through the functions above: Python's end waits until this is destroyed (pumice.common.exits).
+class ExitWaits {
+ public:
+  ExitWaits() : block_(import_module("pumice.common.exits").attr("exit_waits")) { call(block_.attr("__enter__"), py::tuple()); }
+  ~ExitWaits() {
+    const auto none =
+        py::reinterpret_steal<py::object>(ends_with_python([this] { return PyObject_CallMethod(block_.ptr(), "__exit__", nullptr); }));
+    if (!none) PyErr_Clear();
+  }
+  ExitWaits(const ExitWaits&) = delete;
+  ExitWaits& operator=(const ExitWaits&) = delete;
+
+ private:
+  py::object block_;
+};
+
 // pybind11 looks numpy's functions up at the first array, behind a once flag, and gives the GIL up meanwhile in scopes of its own, which
 // do not survive the end of Python. So the thread that opens a file does it, before any other one works for it.
 inline void prepare_arrays() {
+  static bool prepared = false;  // under the GIL
+  if (prepared) return;
+  const ExitWaits block;
   import_module("numpy");
   py::detail::npy_api::get();
+  prepared = true;
+}
+
+// A new array with the first of these values. numpy's own copy gives the GIL up, in a scope that does not survive the end of Python.
+template <class T>
+py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
+  py::array_t<T> made(std::move(shape));
+  std::copy_n(values.begin(), made.size(), made.mutable_data());
+  return made;
 }
 
 }  // namespace pumice::bindings

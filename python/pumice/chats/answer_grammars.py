@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import shown
+from ..common.exits import exit_waits
 from ..errors import GrammarError
 from ..generate.answers import DECODER
 from ..generate.grammar import Grammar
@@ -52,7 +53,8 @@ def json_of(text: str) -> Any:
 def _validated(validate: Callable[[str], Any], text: str) -> Any:
     """What a type makes of JSON. It would take NaN, and 1e999 as infinite."""
     json_of(text)
-    return validate(text)
+    with exit_waits:
+        return validate(text)
 
 
 @dataclass(frozen=True)

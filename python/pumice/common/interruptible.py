@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import math
 import os
 import threading
@@ -12,24 +10,15 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from .address_space import is_tight
+from .exits import start_thread
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02  # how often the waiting thread looks for signals
-EXIT_SECONDS = 2.0  # how long Python's end waits for tasks that nobody waits for; the tokenizer of 262,144 words takes one
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)  # their threads are the parent's
-
-
-@atexit.register
-def _wait_for_tasks() -> None:
-    """Once Python ends, a thread that asks for the GIL is unwound, which compiled packages of the older kind take for a crash."""
-    end = time.monotonic() + EXIT_SECONDS
-    with contextlib.suppress(KeyboardInterrupt):
-        for task in list(_running):
-            task.wait(end - time.monotonic())
 
 
 class Task(Generic[T]):
@@ -42,9 +31,9 @@ class Task(Generic[T]):
         if not is_tight():
             _running.add(self)
             try:
-                threading.Thread(target=self._run, args=(work,), name="pumice", daemon=True).start()
+                start_thread(lambda: self._run(work))
                 return
-            except RuntimeError:  # no thread to be had (a limit of processes)
+            except RuntimeError:  # no thread to be had (a limit of processes), or Python ends
                 pass
         self._run(work)  # here and now; Ctrl-C waits for its end
 

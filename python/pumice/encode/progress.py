@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..common.arguments import shown
+from ..common.exits import exit_waits
 
 logger = logging.getLogger("pumice")
 
@@ -25,7 +26,8 @@ class Progress:
         if show or (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=total, unit=f" {unit}", dynamic_ncols=True)
+            with exit_waits:  # the first bar starts a thread
+                self._bar = tqdm(total=total, unit=f" {unit}", dynamic_ncols=True)
 
     def __enter__(self) -> Progress:
         return self

@@ -8,7 +8,6 @@ goes on.
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import contextlib
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from ..common.arguments import flag
+from ..common.exits import exit_waits, start_thread
 from ..encode.encoding import EncodeOptions, Prepared
 from ..encode.engine import Engine
 from ..errors import DeviceLostError, OverloadedError, PumiceError
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 10.0  # after which a thread of Workers ends
 PUMP_MS = 1000.0  # the same of a Pump without calls; it keeps the model's memory meanwhile, but for close()
-EXIT_SECONDS = 1.0  # how long Python's end waits for what tokenizes
+EXIT_SECONDS = 1.0  # how long Python's end waits for the threads of pumps
 STEPS = 8  # of which a call that is no stream hears at once
 
 
@@ -54,7 +54,6 @@ class Workers:
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = self._free = 0  # free: threads without work, less the work without a thread
-        self._busy = 0
 
     def run(self, job: Callable[[], None]) -> None:
         """job() in one of the threads; it raises nothing."""
@@ -68,8 +67,8 @@ class Workers:
         self._jobs.put(job)
         if start:
             try:
-                _thread.start_new_thread(self._work, ())  # threading.Thread would wait until it runs
-            except RuntimeError:  # no thread to be had (a limit of processes)
+                start_thread(self._work)
+            except RuntimeError:  # no thread to be had (a limit of processes), or Python ends
                 with self._lock:
                     self._threads -= 1
                     self._free -= 1
@@ -78,12 +77,10 @@ class Workers:
                     self._do(self._jobs.get())
 
     def _do(self, job: Callable[[], None]) -> None:
-        self._busy += 1
         try:
             job()
         finally:
             with self._lock:
-                self._busy -= 1
                 self._free += 1
 
     def _work(self) -> None:
@@ -99,10 +96,6 @@ class Workers:
                 return
             self._do(job)
             del job
-
-    def wait(self, end: float) -> None:
-        while self._busy > 0 and time.monotonic() < end:
-            time.sleep(0.005)
 
 
 _prepare = Workers(8, 4096)  # templates and tokens: short
@@ -302,17 +295,19 @@ class Pump:
 
     def add(self, call: Call, steps: int) -> None:
         tag = next(self._tags)
-        with self._lock:
-            self._calls[tag] = call
-            if self._thread is None:
-                self._source = _core.Pump(call.run.engine)
-                self._thread = threading.Thread(target=self._work, args=(self._source,), name="pumice-pump", daemon=True)
-                self._thread.start()
         try:
+            with self._lock:
+                self._calls[tag] = call
+                if self._thread is None:
+                    source = _core.Pump(call.run.engine)
+                    thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
+                    with exit_waits:  # start() returns once the thread runs
+                        thread.start()
+                    self._source, self._thread = source, thread
             call.run.start(tag, steps)
         except BaseException:
             with self._lock:
-                del self._calls[tag]
+                self._calls.pop(tag, None)
             raise
 
     def _work(self, source: _core.Pump) -> None:
@@ -477,10 +472,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-@atexit.register
-def _at_exit() -> None:
-    Pump.stop_all()
-    _prepare.wait(time.monotonic() + EXIT_SECONDS)
+atexit.register(Pump.stop_all)
 
 
 async def _begin(make: Callable[[], Any], streams: bool) -> Any:

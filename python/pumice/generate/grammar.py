@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import _core
 from ..common.arguments import choice, plain, shown, warn
+from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 from ..errors import GrammarError, GrammarWarning, TokenizerError
 from .lark import Lark, lark_text
@@ -257,7 +258,8 @@ _library: _core.GrammarLibrary | None = None
 
 def _need_llguidance() -> Any:
     try:
-        import llguidance
+        with exit_waits:
+            import llguidance
     except ImportError as error:
         raise ImportError(f"{_MISSING} ({error})", name="llguidance") from None
     return llguidance

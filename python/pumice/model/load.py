@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..common.arguments import checked_keywords, shown, shown_path, warn
+from ..common.exits import exit_waits
 from ..common.interruptible import Task
 from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
 from ..encode.static import StaticEngine
@@ -100,9 +101,10 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     settings = model_settings(file)
 
     def build_tokenizer() -> Tokenizer:
-        from ..tokens.tokenizer_files import load_tokenizer
+        with exit_waits:
+            from ..tokens.tokenizer_files import load_tokenizer
 
-        return load_tokenizer(file, checked["tokenizer"])
+            return load_tokenizer(file, checked["tokenizer"])
 
     # The tokenizer is built beside the weights: a quarter second for most, one for 262,144 words.
     tokenizer_task = Task(build_tokenizer)
@@ -182,7 +184,8 @@ class _LoadBar:
 
             # Unasked, a bar is for eyes only: not for files and pipes.
             disable = None if self._progress is None else False
-            self._bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, desc=self._name, disable=disable)
+            with exit_waits:  # the first bar starts a thread
+                self._bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, desc=self._name, disable=disable)
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
+from ..common.exits import exit_waits
 from ..errors import ChatTemplateError
 
 PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15: characters without a meaning
@@ -43,18 +44,19 @@ class ControlTokens:
 
     def _make_finder(self) -> Backend:
         """A tokenizer whose only words are the added tokens: it finds them as every tokenizer does, the longest first, in linear time."""
-        finder = Backend(models.WordLevel({"": 0}, unk_token=""))
-        finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
-        return finder
+        with exit_waits:
+            finder = Backend(models.WordLevel({"": 0}, unk_token=""))
+            finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
+            return finder
 
     def find(self, text: str) -> list[tuple[int, str]]:
         """The special tokens in a text: where each begins, and it."""
         if not self._key or self._possible is None or not self._possible.search(text):
             return []
-        found = self._finder.encode(text, add_special_tokens=False)
-        return [
-            (start, text[start:end]) for i, (start, end) in zip(found.ids, found.offsets, strict=True) if i and text[start:end] in self._key
-        ]
+        with exit_waits:
+            found = self._finder.encode(text, add_special_tokens=False)
+            places = list(zip(found.ids, found.offsets, strict=True))
+        return [(start, text[start:end]) for i, (start, end) in places if i and text[start:end] in self._key]
 
     def possible(self, texts: Iterable[str]) -> bool:
         """Whether control tokens could come of these texts, whatever is done with them."""

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
 from ..common.arguments import shown
+from ..common.exits import exit_waits
 from ..errors import TokenizerError
 from . import gguf_tokenizer
 from .control_tokens import ControlTokens, with_own_tokens
@@ -34,7 +35,8 @@ WORD = 32  # characters, of such a word at most
 
 def copy_of(backend: Backend) -> Backend:
     """With parts of its own: Backend(model) and its like share the model, the normalizer and the others."""
-    return Backend.from_str(backend.to_str())
+    with exit_waits:
+        return Backend.from_str(backend.to_str())
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,8 @@ class Tokenizer:
             return self.encode("".join(text for text, _ in parts), add_special)
         check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
         plain, prefix, id_of = self._plain
+        named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
         with no_panic("tokenising"):
-            named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
             ids = [id_of.get(i, i) for i in plain.encode(named, add_special_tokens=False).ids]
         before, after = self._single.parts if add_special else ((), ())
         return _int32([*before, *ids, *after])
@@ -228,8 +230,9 @@ class Tokenizer:
     @property
     def unknown_id(self) -> int | None:
         """Of what stands for text that no token spells, where the kind of tokenizer has such a token."""
-        token = getattr(self.backend.model, "unk_token", None)
-        return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
+        with exit_waits:
+            token = getattr(self.backend.model, "unk_token", None)
+            return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
 
     @property
     def has_bytes(self) -> bool:
@@ -267,11 +270,12 @@ class Tokenizer:
         """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text.
 
         It knows them by names of its own, which begin with characters drawn by chance: (tokenizer, those characters, its ids -> ids)."""
-        plain = Backend(self.backend.model)
-        for part in ("normalizer", "pre_tokenizer"):
-            if (value := getattr(self.backend, part)) is not None:
-                setattr(plain, part, value)
-        return plain, *with_own_tokens(self.added, plain)
+        with exit_waits:
+            plain = Backend(self.backend.model)
+            for part in ("normalizer", "pre_tokenizer"):
+                if (value := getattr(self.backend, part)) is not None:
+                    setattr(plain, part, value)
+            return plain, *with_own_tokens(self.added, plain)
 
     def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
         if isinstance(texts, str):
@@ -389,13 +393,15 @@ def _check_text(text: Any, name: str = "text") -> None:
 
 @contextmanager
 def no_panic(doing: str) -> Iterator[None]:
-    """What fails inside `tokenizers` is a bare Exception, or a panic: a BaseException that `except Exception` lets through."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
+    """Around calls of `tokenizers`. What fails inside is a bare Exception, or a panic: a BaseException that `except Exception` lets
+    through."""
+    with exit_waits:
+        try:
+            yield
+        except BaseException as error:
+            if type(error) is not Exception and type(error).__name__ != "PanicException":
+                raise
+            raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
 
 
 def _ends_at_spaces(backend: Backend) -> bool:
