@@ -23,6 +23,7 @@ from ..generate.schema_rules import exact
 from ..generate.schemas import closed, is_pydantic, places, prepared, schema_of_type
 from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
+from .text_arguments import TextArguments
 from .tool_schemas import Exact, is_strict
 
 if TYPE_CHECKING:
@@ -162,17 +163,21 @@ class AnswerGrammar(Lark):
 
     def marked(self, name: str, mark: str, least: int, most: int | None) -> str:
         """A text of so many characters between two marks, which cannot have them."""
-        size = f"{{{max(least, 1)},{'' if most is None else most}}}"
-        escaped = _lark_regex(mark)
-        [(_, special), *_] = self.parts(mark)
-        if special is None:
-            some = "" if most == 0 else f"(?s:.{size})" + ("" if least else "?")
-            self.rule(f"{name.upper()}_TEXT", f"/{some}{escaped}/ & ~/(?s:.*){escaped}(?s:.+)/")
-            return f"{self.spelt(mark)} {self.rule(name, f'{name.upper()}_TEXT', '[lazy]')}"
         if most == 0:
-            return f"<[{special}]> <[{special}]>"
-        text = self.rule(f"{name.upper()}_TEXT", f"/(?s:.{size})/ & ~/(?s:.*){escaped}(?s:.*)/")
-        return f"<[{special}]> {text}{'' if least else '?'} <[{special}]>"
+            return f"{self.spelt(mark)} {self.spelt(mark)}"
+        text = self.behind(name, f"(?s:.{{{max(least, 1)},{'' if most is None else most}}})", mark)
+        return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
+
+    def behind(self, name: str, pattern: str, mark: str) -> str:
+        """A text of a pattern, and behind it, where that first stands, `mark`."""
+        (first, special), *rest = self.parts(mark)
+        escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
+        text = f"{name.upper()}_TEXT"
+        if special is None:
+            self.rule(text, f"/{pattern}{escaped}/ & ~/(?s:.*){escaped}(?s:.+)/")
+            return self.rule(name, text, "[lazy]") + more
+        self.rule(text, f"/{pattern}/ & ~/(?s:.*){escaped}(?s:.*)/")
+        return f"{text} <[{special}]>{more}"
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
         """One of some texts, between two marks that none of them has. One terminal: a parser's row holds 2,000 things at most."""
@@ -347,7 +352,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
     for _, here in list(places(schema)):
-        if here.get("nullable") is True and "type" in here and here["type"] != "null":  # OpenAPI's word; our own schemas have it
+        if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:  # OpenAPI's word; our own schemas have it
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()
             here["anyOf"] = [inner, {"type": "null"}]
@@ -356,29 +361,12 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
     """Arguments as marked texts: texts as they are, whatever else as JSON."""
-    schema = arguments_schema(tool)
-    properties = schema.get("properties") or (tool["function"].get("parameters") or {}).get("properties") or {}
-    strict = is_strict(tool["function"])
-    required = schema.get("required", []) if strict else []
-    defs = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    head, _, rest = form.partition("%key%")
-    middle, _, tail = rest.partition("%value%")
-    found = []
-    for i, (key, inner) in enumerate(properties.items()):
-        name = f"value_{index}_{i}"
-        kinds = inner.get("type") if isinstance(inner, dict) else None
-        if strict and isinstance(inner, dict) and "enum" in inner and all(isinstance(value, str) for value in inner["enum"]):
-            value = f"({' | '.join(lark_text(text) for text in inner['enum'])}) {made.spelt(tail)}"
-        elif strict and kinds not in (None, "string") and "string" not in (kinds or ()):
-            value = f"{made.schema(name, {**inner, **defs})} {made.spelt(tail)}"
-        else:
-            stripped = tail.rstrip()
-            value = f"{made.until(name, stripped)} {made.spelt(tail[len(stripped) :])}"
-        one = f"{made.spelt(head)} {lark_text(key)} {made.spelt(middle)} {value}".strip()
-        found.append(f"({one})" if key in required else f"({one})?")
-    if strict:
-        return " ".join(found)
-    return f"({' | '.join(part.removesuffix('?') for part in found)})*" if found else ""
+    function = tool["function"]
+    arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
+    if is_strict(function):
+        with _of_tool(function["name"]):
+            return arguments.strict()
+    return arguments.free(list((function.get("parameters") or {}).get("properties") or {}))
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:

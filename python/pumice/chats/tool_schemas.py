@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+import decimal
 import enum
+import functools
 import inspect
 import re
+import sys
 import types
 import typing
+from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..common.arguments import shown
 from ..generate.answers import DECODER, not_finite
+from ..generate.schemas import referred
 
 MOST_TOOLS = 1024
 
@@ -77,28 +83,40 @@ _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a model is told of a Python function. Raises TypeError for a parameter without a type, or one that JSON has no word for."""
-    name = getattr(function, "__name__", type(function).__name__)
+    """What a model is told of a Python function, or of whatever else can be called. Raises TypeError for a parameter without a type, or one
+    that JSON has no word for."""
+    inner, bound = function, set[str]()
+    while isinstance(inner, functools.partial):
+        bound |= inner.keywords.keys()
+        inner = inner.func
+    name = getattr(function, "__name__", getattr(inner, "__name__", type(inner).__name__))
     if name == "<lambda>":
         raise TypeError("a lambda is no tool: it has no name that a model could call")
     try:
         parameters = inspect.signature(function).parameters
-        hints = typing.get_type_hints(function)
+        hints = _hints(inner)
     except (TypeError, ValueError, NameError) as error:
         raise TypeError(f"the signature of the tool {name} cannot be read: {error}. Pass a dict with its schema") from None
-    about, described = _docstring(inspect.getdoc(function) or "")
+    about, described = _docstring(_documentation(inner))
     properties, required = {}, []
     for parameter in parameters.values():
         where = f"parameter {parameter.name!r} of the tool {name}"
+        if parameter.name in bound:
+            continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise TypeError(f"{where} cannot be given by name, and a model names all it gives")
         if parameter.name not in hints:
             raise TypeError(f"{where} has no type annotation, and a model is told what it can be")
-        schema = _schema(hints[parameter.name], where)
+        try:
+            schema, is_required = _schema(hints[parameter.name], where), parameter.default is parameter.empty
+        except RecursionError:
+            raise TypeError(f"{where} is of a type that leads back to itself. Pass a dict with the tool's schema") from None
+        if _package(parameter.default) == "pydantic" and hasattr(parameter.default, "is_required"):  # x: int = Field(gt=3)
+            schema, is_required = _with_metadata(schema, [parameter.default], where), parameter.default.is_required()
         if parameter.name in described:
             schema["description"] = described[parameter.name]
         properties[parameter.name] = schema
-        if parameter.default is parameter.empty:
+        if is_required:
             required.append(parameter.name)
     schema = {"type": "object", "properties": properties}
     if required:
@@ -106,43 +124,165 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {"type": "function", "function": Exact(name=name, description=about, parameters=schema)}
 
 
+def _hints(function: Any) -> dict[str, Any]:
+    if isinstance(function, type):  # what makes an instance: a dataclass names its fields
+        made = vars(function).get("__init__")
+        return typing.get_type_hints(function, include_extras=True) | (typing.get_type_hints(made, include_extras=True) if made else {})
+    routine = inspect.isroutine(function) or hasattr(function, "__wrapped__")
+    return typing.get_type_hints(function if routine else type(function).__call__, include_extras=True)
+
+
+def _documentation(function: Any) -> str:
+    if isinstance(function, type) or inspect.isroutine(function) or hasattr(function, "__wrapped__"):
+        return inspect.getdoc(function) or ""
+    return inspect.getdoc(type(function).__call__) or inspect.getdoc(function) or ""
+
+
+# ---- types -----------------------------------------------------------------------------------------------------
+# A call's arguments are what JSON has: a list where a tuple or a set is asked for, the value of an Enum. So classes whose instances a
+# function would miss (dataclasses, NamedTuple, dates) are refused.
+
+_LISTS = (
+    list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
+)  # fmt: skip
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict, abc.Mapping, abc.MutableMapping)
+
+
 def _schema(hint: Any, where: str) -> dict[str, Any]:
-    if hint in _SIMPLE:
-        return {"type": _SIMPLE[hint]}
+    """A type as JSON schema."""
+    if hint is None or (isinstance(hint, type) and hint in _SIMPLE):
+        return {"type": _SIMPLE[type(None) if hint is None else hint]}
     if hint is Any:
         return {}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _schema(arguments[0], where)
-    if origin is typing.Literal:
+        return _with_metadata(_schema(arguments[0], where), arguments[1:], where)
+    if origin is typing.Literal or origin is getattr(sys.modules.get("typing_extensions"), "Literal", None):
         return _choices(list(arguments), where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _choices([member.value for member in hint], where)
+        return _choices(list(hint), where)
+    if (named := getattr(hint, "__supertype__", getattr(hint, "__value__", None))) is not None:  # NewType; type X = ...
+        return _schema(named, where)
     if origin in (typing.Union, types.UnionType):
-        inner = [_schema(argument, where) for argument in arguments if argument is not type(None)]
-        optional = {"nullable": True} if type(None) in arguments else {}
-        if len(inner) == 1:
-            return {**inner[0], **optional}
-        if all(set(schema) == {"type"} and isinstance(schema["type"], str) for schema in inner):
-            return {"type": [schema["type"] for schema in inner], **optional}
-        return {"anyOf": inner, **optional}
+        return _union(arguments, where)
     base = origin or hint
-    if base in (list, tuple, set, frozenset) or (isinstance(base, type) and base is not str and issubclass(base, Sequence)):
-        if base is tuple and len(arguments) != 2 and arguments:
-            return {"type": "array", "prefixItems": [_schema(argument, where) for argument in arguments]}
-        items = {"items": _schema(arguments[0], where)} if arguments else {}
-        return {"type": "array", **items}
-    if isinstance(base, type) and issubclass(base, Mapping):
-        values = {"additionalProperties": _schema(arguments[1], where)} if len(arguments) == 2 and arguments[1] is not Any else {}
+    if base is tuple:
+        return _tuple(arguments, origin is not None, where)
+    if base in _LISTS:
+        return {"type": "array", **({"items": _schema(arguments[0], where)} if arguments else {})}
+    if base in _DICTS:
+        if arguments and arguments[0] not in (str, Any):
+            raise TypeError(f"{where} is a {shown(hint)}, and the keys of JSON's objects are texts. Take a dict[str, ...]")
+        values = {"additionalProperties": _schema(arguments[1], where)} if arguments and arguments[1] is not Any else {}
         return {"type": "object", **values}
-    raise TypeError(f"{where} is a {shown(hint)}, which JSON has no word for. Pass a dict with the tool's schema")
+    if isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__required_keys__"):
+        return _typed_dict(hint, where)
+    raise TypeError(
+        f"{where} is a {shown(hint)}, which JSON has no word for. Take what it is made of, or pass a dict with the tool's schema"
+    )
+
+
+def _union(arguments: Sequence[Any], where: str) -> dict[str, Any]:
+    inner = [_schema(argument, where) for argument in arguments if argument is not type(None)]
+    optional = {"nullable": True} if type(None) in arguments else {}
+    if len(inner) == 1:
+        return {**inner[0], **optional}
+    if all(set(schema) == {"type"} and isinstance(schema["type"], str) for schema in inner):
+        return {"type": list(dict.fromkeys(schema["type"] for schema in inner)), **optional}
+    return {"anyOf": inner, **optional}
+
+
+def _tuple(arguments: Sequence[Any], empty: bool, where: str) -> dict[str, Any]:
+    """empty: without arguments it is tuple[()]."""
+    if arguments in ((), ((),)):
+        return {"type": "array", **({"maxItems": 0} if empty else {})}
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return {"type": "array", "items": _schema(arguments[0], where)}
+    items = [_schema(argument, where) for argument in arguments]
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
+    properties, required = {}, []
+    for key, inner in typing.get_type_hints(hint, include_extras=True).items():
+        is_required = key in hint.__required_keys__
+        while (word := _key_word(inner)) is not None:  # where annotations are texts, __required_keys__ has not seen these
+            is_required = {"Required": True, "NotRequired": False}.get(word, is_required)
+            inner = typing.get_args(inner)[0]
+        properties[key] = _schema(inner, where)
+        if is_required:
+            required.append(key)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def _key_word(hint: Any) -> str | None:
+    """Required, NotRequired or ReadOnly, of typing or of typing_extensions."""
+    name = getattr(typing.get_origin(hint), "_name", None)
+    return name if name in ("Required", "NotRequired", "ReadOnly") else None
 
 
 def _choices(values: list[Any], where: str) -> dict[str, Any]:
+    values = [value.value if isinstance(value, enum.Enum) else value for value in values]
     kinds = list(dict.fromkeys(_SIMPLE.get(type(value)) for value in values))
-    if None in kinds:
-        raise TypeError(f"{where} has a choice that is no text or number: {shown(values)}")
+    if not values:
+        raise TypeError(f"{where} has nothing to choose from")
+    if None in kinds or not_finite(values) is not None:
+        raise TypeError(f"{where} has a choice that is no text, number, true, false or null: {shown(values)}")
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
+
+
+# What Annotated[] may say of a value, by the names that annotated_types, pydantic and msgspec share: the keyword for each type.
+_NUMBERS, _TEXTS = ("integer", "number"), ("string",)
+_SAID: dict[str, tuple[str, dict[str, str]]] = {
+    "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
+    "ge": ("numbers", dict.fromkeys(_NUMBERS, "minimum")),
+    "lt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMaximum")),
+    "le": ("numbers", dict.fromkeys(_NUMBERS, "maximum")),
+    "multiple_of": ("numbers", dict.fromkeys(_NUMBERS, "multipleOf")),
+    "min_length": ("texts, lists and dicts", {"string": "minLength", "array": "minItems", "object": "minProperties"}),
+    "max_length": ("texts, lists and dicts", {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}),
+    "pattern": ("texts", dict.fromkeys(_TEXTS, "pattern")),
+}
+_UNSAID = ("Predicate", "Not", "Timezone", "LowerCase", "UpperCase", "IsDigit", "IsAscii")  # of annotated_types: a check in Python
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _with_metadata(schema: dict[str, Any], metadata: Iterable[Any], where: str) -> dict[str, Any]:
+    """A schema with what Annotated[] says. Objects of packages that are not known here say nothing, as PEP 593 has it."""
+    for said in metadata:
+        if isinstance(said, str):
+            schema = {**schema, "description": said}
+        elif _package(said) in ("annotated_types", "pydantic", "msgspec", "typing_extensions"):
+            about = getattr(said, "description", getattr(said, "documentation", None))
+            if isinstance(about, str):
+                schema = {**schema, "description": about}
+            if type(said).__name__ in _UNSAID:
+                raise TypeError(f"{where} has {shown(said)}, which no JSON schema can say. Pass a dict with the tool's schema")
+            if isinstance(inner := getattr(said, "metadata", None), list):  # pydantic's Field()
+                schema = _with_metadata(schema, inner, where)
+            for name in _SAID:
+                if (value := getattr(said, name, None)) is not None and not callable(value):
+                    schema = _with(schema, name, value, where)
+    return schema
+
+
+def _with(schema: dict[str, Any], name: str, value: Any, where: str) -> dict[str, Any]:
+    who, words = _SAID[name]
+    given = schema.get("type", list(words))
+    kinds = [given] if isinstance(given, str) else given
+    keywords = dict.fromkeys(words[kind] for kind in kinds if kind in words)
+    if not keywords:
+        raise TypeError(f"{where} has {name}={shown(value)}, which is for {who}")
+    if name == "pattern":
+        value = getattr(value, "pattern", value)  # a compiled one
+    else:
+        value = float(value) if isinstance(value, decimal.Decimal) else value
+        if type(value) not in (int, float) or not_finite(value) is not None:
+            raise TypeError(f"{where} has {name}={shown(value)}, which is no number")
+    return {**schema, **dict.fromkeys(keywords, value)}
 
 
 _ARGS = re.compile(r"^(Args|Arguments|Parameters):\s*$", re.MULTILINE)
@@ -189,49 +329,58 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
         return dict(arguments)
     result = {}
     for name, value in arguments.items():
-        known = _types(properties.get(name))
+        known, listed = _types(properties.get(name), schema)
         if isinstance(value, list) and "array" not in known:  # one name several times
-            result[name] = [_as(item, known) for item in value]
+            result[name] = [_as(item, known, listed) for item in value]
         else:
-            result[name] = _as(value, known)
+            result[name] = _as(value, known, listed)
     return result
 
 
-def _types(schema: Any, depth: int = 0) -> list[str]:
+def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
+    """The types of values that are not listed, and those that are."""
     if not isinstance(schema, Mapping) or depth > 8:
-        return []
-    given = schema.get("type")
-    found = [given] if isinstance(given, str) else [t for t in given if isinstance(t, str)] if isinstance(given, Sequence) else []
-    for union in ("anyOf", "oneOf", "allOf"):
-        for inner in schema.get(union) or ():
-            found += _types(inner, depth + 1)
-    if not found and isinstance(schema.get("enum"), Sequence):
-        found = [_SIMPLE[type(value)] for value in schema["enum"] if type(value) in _SIMPLE]
+        return [], []
+    kinds: list[str] = []
+    listed = [schema["const"]] if "const" in schema else []
+    if isinstance(values := schema.get("enum"), (list, tuple)):
+        listed += values
+    if not listed:
+        given = schema.get("type")
+        kinds += [given] if isinstance(given, str) else [t for t in given if isinstance(t, str)] if isinstance(given, Sequence) else []
+    for inner in (*(branch for word in ("anyOf", "oneOf", "allOf") for branch in schema.get(word) or ()), referred(root, schema)):
+        more, others = _types(inner, root, depth + 1)
+        kinds, listed = kinds + more, listed + others
     if schema.get("nullable"):
-        found.append("null")
-    return list(dict.fromkeys(found))
+        kinds.append("null")
+    return list(dict.fromkeys(kinds)), listed
 
 
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-def _as(value: Any, kinds: list[str]) -> Any:
-    if not isinstance(value, str) or not kinds:
+def _as(value: Any, kinds: list[str], listed: list[Any]) -> Any:
+    if not isinstance(value, str) or not (kinds or listed) or value in [text for text in listed if isinstance(text, str)]:
         return value
     text = value.strip()
+    if text in [text for text in listed if isinstance(text, str)]:
+        return text
     word = text.lower()
-    if "null" in kinds and word in ("null", "none"):
+    if word in ("null", "none") and ("null" in kinds or any(one is None for one in listed)):
         return None
     if "string" in kinds:
         return value
     if word in _WORDS and word not in ("null", "none"):
-        return _WORDS[word] if "boolean" in kinds else value
+        found = _WORDS[word]
+        return found if "boolean" in kinds or any(one is found for one in listed) else value
     try:
         found = DECODER.decode(text)
     except (ValueError, RecursionError):
         return value
     if isinstance(found, float) and "integer" in kinds and "number" not in kinds and found.is_integer():
         return int(found)
+    if any(found == one and not isinstance(one, bool) for one in listed):
+        return found
     fine: dict[str, Any] = {"integer": int, "number": (int, float), "array": list, "object": dict}
     matches = any(isinstance(found, fine[kind]) for kind in kinds if kind in fine)
     return found if matches and not isinstance(found, bool) else value

@@ -55,8 +55,12 @@ class SchemaRules:
 
     def whole(self) -> str:
         """What is to stand in the answer, as Lark."""
+        return self.part(self._schema, "#")
+
+    def part(self, schema: Any, path: str) -> str:
+        """The same of a schema in it."""
         try:
-            return self._value(self._schema, "#")
+            return self._value(schema, path)
         except RecursionError:
             raise GrammarError("#: the schema's references lead too deep") from None
 

@@ -410,3 +410,75 @@ def test_an_answer_that_is_no_json_says_so(hermes: pumice.Model) -> None:
     answer = hermes.chat([USER], response_format=Grammar.choices(["dry", "wet"]), **options)
     with pytest.raises(ValueError, match=r"the answer is no JSON \(.*\): its text is in \.content, '(dry|wet)'"):
         assert answer.parsed
+
+
+# ---- arguments that come as text ----
+
+AS_TEXT = {
+    "type": "object",
+    "properties": {
+        "count": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]},
+        "days": {"type": "integer", "nullable": True},
+        "kind": {"enum": [1, "a", None, True, "two words", [1]]},
+        "only": {"const": "x"},
+        "name": {"type": "string", "minLength": 2, "maxLength": 5},
+        "mixed": {"type": ["boolean", "string"], "maxLength": 3},
+        "place": {"$ref": "#/properties/where"},
+        "where": {"$ref": "#/$defs/where"},
+        "lists": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/where"}}, {"type": "string", "enum": ["none"]}]},
+        "free": {},
+    },
+    "$defs": {"where": {"enum": ["north", "south"]}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "glm", "minimax"])
+def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
+    """What may be said is read as what validates: unions, choices of several types, lengths of texts."""
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": AS_TEXT}}
+    form, check = written(name), jsonschema.Draft202012Validator(AS_TEXT)
+    cases: list[tuple[str, str, bool]] = [
+        *(("count", text, good) for text, good in (("1", True), ("null", True), ("0", False), ("many", False), ("1.5", False))),
+        *(("days", text, good) for text, good in (("1", True), ("null", True), ("soon", False))),
+        *(("kind", text, good) for text, good in (("1", True), ("a", True), ("null", True), ("true", True), ("two words", True))),
+        *(("kind", text, False) for text in ("2", "b", '"a"', "two")),
+        ("kind", "[1]", True), ("only", "x", True), ("only", "y", False), ("name", "ab", True), ("name", "abcde", True),
+        ("name", "a", False), ("name", "abcdef", False), ("name", "12", True), ("mixed", "abc", True), ("mixed", "abcd", False),
+        ("mixed", "true", False), ("place", "north", True), ("place", "up", False), ("where", "south", True), ("lists", '["north"]', True),
+        ("lists", "none", True), ("lists", '["up"]', False), ("lists", "nothing", False), ("free", "what <is> this", True),
+    ]  # fmt: skip
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
+        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for key, value, good in cases:
+            parameter = form.parameter.replace("%key%", key).replace("%value%", value)
+            text = form.before + form.call.replace("%name%", "f").replace("%parameters%", parameter) + form.after
+            assert _may_be_said(model, made, text) is good, (key, value)
+            if good:
+                parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
+                parser.feed(text)
+                parser.finish()
+                (call,) = parser.calls
+                if key != "days":  # which has null by OpenAPI's word
+                    check.validate(call.arguments)
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"type": "string", "pattern": "a+"}, "#/properties/x/pattern: the keyword cannot be enforced in the arguments"),
+        ({"type": "string", "format": "date"}, "#/properties/x/format: the keyword"),
+        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "#/properties/x/allOf: the keyword"),
+        ({"anyOf": [{"type": "integer"}, {"oneOf": [{}, {}]}]}, "#/properties/x/anyOf/1/oneOf: the keyword"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "#/properties/x/minLength: 3 are more than the 2"),
+        ({"enum": ["a\n</parameter>b"]}, "#/properties/x: the text .* ends a value of this model's calls"),
+    ],
+)
+def test_arguments_as_text_that_cannot_be_enforced(schema: Any, says: str) -> None:
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    with (
+        pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["qwen3-coder"]) as model,
+        pytest.raises(pumice.GrammarError, match=f"the parameters of the tool 'f': {says}"),
+    ):
+        model.chat([USER], tools=[tool], tool_choice="required", max_tokens=2)

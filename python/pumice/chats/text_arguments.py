@@ -1,0 +1,145 @@
+"""Arguments that come as text, one parameter behind another (Qwen3-Coder, GLM, MiniMax): texts as they are, whatever else as JSON. What may
+be said is what tool_schemas.typed() reads as a value of the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import shown
+from ..errors import GrammarError
+from ..generate.lark import lark_text
+from ..generate.schema_rules import ABOUT, JsonRules, is_a, sizes
+from ..generate.schemas import pointer, referred
+
+if TYPE_CHECKING:
+    from .answer_grammars import AnswerGrammar
+
+_LENGTHS = ("minLength", "maxLength")
+_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # beside other keywords nothing says whether a text may come
+
+
+@dataclass
+class _May:
+    """What a value may be: any text; some texts, as rules with the mark behind them; texts of some length; JSON of one of some schemas."""
+
+    any_text: bool = False
+    texts: list[str] = field(default_factory=list)
+    lengths: list[tuple[int, int | None]] = field(default_factory=list)
+    plain: list[Any] = field(default_factory=list)
+
+
+class TextArguments:
+    """The rules of one call's arguments. form: one of them, with %key% and %value%; schema: a strict function's; guidance: of JSON."""
+
+    def __init__(self, made: AnswerGrammar, form: str, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
+        self._made, self._name, self._schema, self._guidance = made, name, schema, guidance
+        self._head, _, rest = form.partition("%key%")
+        self._middle, _, tail = rest.partition("%value%")
+        self._mark, self._blanks = tail.rstrip(), tail[len(tail.rstrip()) :]
+        self._count = 0
+
+    def strict(self) -> str:
+        """Parameters in the schema's order."""
+        properties = is_a(dict, self._schema.get("properties", {}), "#/properties")
+        required = is_a(list, self._schema.get("required", []), "#/required")
+        found = []
+        for key, inner in properties.items():
+            one = self._parameter(key, inner, pointer("#/properties", key))
+            found.append(f"({one})" if key in required else f"({one})?")
+        return " ".join(found)
+
+    def free(self, keys: Sequence[str]) -> str:
+        """Any parameters of these names, with any text."""
+        found = [f"({self._one(key, self._made.spelt(self._middle), self._until())})" for key in keys]
+        return f"({' | '.join(found)})*" if found else ""
+
+    def _one(self, key: str, middle: str, value: str) -> str:
+        return f"{self._made.spelt(self._head)} {lark_text(key)} {middle} {value} {self._made.spelt(self._blanks)}".strip()
+
+    def _new(self) -> str:
+        self._count += 1
+        return f"{self._name}_{self._count}"
+
+    def _until(self) -> str:
+        return self._made.until(self._new(), self._mark)
+
+    def _parameter(self, key: str, schema: Any, path: str) -> str:
+        may = _May()
+        self._gather(schema, path, may, ())
+        middle, mark = self._made.spelt(self._middle), self._made.spelt(self._mark)
+        if may.any_text:
+            return self._one(key, middle, self._until())
+        if may.lengths:  # what else may come is read as a text, but for null; and blanks before it would count
+            may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
+            middle = " ".join(
+                lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
+            )
+        found = [*may.texts, *(self._sized(*length) for length in may.lengths)]
+        if may.plain:
+            found.append(f"{self._json(may.plain, path)} {mark}")
+        if not found:
+            raise GrammarError(f"{path}: no value can be there")
+        return self._one(key, middle, f"({' | '.join(found)})")
+
+    def _sized(self, least: int, most: int | None) -> str:
+        """A text of so many characters without blanks at its edges, which some readers drop, and behind it the mark."""
+        mark = self._made.spelt(self._mark)
+        inner = f"{{{max(least - 2, 0)},{'' if most is None else most - 2}}}"
+        forms = ([r"\S"] if least < 2 and most != 0 else []) + ([rf"\S(?s:.{inner})\S"] if most is None or most > 1 else [])
+        if not forms:
+            return mark
+        text = self._made.behind(self._new(), f"({'|'.join(forms)})", self._mark)
+        return text if least else f"({text} | {mark})"
+
+    def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
+        """seen: the references that led here."""
+        if schema is False:
+            return
+        here = {} if schema is True else {word: value for word, value in is_a(dict, schema, path).items() if word not in ABOUT}
+        if "$ref" in here and len(here) == 1 and here["$ref"] not in seen and (target := referred(self._schema, here)) is not None:
+            self._gather(target, here["$ref"], may, (*seen, here["$ref"]))
+            return
+        if "anyOf" in here and len(here) == 1:
+            for i, inner in enumerate(is_a(list, here["anyOf"], f"{path}/anyOf")):
+                self._gather(inner, pointer(f"{path}/anyOf", i), may, seen)
+            return
+        kinds = here.get("type", ["string"])
+        if "string" not in ([kinds] if isinstance(kinds, str) else is_a(list, kinds, f"{path}/type")):
+            may.plain.append(schema)
+            return
+        if word := next((word for word in (*_BRANCHES, "pattern", "format") if word in here), None):
+            raise GrammarError(
+                f"{pointer(path, word)}: the keyword cannot be enforced in the arguments of this model's calls, which come as text"
+            )
+        if "enum" in here or "const" in here:
+            values = is_a(list, here["enum"], f"{path}/enum") if "enum" in here else [here["const"]]
+            may.texts += [self._said(value, path) for value in values if isinstance(value, str)]
+            if others := [value for value in values if not isinstance(value, str)]:
+                may.plain.append({"enum": others, **({"type": kinds} if "type" in here else {})})
+            return
+        if "type" in here and isinstance(kinds, list) and (rest := [kind for kind in kinds if kind != "string"]):
+            may.plain.append({**{word: value for word, value in here.items() if word not in _LENGTHS}, "type": rest})
+        least, most = sizes(here, *_LENGTHS, path)
+        if least or most is not None:
+            may.lengths.append((least, most))
+        else:
+            may.any_text = True
+
+    def _said(self, text: str, path: str) -> str:
+        if self._mark in text:
+            raise GrammarError(f"{path}: the text {shown(text)} has {self._mark}, which ends a value of this model's calls")
+        return f"{lark_text(text)} {self._made.spelt(self._mark)}" if text else self._made.spelt(self._mark)
+
+    def _json(self, plain: list[Any], path: str) -> str:
+        one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
+        name = self._new()
+        root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}  # where the numbers of `one` are seen
+        return JsonRules(self._made, name, root, self._guidance).part(one, path)
+
+
+def _has_null(schema: Any) -> bool:
+    kinds = schema.get("type", []) if isinstance(schema, dict) else []
+    return "null" in ([kinds] if isinstance(kinds, str) else kinds)
