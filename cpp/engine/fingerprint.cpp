@@ -1,16 +1,14 @@
 #include "engine/fingerprint.h"
 
-#include <algorithm>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "core/checksum.h"
+#include "core/error.h"
 
 namespace pumice::engine {
 namespace {
-
-constexpr std::uint64_t kStretches = 16, kStretch = 256, kRows = 8;
 
 class Sum {
  public:
@@ -53,48 +51,38 @@ void add(Sum& sum, const files::Value& value) {
 
 }  // namespace
 
-std::uint64_t fingerprint(const files::ModelFile& file) {
+std::uint64_t fingerprint(const files::ModelFile& read) {
+  require(read.sums() != nullptr, "fingerprint: nothing was summed of what was read");
   Sum sum;
-  for (const auto& [key, value] : file.metadata().entries()) {
+  for (const auto& [key, value] : read.metadata().entries()) {
     if (is_name(key)) continue;
     sum.add(key);
     add(sum, value);
   }
-  if (const auto architecture = file.string("general.architecture")) sum.add(*architecture);
-  std::vector<std::uint8_t> bytes;
-  for (const files::TensorInfo& tensor : file.tensors()) {
+  if (const auto architecture = read.string("general.architecture")) sum.add(*architecture);
+  for (std::size_t i = 0; i < read.tensors().size(); ++i) {
+    const files::TensorInfo& tensor = read.tensors()[i];
+    const files::WideSum bytes = read.sums()->sum(i);
     sum.add(tensor.name);
     sum.add(tensor.format_name);
     sum.add_all(tensor.shape);
-    const std::uint64_t length = std::min(tensor.bytes, kStretch), stretches = tensor.bytes <= kStretches * kStretch ? 1 : kStretches;
-    bytes.resize(static_cast<std::size_t>(stretches == 1 ? tensor.bytes : length));
-    for (std::uint64_t i = 0; i < stretches && !bytes.empty(); ++i) {
-      const std::uint64_t last = tensor.bytes - bytes.size();
-      file.read(tensor, stretches == 1 ? 0 : last / (stretches - 1) * i, bytes.size(), bytes.data());
-      sum.add(bytes);
-    }
+    sum.add_number(static_cast<std::int64_t>(bytes.low));
+    sum.add_number(static_cast<std::int64_t>(bytes.high));
   }
   return sum.value();
 }
 
-std::uint64_t fingerprint(const Weights& weights) {
+std::uint64_t fingerprint(std::span<const model::LoraSpec> adapters) {
   Sum sum;
-  std::vector<std::uint8_t> row;
-  for (const Matrix& m : weights.matrices) {
-    sum.add(m.name);
-    sum.add_number(static_cast<std::int64_t>(m.format));
-    sum.add_number(m.rows);
-    sum.add_number(m.cols);
-    row.resize(static_cast<std::size_t>(row_bytes(m.format, m.cols)));
-    const auto rows = std::min<std::int64_t>(m.rows, kRows);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      m.read(rows == 1 ? 0 : (m.rows - 1) / (rows - 1) * i, 1, row.data());
-      sum.add(row);
+  for (const model::LoraSpec& adapter : adapters) {
+    sum.add_number(static_cast<std::int64_t>(fingerprint(*adapter.file)));
+    for (const model::LoraModule& module : adapter.modules) {
+      sum.add(module.name);
+      sum.add(module.a);
+      sum.add(module.b);
+      sum.add({reinterpret_cast<const std::uint8_t*>(&module.scale), sizeof module.scale});
+      sum.add_number(static_cast<std::int64_t>(module.layout));
     }
-  }
-  for (const Vector& v : weights.vectors) {
-    sum.add(v.name);
-    sum.add_all(v.values);
   }
   return sum.value();
 }

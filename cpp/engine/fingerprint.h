@@ -1,18 +1,18 @@
-// Which model it is, and what made the bits of its keys and values: for files that hold some.
+// Which model it is, for files that hold keys and values.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "core/weights.h"
 #include "files/model_file.h"
+#include "model/lora.h"
 
 namespace pumice::engine {
 
-// Of a file: its numbers (all metadata but names and what belongs to its tokenizer), its tensors' names, formats and shapes, and a
-// sample of their bytes, up to 4 KiB of each. A model that was trained on differs in nearly all of them; one with a few numbers changed
-// by hand may not.
-std::uint64_t fingerprint(const files::ModelFile& file);
-// Of weights as they are packed: quantized or merged with an adapter while they are read. Up to 8 rows of each matrix, whole vectors.
-std::uint64_t fingerprint(const Weights& weights);
+// Of a view that sums what is read (ModelFile::summed()), once all is read: the file's numbers (its metadata but for names and what belongs
+// to its tokenizer), its tensors' names, formats and shapes, and every byte that was read of them, as it was when it was read.
+std::uint64_t fingerprint(const files::ModelFile& read);
+// Of adapters, in the order in which they are added: what was read of each, and by how much its factors count.
+std::uint64_t fingerprint(std::span<const model::LoraSpec> adapters);
 
 }  // namespace pumice::engine

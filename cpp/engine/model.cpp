@@ -39,6 +39,11 @@ model::Description describe(const std::shared_ptr<const files::ModelFile>& file,
   return d;
 }
 
+LoadOptions with_sums(LoadOptions options) {
+  for (model::LoraSpec& adapter : options.lora) adapter.file = adapter.file->summed();
+  return options;
+}
+
 // What each device must hold: its layers, the embedding on the first; the head, the projection, modules and the classifier on the last.
 std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
   const std::size_t count = d.weights.matrices.size();
@@ -150,17 +155,22 @@ std::shared_ptr<Model> Model::load(std::shared_ptr<const files::ModelFile> file,
 
 std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                       const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, describe(file, options)));
-  m->load(place(m->description_, devices, options), options, progress, cancel);
+  const LoadOptions summed = with_sums(options);
+  std::shared_ptr<Model> m(new Model(file->summed(), summed));
+  m->load(place(m->description_, devices, summed), summed, progress, cancel);
   return m;
 }
 
 std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                       const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
-  std::shared_ptr<Model> m(new Model(file, describe(file, options)));
-  m->load(place_evenly(m->description_, backends, options), options, progress, cancel);
+  const LoadOptions summed = with_sums(options);
+  std::shared_ptr<Model> m(new Model(file->summed(), summed));
+  m->load(place_evenly(m->description_, backends, summed), summed, progress, cancel);
   return m;
 }
+
+Model::Model(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options)
+    : file_(std::move(file)), description_(describe(file_, options)) {}
 
 void Model::load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
   if (placement.problem) throw *placement.problem;
@@ -169,13 +179,15 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   const auto used = matrices_by_device(description_, placement_);
   const Foresight foresight(description_, placement_, options.compute);
   compute_ = options.compute;
-  kv_format_ = options.kv_format;
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
     weights_.push_back(placement_.devices[i].backend->pack(description_.weights, used[i], here, cancel));
     done += weights_.back()->bytes();
   }
+  for (const auto& file : description_.files) file->require_unchanged();
+  fingerprint_ = engine::fingerprint(*file_);
+  made_by_ = what_made_it(options);
 
   const model::Description& d = description_;
   if (d.config.has_head) {
@@ -310,33 +322,23 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
   });
 }
 
-std::uint64_t Model::fingerprint() const {
-  const std::lock_guard lock(naming_);
-  if (!fingerprint_) fingerprint_ = engine::fingerprint(*file_);
-  return *fingerprint_;
-}
-
-const std::string& Model::made_by() const {
-  const std::lock_guard lock(naming_);
-  if (!made_by_.empty()) return made_by_;
-  std::string text = str("pumice " PUMICE_VERSION ", kv_dtype ", kKvFormats[static_cast<std::size_t>(kv_format_)], ", compute ",
-                         compute_ == Compute::float32 ? "float32" : "auto");
-  constexpr char kDigits[] = "0123456789abcdef";
-  text += ", weights ";
-  const std::uint64_t weights = engine::fingerprint(description_.weights);
-  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[weights >> shift & 15];
+std::string Model::what_made_it(const LoadOptions& options) const {
+  std::string text = str("pumice " PUMICE_VERSION ", kv_dtype ", kKvFormats[static_cast<std::size_t>(options.kv_format)], ", compute ",
+                         options.compute == Compute::float32 ? "float32" : "auto");
+  if (options.quantize) text += str(", quantize ", name(*options.quantize));
+  if (!options.task.empty()) text += str(", task ", options.task);
+  if (!options.lora.empty()) text += str(", adapters ", std::hex, engine::fingerprint(options.lora));
   for (const StagePlan& stage : placement_.stages) {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();
     text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == "cpu" ? "cpu" : info.name, " (", info.driver, ")");
   }
-  made_by_ = text.substr(0, 4000);
-  return made_by_;
+  return text.substr(0, 4000);
 }
 
 std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) const {
   require(smaller && smaller.get() != this, "draft= is the model itself: it must be a smaller one");
   Runtime& runtime = smaller->decoder();
-  const std::lock_guard lock(naming_);
+  const std::lock_guard lock(drafting_);
   auto known = drafter_.lock();
   if (known && &known->runtime() == &runtime) return known;
   known = std::make_shared<Drafter>(smaller, runtime);

@@ -35,9 +35,9 @@ class Model {
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
-  // Of its file (engine/fingerprint.h); and all that decides the bits of its keys and values beside that, in words. Made when first asked.
-  std::uint64_t fingerprint() const;
-  const std::string& made_by() const;
+  // Of its file as it was loaded (engine/fingerprint.h); and all that decides the bits of its keys and values beside that, in words.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+  const std::string& made_by() const { return made_by_; }
   // `smaller` as one that guesses what this one says: the same one as long as somebody uses it, so that sequences are guessed together.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
   bool generates() const { return decoder_ != nullptr; }
@@ -72,9 +72,9 @@ class Model {
     EncodeQueue queue{runtime};
   };
 
-  Model(std::shared_ptr<const files::ModelFile> file, model::Description description)
-      : file_(std::move(file)), description_(std::move(description)) {}
+  Model(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options);
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
+  std::string what_made_it(const LoadOptions& options) const;
   std::vector<std::shared_ptr<Backend>> backends() const;
   Pipeline::Stage build_stage(std::size_t device, Program program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
@@ -88,16 +88,15 @@ class Model {
   model::Description description_;
   Placement placement_;
   Compute compute_ = Compute::automatic;
-  KvFormat kv_format_ = KvFormat::f16;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
-  mutable std::mutex naming_;
-  mutable std::optional<std::uint64_t> fingerprint_;
-  mutable std::string made_by_;
+  std::uint64_t fingerprint_ = 0;  // of the bytes that were read
+  std::string made_by_;
+  mutable std::mutex drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
 };
 

@@ -20,7 +20,23 @@ namespace {
 
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // O_NONBLOCK: opening a pipe must not wait for a writer
 
-[[noreturn]] void fail_io(const std::string& path, const std::string& what, int error) {
+Descriptor open_at(int folder, const std::string& name, int flags) {
+  int fd;
+  do fd = ::openat(folder, name.c_str(), flags);
+  while (fd < 0 && errno == EINTR);
+  return Descriptor(fd);
+}
+
+bool same_folder(int a, int b) {
+  struct stat of_a, of_b;
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+}  // namespace
+
+Pread pread_call = ::pread;
+
+void fail_io(const std::string& path, const std::string& what, int error) {
   const char* advice = error == EMFILE || error == ENFILE ? "; raise the limit on open files (ulimit -n)" : "";
   fail_at(ErrorKind::io, path, "", std::nullopt, what, ": ", std::generic_category().message(error), advice);
 }
@@ -41,22 +57,6 @@ const char* kind_of(mode_t mode) {
   }
 }
 
-Descriptor open_at(int folder, const std::string& name, int flags) {
-  int fd;
-  do fd = ::openat(folder, name.c_str(), flags);
-  while (fd < 0 && errno == EINTR);
-  return Descriptor(fd);
-}
-
-bool same_folder(int a, int b) {
-  struct stat of_a, of_b;
-  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
-}
-
-}  // namespace
-
-Pread pread_call = ::pread;
-
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -66,6 +66,7 @@ File::File(Descriptor descriptor, std::string path) : descriptor_(std::move(desc
   if (::fstat(descriptor_.get(), &status) != 0) fail_io(path_, "cannot be read", errno);
   if (!S_ISREG(status.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(status.st_mode));
   size_ = static_cast<std::uint64_t>(status.st_size);
+  changed_ = status.st_mtim;
   ::fcntl(descriptor_.get(), F_SETFL, 0);  // reads may wait again (network file systems)
 }
 
@@ -97,6 +98,14 @@ std::string File::read_all(std::uint64_t limit) const {
   std::string text(size_, '\0');
   read(0, text.size(), text.data());
   return text;
+}
+
+void File::require_unchanged() const {
+  struct stat now;
+  if (::fstat(descriptor_.get(), &now) != 0) fail_io(path_, "cannot be read", errno);
+  if (static_cast<std::uint64_t>(now.st_size) == size_ && now.st_mtim.tv_sec == changed_.tv_sec && now.st_mtim.tv_nsec == changed_.tv_nsec)
+    return;
+  fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed while it was loaded: load it again once it is whole");
 }
 
 Folder::Folder(const std::string& path) : path_(path.empty() ? "." : path) {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +44,8 @@ class File {
   void read(std::uint64_t offset, std::size_t count, void* out) const;
   // The whole file as text. Throws model_format when it is larger than `limit`.
   std::string read_all(std::uint64_t limit) const;
+  // Throws io when the file was written to since it was opened, as far as its size and the time of its last change tell.
+  void require_unchanged() const;
 
  private:
   friend class Folder;
@@ -51,6 +54,7 @@ class File {
   Descriptor descriptor_;
   std::string path_;
   std::uint64_t size_ = 0;
+  timespec changed_{};  // when its bytes were changed last
 };
 
 // A model's folder. Its files are opened by bare name, relative to the folder itself.
@@ -74,6 +78,12 @@ class Folder {
 
 // Whether the path leads to a folder; false for what cannot be looked at.
 bool is_folder(const std::string& path);
+
+// What is there, for messages: "a folder", "a pipe".
+const char* kind_of(mode_t mode);
+
+// "model.gguf: cannot be read: No space left on device", from errno.
+[[noreturn]] void fail_io(const std::string& path, const std::string& what, int error);
 
 // A name without any path: not empty, not "." or "..", no slash, no NUL.
 bool is_bare_name(std::string_view name);

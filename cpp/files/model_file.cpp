@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <iomanip>
 #include <map>
 #include <numeric>
@@ -120,7 +121,7 @@ template <class... Parts>
 }  // namespace
 
 std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
-  const auto opened = [&]() -> ModelFile {
+  const auto opened = [&]() -> Contents {
     if (is_folder(path)) return open_safetensors(path, Folder(path), "");
     File file = File::open(path);
     const std::string bytes = beginning(file);
@@ -142,25 +143,41 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
 }
 
 std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path) {
-  ModelFile model;
-  model.kind_ = Kind::safetensors;
-  model.tensors_ = model.add_safetensors(File::open(path));
+  Contents model;
+  model.kind = Kind::safetensors;
+  model.tensors = add_safetensors(model, File::open(path));
   return finish(std::move(model), path);
 }
 
-std::shared_ptr<const ModelFile> ModelFile::finish(ModelFile opened, const std::string& path) {
-  std::shared_ptr<ModelFile> model(new ModelFile(std::move(opened)));
-  model->path_ = path;
-  model->index_names();
-  if (model->tensors_.empty()) {
-    fail_at(ErrorKind::unsupported_model, path, "", std::nullopt, "holds no tensors; a vocabulary alone cannot be run");
+std::shared_ptr<const ModelFile> ModelFile::finish(Contents opened, const std::string& path) {
+  opened.path = path;
+  index_names(opened);
+  if (opened.tensors.empty()) {
+    const bool gguf = opened.kind == Kind::gguf, adapter = gguf && opened.metadata.string("general.type") == "adapter";
+    fail_at(ErrorKind::unsupported_model, path, "", std::nullopt, "holds no tensors",
+            adapter ? ": an adapter has two of each matrix"
+            : gguf  ? "; a vocabulary alone cannot be run"
+                    : "");
   }
+  std::shared_ptr<ModelFile> model(new ModelFile);
+  model->contents_ = std::make_shared<const Contents>(std::move(opened));
   return model;
 }
 
-ModelFile ModelFile::open_gguf(const std::string& path, File file) {
-  ModelFile model;
-  model.kind_ = Kind::gguf;
+std::shared_ptr<const ModelFile> ModelFile::summed() const {
+  std::shared_ptr<ModelFile> view(new ModelFile);
+  view->contents_ = contents_;
+  view->sums_ = std::make_unique<ReadSums>(contents_->tensors.size());
+  return view;
+}
+
+void ModelFile::require_unchanged() const {
+  for (const File& file : contents_->files) file.require_unchanged();
+}
+
+ModelFile::Contents ModelFile::open_gguf(const std::string& path, File file) {
+  Contents model;
+  model.kind = Kind::gguf;
   GgufHeader header = read_gguf_header(file, 0);
   Metadata metadata(path, std::move(header.entries));
   const std::int64_t parts = metadata.integer("split.count").value_or(1);
@@ -170,10 +187,10 @@ ModelFile ModelFile::open_gguf(const std::string& path, File file) {
       fail_at(ErrorKind::model_format, path, "split.tensors.count", std::nullopt, "is ", *announced, ", but this file holds ",
               header.tensors.size(), " tensors and names no other parts");
     }
-    model.gguf_version_ = header.version;
-    model.files_.push_back(std::move(file));
-    model.tensors_ = std::move(header.tensors);
-    model.metadata_ = std::move(metadata);
+    model.gguf_version = header.version;
+    model.files.push_back(std::move(file));
+    model.tensors = std::move(header.tensors);
+    model.metadata = std::move(metadata);
     return model;
   }
 
@@ -203,38 +220,38 @@ ModelFile ModelFile::open_gguf(const std::string& path, File file) {
     expect("split.no", part - 1);
     expect("split.count", parts);
     if (announced >= 0) expect("split.tensors.count", announced);
-    if (model.tensors_.size() + part_header.tensors.size() > kMaxTensors) {
+    if (model.tensors.size() + part_header.tensors.size() > kMaxTensors) {
       fail_at(ErrorKind::model_format, part_file.path(), "", std::nullopt, "the parts have more than ", kMaxTensors, " tensors");
     }
-    std::ranges::move(part_header.tensors, std::back_inserter(model.tensors_));
-    model.files_.push_back(std::move(part_file));
+    std::ranges::move(part_header.tensors, std::back_inserter(model.tensors));
+    model.files.push_back(std::move(part_file));
     if (part == 1) {
-      model.gguf_version_ = part_header.version;
-      model.metadata_ = std::move(part_metadata);
+      model.gguf_version = part_header.version;
+      model.metadata = std::move(part_metadata);
     }
   }
-  if (static_cast<std::int64_t>(model.tensors_.size()) != announced) {
+  if (static_cast<std::int64_t>(model.tensors.size()) != announced) {
     fail_at(ErrorKind::model_format, path, "split.tensors.count", std::nullopt,
-            announced < 0 ? std::string("is missing") : str("is ", announced), ", but the ", parts, " parts hold ", model.tensors_.size(),
+            announced < 0 ? std::string("is missing") : str("is ", announced), ", but the ", parts, " parts hold ", model.tensors.size(),
             " tensors");
   }
   return model;
 }
 
-ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file) {
-  ModelFile model;
-  model.kind_ = Kind::safetensors;
+ModelFile::Contents ModelFile::open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file) {
+  Contents model;
+  model.kind = Kind::safetensors;
   if (!folder.has(kConfig)) fail_no_model(folder, kModel);
   const File config = folder.open(kConfig);
-  model.json_text_ = config.read_all(kMaxConfigBytes);
-  model.metadata_ = Metadata(config.path(), parse_config(config.path(), model.json_text_));
+  model.json_text = config.read_all(kMaxConfigBytes);
+  model.metadata = Metadata(config.path(), parse_config(config.path(), model.json_text));
 
   if (!only_file.empty()) {
-    model.tensors_ = model.add_safetensors(File::open(path));
+    model.tensors = add_safetensors(model, File::open(path));
     return model;
   }
   if (folder.has(kModel)) {
-    model.tensors_ = model.add_safetensors(folder.open(kModel));
+    model.tensors = add_safetensors(model, folder.open(kModel));
     return model;
   }
   if (!folder.has(kIndex)) fail_no_model(folder, "model.safetensors or model.safetensors.index.json");
@@ -249,15 +266,15 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
   }
   for (const auto& [shard, announced] : tensors_in) {
     std::uint64_t found = 0;
-    for (TensorInfo& tensor : model.add_safetensors(folder.open(std::string(shard)))) {
+    for (TensorInfo& tensor : add_safetensors(model, folder.open(std::string(shard)))) {
       const auto entry = shard_of.find(tensor.name);
       if (entry == shard_of.end() || entry->second != shard) continue;  // the index says what belongs to the model
-      model.tensors_.push_back(std::move(tensor));
+      model.tensors.push_back(std::move(tensor));
       ++found;
     }
     if (found == announced) continue;
     std::set<std::string_view> present;
-    for (const TensorInfo& tensor : model.tensors_) present.insert(tensor.name);
+    for (const TensorInfo& tensor : model.tensors) present.insert(tensor.name);
     for (const auto& [tensor, in] : shard_of) {
       if (in != shard || present.contains(tensor)) continue;
       fail_at(ErrorKind::model_format, index.path(), "weight_map." + tensor, std::nullopt, "is said to be in ", quote(shard),
@@ -267,49 +284,60 @@ ModelFile ModelFile::open_safetensors(const std::string& path, const Folder& fol
   return model;
 }
 
-std::vector<TensorInfo> ModelFile::add_safetensors(File file) {
+std::vector<TensorInfo> ModelFile::add_safetensors(Contents& contents, File file) {
   if (const auto* other = known_other(beginning(file))) {
     fail_at(ErrorKind::model_format, file.path(), "", 0, "is not a safetensors file but ", other->meaning);
   }
-  auto tensors = read_safetensors_header(file, static_cast<std::uint32_t>(files_.size()));
-  files_.push_back(std::move(file));
+  auto tensors = read_safetensors_header(file, static_cast<std::uint32_t>(contents.files.size()));
+  contents.files.push_back(std::move(file));
   return tensors;
 }
 
-void ModelFile::index_names() {
-  by_name_.resize(tensors_.size());
-  std::iota(by_name_.begin(), by_name_.end(), 0u);
-  const auto name = [&](std::uint32_t i) -> std::string_view { return tensors_[i].name; };
-  std::ranges::sort(by_name_, {}, name);
-  if (const auto twice = std::ranges::adjacent_find(by_name_, {}, name); twice != by_name_.end()) {
-    const TensorInfo& tensor = tensors_[*twice];
-    fail_at(ErrorKind::model_format, files_[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "comes twice");
+void ModelFile::index_names(Contents& contents) {
+  const std::vector<TensorInfo>& tensors = contents.tensors;
+  std::vector<std::uint32_t>& by_name = contents.by_name;
+  by_name.resize(tensors.size());
+  std::iota(by_name.begin(), by_name.end(), 0u);
+  const auto name = [&](std::uint32_t i) -> std::string_view { return tensors[i].name; };
+  std::ranges::sort(by_name, {}, name);
+  if (const auto twice = std::ranges::adjacent_find(by_name, {}, name); twice != by_name.end()) {
+    const TensorInfo& tensor = tensors[*twice];
+    fail_at(ErrorKind::model_format, contents.files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "comes twice");
   }
 }
 
 std::uint64_t ModelFile::size_bytes() const {
-  return std::accumulate(files_.begin(), files_.end(), std::uint64_t{0},
+  return std::accumulate(contents_->files.begin(), contents_->files.end(), std::uint64_t{0},
                          [](std::uint64_t sum, const File& file) { return sum + file.size(); });
 }
 
 const TensorInfo* ModelFile::find(std::string_view name) const {
-  const auto name_of = [&](std::uint32_t i) -> std::string_view { return tensors_[i].name; };
-  const auto found = std::ranges::lower_bound(by_name_, name, {}, name_of);
-  return found != by_name_.end() && name_of(*found) == name ? &tensors_[*found] : nullptr;
+  const std::vector<TensorInfo>& tensors = contents_->tensors;
+  const auto name_of = [&](std::uint32_t i) -> std::string_view { return tensors[i].name; };
+  const auto found = std::ranges::lower_bound(contents_->by_name, name, {}, name_of);
+  return found != contents_->by_name.end() && name_of(*found) == name ? &tensors[*found] : nullptr;
+}
+
+std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
+  const std::vector<TensorInfo>& tensors = contents_->tensors;
+  require(!std::less()(&tensor, tensors.data()) && std::less()(&tensor, tensors.data() + tensors.size()), "tensor ", tensor.name,
+          " is of another model");
+  return static_cast<std::size_t>(&tensor - tensors.data());
 }
 
 void ModelFile::read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {
-  require(tensor.file < files_.size(), "tensor ", tensor.name, " is of another model");
+  const std::size_t index = index_of(tensor);
   require(offset <= tensor.bytes && count <= tensor.bytes - offset, "tensor ", tensor.name, " has ", tensor.bytes, " bytes; ", count,
           " from ", offset, " on were asked for");
-  files_[tensor.file].read(tensor.offset + offset, static_cast<std::size_t>(count), out);
+  contents_->files[tensor.file].read(tensor.offset + offset, static_cast<std::size_t>(count), out);
+  if (sums_) sums_->add(index, offset, {out, static_cast<std::size_t>(count)});
 }
 
 Format ModelFile::format(const TensorInfo& tensor) const {
   if (tensor.format) return *tensor.format;
   std::string known;
   for (const FormatInfo& format : kFormats) known += str(known.empty() ? "" : ", ", format.name);
-  fail_at(ErrorKind::unsupported_model, files_[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "has the format ",
+  fail_at(ErrorKind::unsupported_model, contents_->files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "has the format ",
           tensor.format_name, ", which this version does not compute with; it computes with ", known);
 }
 
@@ -327,8 +355,8 @@ std::vector<float> ModelFile::read_floats(const TensorInfo& tensor) const {
   }
   const auto bad = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
   if (bad != values.end()) {
-    fail_at(ErrorKind::numeric, files_[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "value ", bad - values.begin(), " is ",
-            *bad);
+    fail_at(ErrorKind::numeric, contents_->files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "value ", bad - values.begin(),
+            " is ", *bad);
   }
   return values;
 }

@@ -1,5 +1,5 @@
 // A model on disk: one view of GGUF files (also split) and safetensors folders (also sharded). Everything here is checked before
-// it is shown; nothing but ModelFile reads weights. Immutable and shared: reads are thread-safe.
+// it is shown; nothing but ModelFile reads weights. Immutable but for the sums of what was read, and shared: reads are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 
 #include "files/file.h"
 #include "files/metadata.h"
+#include "files/read_sums.h"
 #include "files/tensor_info.h"
 
 namespace pumice::files {
@@ -28,13 +29,20 @@ class ModelFile {
   // A .safetensors file by itself, whose configuration the caller knows: there is no metadata. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
-  const std::string& path() const { return path_; }  // as given
-  Kind kind() const { return kind_; }
-  std::uint64_t size_bytes() const;                             // of all weight files
-  std::uint32_t gguf_version() const { return gguf_version_; }  // 0 for safetensors
+  // The same open files, with sums of what is read by this view: whoever loads a model takes one of its own, to know what it was given.
+  std::shared_ptr<const ModelFile> summed() const;
+  // Of this view; null where nothing is summed. Tensors are counted as in tensors().
+  const ReadSums* sums() const { return sums_.get(); }
+  // Throws io when one of the files was written to since it was opened: what was read may be half of each.
+  void require_unchanged() const;
+
+  const std::string& path() const { return contents_->path; }  // as given
+  Kind kind() const { return contents_->kind; }
+  std::uint64_t size_bytes() const;                                       // of all weight files
+  std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
 
   // Tensors in the order of the files; find() by name, or null.
-  std::span<const TensorInfo> tensors() const { return tensors_; }
+  std::span<const TensorInfo> tensors() const { return contents_->tensors; }
   const TensorInfo* find(std::string_view name) const;
 
   // Bytes [offset, offset + count) of a tensor of this file, to `out`. Throws io when the file became shorter.
@@ -45,34 +53,40 @@ class ModelFile {
   Format format(const TensorInfo& tensor) const;
 
   // Metadata: GGUF keys, or config.json with dotted keys. See metadata.h for what each getter accepts.
-  const Metadata& metadata() const { return metadata_; }
-  bool has(std::string_view key) const { return metadata_.has(key); }
-  const Value* value(std::string_view key) const { return metadata_.value(key); }
-  std::optional<bool> boolean(std::string_view key) const { return metadata_.boolean(key); }
-  std::optional<std::int64_t> integer(std::string_view key) const { return metadata_.integer(key); }
-  std::optional<double> number(std::string_view key) const { return metadata_.number(key); }
-  std::optional<std::string> string(std::string_view key) const { return metadata_.string(key); }
-  std::optional<std::vector<std::int64_t>> integer_list(std::string_view key) const { return metadata_.integer_list(key); }
-  std::optional<std::vector<double>> number_list(std::string_view key) const { return metadata_.number_list(key); }
-  std::optional<std::vector<std::string>> strings(std::string_view key) const { return metadata_.strings(key); }
-  const std::string& json_text() const { return json_text_; }  // config.json as it is; empty for GGUF
+  const Metadata& metadata() const { return contents_->metadata; }
+  bool has(std::string_view key) const { return contents_->metadata.has(key); }
+  const Value* value(std::string_view key) const { return contents_->metadata.value(key); }
+  std::optional<bool> boolean(std::string_view key) const { return contents_->metadata.boolean(key); }
+  std::optional<std::int64_t> integer(std::string_view key) const { return contents_->metadata.integer(key); }
+  std::optional<double> number(std::string_view key) const { return contents_->metadata.number(key); }
+  std::optional<std::string> string(std::string_view key) const { return contents_->metadata.string(key); }
+  std::optional<std::vector<std::int64_t>> integer_list(std::string_view key) const { return contents_->metadata.integer_list(key); }
+  std::optional<std::vector<double>> number_list(std::string_view key) const { return contents_->metadata.number_list(key); }
+  std::optional<std::vector<std::string>> strings(std::string_view key) const { return contents_->metadata.strings(key); }
+  const std::string& json_text() const { return contents_->json_text; }  // config.json as it is; empty for GGUF
 
  private:
-  ModelFile() = default;
-  static ModelFile open_gguf(const std::string& path, File file);
-  static ModelFile open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file);
-  static std::shared_ptr<const ModelFile> finish(ModelFile opened, const std::string& path);
-  std::vector<TensorInfo> add_safetensors(File file);
-  void index_names();  // fills by_name_; throws when a name comes twice
+  struct Contents {
+    std::string path;
+    Kind kind = Kind::gguf;
+    std::uint32_t gguf_version = 0;
+    std::vector<File> files;
+    std::vector<TensorInfo> tensors;
+    std::vector<std::uint32_t> by_name;  // tensors in the order of their names: for find()
+    Metadata metadata;
+    std::string json_text;
+  };
 
-  std::string path_;
-  Kind kind_ = Kind::gguf;
-  std::uint32_t gguf_version_ = 0;
-  std::vector<File> files_;
-  std::vector<TensorInfo> tensors_;
-  std::vector<std::uint32_t> by_name_;  // tensors in the order of their names: for find()
-  Metadata metadata_;
-  std::string json_text_;
+  ModelFile() = default;
+  static Contents open_gguf(const std::string& path, File file);
+  static Contents open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file);
+  static std::shared_ptr<const ModelFile> finish(Contents opened, const std::string& path);
+  static std::vector<TensorInfo> add_safetensors(Contents& contents, File file);
+  static void index_names(Contents& contents);  // fills by_name; throws when a name comes twice
+  std::size_t index_of(const TensorInfo& tensor) const;
+
+  std::shared_ptr<const Contents> contents_;
+  std::unique_ptr<ReadSums> sums_;
 };
 
 }  // namespace pumice::files

@@ -1,14 +1,6 @@
 #include "files/prefix_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <system_error>
 
 #include "core/checked.h"
 #include "core/checksum.h"
@@ -19,13 +11,8 @@ namespace pumice::files {
 namespace {
 
 constexpr std::string_view kMagic = "pumiceKV";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostPageBytes = std::uint64_t{1} << 40;
-
-[[noreturn]] void fail_io(const std::string& path, const char* what) {
-  const int error = errno;
-  fail_at(ErrorKind::io, path, "", std::nullopt, what, ": ", std::generic_category().message(error));
-}
 
 // Where pages begin; none: no file has so many.
 std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
@@ -66,8 +53,7 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   if (!head.starts_with(kMagic))
     wrong("", 0, "is no saved prefix: it begins with ", quote(head.substr(0, 8)), ", not with ", quote(kMagic));
   const auto version = number(8, std::uint32_t{});
-  if (version != kVersion)
-    wrong("version", 8, "is ", version, "; this version reads ", kVersion, ". Save the prefix again");
+  if (version != kVersion) wrong("version", 8, "is ", version, "; this version reads ", kVersion, ". Save the prefix again");
   const std::uint64_t made_by = number(12, std::uint32_t{}), bytes = number(16, std::uint64_t{}), tokens = number(32, std::uint64_t{}),
                       page_bytes = number(48, std::uint64_t{});
   if (made_by > kMostMadeBy) wrong("made_by", 12, "has ", made_by, " bytes; at most ", kMostMadeBy, " are allowed");
@@ -79,8 +65,8 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   if (!needed || *needed != bytes)
     wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes are not");
   if (size != bytes)
-    wrong("", std::min(size, bytes), size < bytes ? "is cut: it has " : "has more bytes than it was written with: ", size, ", needed: ",
-          bytes);
+    wrong("", std::min(size, bytes), size < bytes ? "is cut: it has " : "has more bytes than it was written with: ", size,
+          ", needed: ", bytes);
   if (tokens > static_cast<std::uint64_t>(std::max<std::int64_t>(0, most_tokens)))
     fail_at(ErrorKind::context_length, path, "", std::nullopt, "has ", tokens, " tokens; the context holds ", most_tokens,
             " and one more: load the model with a larger n_ctx=");
@@ -111,51 +97,24 @@ void PrefixFile::read(std::uint64_t first, std::span<std::uint8_t> out) const {
   }
 }
 
-PrefixWriter::PrefixWriter(const std::string& path, PrefixHead head) : path_(path), head_(std::move(head)) {
-  static std::atomic<unsigned> count{0};
-  if (path.empty() || path.find('\0') != std::string::npos)
-    fail_at(ErrorKind::io, path, "", std::nullopt, "a path is not empty, and cannot hold a NUL character");
+PrefixWriter::PrefixWriter(const std::string& path, PrefixHead head)
+    : head_(std::move(head)), start_(head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages()).value()), file_(path, bytes()) {
   require(head_.made_by.size() <= kMostMadeBy, "made_by has ", head_.made_by.size(), " bytes");
-  if (is_folder(path)) fail_at(ErrorKind::io, path, "", std::nullopt, "is a folder; a prefix is saved to a file");
-  part_ = str(path, ".", ::getpid(), "-", ++count, ".part");
-  int fd;
-  do fd = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
-  while (fd < 0 && errno == EINTR);
-  if (fd < 0) {
-    const std::string part = std::exchange(part_, {});
-    fail_io(part, "cannot be written");
-  }
-  descriptor_ = Descriptor(fd);
 }
 
-PrefixWriter::~PrefixWriter() {
-  if (!part_.empty()) ::unlink(part_.c_str());
-}
-
-void PrefixWriter::put(std::uint64_t at, std::span<const std::uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::pwrite(descriptor_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) fail_io(part_, "cannot be written");
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    at += static_cast<std::uint64_t>(done);
-  }
-}
+std::uint64_t PrefixWriter::bytes() const { return start_ + head_.pages() * head_.page_bytes; }
 
 void PrefixWriter::write(std::span<const std::uint8_t> pages) {
-  const std::uint64_t start = *head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages());
-  put(start + sums_.size() * head_.page_bytes, pages);
+  file_.write(start_ + sums_.size() * head_.page_bytes, pages);
   for (std::size_t at = 0; at < pages.size(); at += head_.page_bytes) sums_.push_back(checksum(pages.subspan(at, head_.page_bytes)));
 }
 
 std::uint64_t PrefixWriter::finish() {
   require(sums_.size() == head_.pages(), "a prefix of ", head_.pages(), " pages was given ", sums_.size());
-  const std::uint64_t start = *head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages()),
-                      bytes = start + head_.pages() * head_.page_bytes;
   std::string head(kMagic);
   append(head, kVersion);
   append(head, static_cast<std::uint32_t>(head_.made_by.size()));
-  append(head, bytes);
+  append(head, bytes());
   append(head, head_.model);
   append(head, static_cast<std::uint64_t>(head_.ids.size()));
   append(head, std::uint64_t{0});
@@ -164,19 +123,13 @@ std::uint64_t PrefixWriter::finish() {
   head += head_.made_by;
   for (const std::int32_t id : head_.ids) append(head, id);
   for (const std::uint64_t sum : sums_) append(head, sum);
-  head.resize(static_cast<std::size_t>(start), '\0');
+  head.resize(static_cast<std::size_t>(start_), '\0');
   std::string sum;
   append(sum, head_checksum(head));
   head.replace(kFixed - 8, 8, sum);
-  put(0, bytes_of(head));
-  if (::fsync(descriptor_.get()) != 0) fail_io(part_, "cannot be written");
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_io(path_, "cannot be replaced");
-  part_.clear();
-  // The new name lasts too. Where folders cannot be opened or synced, that is the file system's affair.
-  const std::size_t slash = path_.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-  if (const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); opened) ::fsync(opened.get());
-  return bytes;
+  file_.write(0, bytes_of(head));
+  file_.finish();
+  return bytes();
 }
 
 }  // namespace pumice::files

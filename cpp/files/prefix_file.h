@@ -1,7 +1,7 @@
 // The beginning of a text with its keys and values, on disk: what engine/saved_prefix.h writes and reads.
 //
 //    0  "pumiceKV"               48  bytes of a page, u64
-//    8  version, u32 (1)         56  checksum of the head: its first 56 bytes, then all from 64 on
+//    8  version, u32 (2)         56  checksum of the head: its first 56 bytes, then all from 64 on
 //   12  bytes of `made_by`, u32  64  made_by; ids, i32 each; a checksum for each page, u64; zeros up to a multiple of 64
 //   16  bytes of the file, u64       pages of kPageTokens positions
 //   24  the model, u64
@@ -16,12 +16,13 @@
 #include <vector>
 
 #include "files/file.h"
+#include "files/new_file.h"
 
 namespace pumice::files {
 
 struct PrefixHead {
-  std::uint64_t model = 0;        // engine::Model::fingerprint()
-  std::string made_by;            // all that the pages' bytes depend on beside the model, in words
+  std::uint64_t model = 0;  // engine::Model::fingerprint()
+  std::string made_by;      // all that the pages' bytes depend on beside the model, in words
   std::vector<std::int32_t> ids;
   std::uint64_t page_bytes = 0;
   std::uint64_t pages() const;
@@ -44,22 +45,18 @@ class PrefixFile {
   std::uint64_t pages_at_ = 0;
 };
 
-// Writes beside `path` and takes its place in the end: there is a whole file, or what was there before. Throws io.
+// There is a whole file, or what was there before (files/new_file.h). Throws io.
 class PrefixWriter {
  public:
   PrefixWriter(const std::string& path, PrefixHead head);
-  ~PrefixWriter();
-  PrefixWriter(const PrefixWriter&) = delete;
-  PrefixWriter& operator=(const PrefixWriter&) = delete;
   void write(std::span<const std::uint8_t> pages);  // the next ones
   std::uint64_t finish();                           // bytes of the file
 
  private:
-  void put(std::uint64_t at, std::span<const std::uint8_t> bytes);
-  const std::string path_;
-  std::string part_;  // empty: it has taken its place
-  Descriptor descriptor_;
+  std::uint64_t bytes() const;
   const PrefixHead head_;
+  const std::uint64_t start_;  // of the first page
+  NewFile file_;
   std::vector<std::uint64_t> sums_;
 };
 

@@ -21,6 +21,8 @@ class Resolver {
         d_{.config = read_config(*file_)},
         names_(*file_, d_.config),
         reader_(file_, names_, d_, options) {
+    d_.files.push_back(file_);
+    for (const LoraSpec& adapter : options.lora) d_.files.push_back(adapter.file);
     d_.notes = d_.config.notes;
     d_.incomplete = d_.config.incomplete;
   }

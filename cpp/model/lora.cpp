@@ -66,14 +66,18 @@ std::optional<LowRank> Lora::of(std::span<const std::string> names, std::int64_t
 
 LowRank Lora::read(const Entry& entry, std::int64_t rows, std::int64_t cols) const {
   const LoraModule& m = *entry.module;
+  const std::string& path = entry.spec->file->path();
   const files::TensorInfo* b = entry.spec->file->find(m.b);
   const std::int64_t rank = b && b->shape.size() == 2 ? b->shape[1] : 0;
-  if (b && (rank < 1 || rank > kMaxRank)) {
-    throw Error(ErrorKind::model_format, str(entry.spec->file->path(), ": tensor ", files::printable(m.b),
-                                             " must have two dimensions, the second of them the rank, 1 to ", kMaxRank))
-        .in_file(entry.spec->file->path())
+  if (b && rank < 1) {
+    throw Error(ErrorKind::model_format,
+                str(path, ": tensor ", files::printable(m.b), " must have two dimensions, the second of them the rank, at least 1"))
+        .in_file(path)
         .at_field(m.b);
   }
+  if (rank > kMaxRank)
+    fail(ErrorKind::unsupported_model, path, ": tensor ", files::printable(m.b), " has a rank of ", rank, "; at most ", kMaxRank,
+         " are run. Merge the adapter into the model");
   LowRank found{.left = {}, .right = {}, .rank = rank, .cols = cols};
   if (m.layout == LoraLayout::linear) {
     found.left = factor(entry, m.b, rows, rank);

@@ -51,7 +51,10 @@ class Adder {
     module.weight.bias = vector("norm.bias", spec_.in);
   }
 
-  void open() { file_ = spec_.opened ? spec_.opened : files::ModelFile::open_weights(spec_.file); }
+  void open() {
+    file_ = spec_.opened ? spec_.opened : files::ModelFile::open_weights(spec_.file);
+    d_.files.push_back(file_);
+  }
   void takes(std::int64_t size) const {
     if (size == width_) return;
     const std::string before = str(", and what comes before this module gives ", width_);

@@ -1,18 +1,15 @@
 #include "vulkan/pipelines.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <new>
+#include <span>
+#include <sstream>
 
+#include "files/file.h"
+#include "files/new_file.h"
 #include "vulkan/shaders.h"
 #include "vulkan/workers.h"
 
@@ -111,23 +108,22 @@ std::uint64_t fnv1a(std::span<const char> data) {
 // What a driver gave us once and gets back: only whole, unchanged, and made by this very device and driver (the header that Vulkan 1.2
 // defines in section 10.6). Drivers are not trusted to check that themselves.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
-  std::error_code error;
-  if (path.empty() || !std::filesystem::is_regular_file(path, error)) return {};
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error || size < sizeof(FileHeader) || size > kMostBytes) return {};
-  std::ifstream file(path, std::ios::binary);
+  if (path.empty()) return {};
+  const auto file = files::File::open(path);
   FileHeader header{};
-  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return {};
-  if (header.magic != kMagic || header.bytes != size - sizeof header) return {};
+  if (file.size() < sizeof header || file.size() > kMostBytes) return {};
+  file.read(0, sizeof header, &header);
+  if (header.magic != kMagic || header.bytes != file.size() - sizeof header) return {};
   std::vector<char> data(header.bytes);
-  if (!file.read(data.data(), static_cast<std::streamsize>(data.size())) || fnv1a(data) != header.hash) return {};
+  file.read(sizeof header, data.size(), data.data());
+  if (fnv1a(data) != header.hash) return {};
   VkPipelineCacheHeaderVersionOne inner{};
   if (data.size() < sizeof inner) return {};
   std::memcpy(&inner, data.data(), sizeof inner);
   const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor &&
                     inner.deviceID == device.device && std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
   return same ? data : std::vector<char>{};
-} catch (const std::bad_alloc&) {
+} catch (const std::exception&) {  // none yet, or one that cannot be read
   return {};
 }
 
@@ -184,15 +180,14 @@ void Pipelines::save() noexcept {
     if (data.size() > kMostBytes) return;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    static std::atomic<std::uint64_t> files{0};  // two devices of a process may save at once
-    const std::string beside = str(path, ".", ::getpid(), ".", ++files);
     const FileHeader header{kMagic, data.size(), fnv1a(data)};
-    std::ofstream file(beside, std::ios::binary);
-    file.write(reinterpret_cast<const char*>(&header), sizeof header);
-    file.write(data.data(), static_cast<std::streamsize>(data.size()));
-    file.close();
-    if (file) std::filesystem::rename(beside, path, error);
-    if (!file || error) std::filesystem::remove(beside, error);
+    const auto bytes_of = [](const auto* values, std::size_t size) {
+      return std::span(reinterpret_cast<const std::uint8_t*>(values), size);
+    };
+    files::NewFile file(path, sizeof header + data.size());
+    file.write(0, bytes_of(&header, sizeof header));
+    file.write(sizeof header, bytes_of(data.data(), data.size()));
+    file.finish(false);  // a file that a loss of power has spoilt is not read
   } catch (...) {  // a cache that cannot be written costs time, nothing else
   }
 }

@@ -3,7 +3,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <memory>
+
 #include "files/model_file.h"
+#include "files/new_file.h"
 #include "gil.h"
 #include "interruptible.h"
 
@@ -30,6 +33,13 @@ py::bytes read(const ModelFile& file, const std::string& name) {
   auto* to = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
   interruptible([&](const Cancel&) { file.read(*tensor, 0, tensor->bytes, to); });
   return result;
+}
+
+void write(files::NewFile& file, std::uint64_t at, const py::buffer& bytes) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(bytes.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> held(&view, PyBuffer_Release);
+  interruptible([&](const Cancel&) { file.write(at, {static_cast<const std::uint8_t*>(view.buf), static_cast<std::size_t>(view.len)}); });
 }
 
 struct ToPython {
@@ -114,6 +124,11 @@ void bind_files(py::module_& module) {
   };
   module.def("open_file", opens(&ModelFile::open), py::arg("path"));
   module.def("open_weights", opens(&ModelFile::open_weights), py::arg("path"));
+
+  py::class_<files::NewFile>(module, "NewFile")
+      .def(py::init([](const py::str& path) { return std::make_unique<files::NewFile>(file_name(path)); }), py::arg("path"))
+      .def("write", &write, py::arg("at"), py::arg("bytes"))
+      .def("finish", [](files::NewFile& file) { interruptible([&](const Cancel&) { file.finish(); }); });
 }
 
 }  // namespace pumice::bindings

@@ -10,11 +10,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import pumice
 
-from .common.stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input
+from .common.stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input, takes_bytes
 
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
@@ -163,27 +163,53 @@ def _lines(path: str) -> Iterator[str]:
             yield _text(line, number, "standard input" if path == "-" else path).rstrip("\r\n")
 
 
-def _save(path: str, vectors: Any) -> bool:
-    """Writes a .npy file; whether it is standard output itself. (np.save adds .npy to the name, and asks a pipe for its position.)"""
-    import numpy as np
+class _VectorFile:
+    """Where encode puts its .npy file, asked for before the work: a plain file, which appears when it is whole, or something that takes
+    bytes one after the other, which may be standard output itself: a pipe, a terminal, /dev/null. (np.save adds .npy to a name, and asks a
+    pipe for its position.)"""
 
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vectors))
-    try:
-        with open(path, "wb") as file:
-            shares_output = is_output(file)
-            file.write(header.getvalue())
-            file.write(vectors.data)
-    except BrokenPipeError as error:
-        raise OutputError(error) from None
-    except OSError as error:
-        if error.filename is None:  # not of open(), which names the file
-            raise OSError(f"cannot write {path}: {error.strerror}") from None
-        raise
-    return shares_output
+    def __init__(self, path: str) -> None:
+        from . import _core
+
+        self._path, self.is_output = path, is_output(path)
+        self._file: _core.NewFile | BinaryIO
+        with self._errors():
+            if self.is_output:
+                self._file = sys.stdout.buffer
+            else:
+                self._file = open(path, "wb") if takes_bytes(path) else _core.NewFile(path)  # noqa: SIM115
+
+    def save(self, vectors: Any) -> None:
+        import numpy as np
+
+        from . import _core
+
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vectors))
+        with self._errors():
+            if isinstance(self._file, _core.NewFile):
+                self._file.write(0, header.getvalue())
+                self._file.write(header.tell(), vectors.data)
+                self._file.finish()
+            else:
+                self._file.write(header.getvalue())
+                self._file.write(vectors.data)
+                self._file.flush()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError as error:
+            raise OutputError(error) from None
+        except OSError as error:
+            if error.errno is None or error.filename is not None:  # the message names the file
+                raise
+            raise OSError(f"cannot write {self._path}: {error.strerror}") from None
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
+    file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         vectors = model.encode(
             _lines(arguments.input),
@@ -193,10 +219,8 @@ def run_encode(arguments: argparse.Namespace) -> int:
             show_progress_bar=on_screen(sys.stderr),
         )
     done = f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}"
-    if _save(arguments.output, vectors):
-        complain(done)
-    else:
-        say(done)
+    file.save(vectors)
+    (complain if file.is_output else say)(done)
     return 0
 
 

@@ -88,6 +88,17 @@ def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
     """A .safetensors file by itself, without config.json."""
 
+class NewFile:
+    """A file that appears whole, in place of a plain one or of none, or not at all: without finish() nothing is left.
+
+    OSError, before anything is made, where `path` leads to something else than a plain file, or the folder takes no file."""
+
+    def __init__(self, path: str) -> None: ...
+    def write(self, at: int, bytes: bytes | bytearray | memoryview) -> None:
+        """Bytes from position `at` on."""
+
+    def finish(self) -> None: ...
+
 class LoadOptions:
     """Plain values; see pumice.load for their meaning. None means automatic."""
 

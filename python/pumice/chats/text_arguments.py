@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import shown
+from ..common.arguments import shown
 from ..errors import GrammarError
 from ..generate.lark import lark_text
 from ..generate.schema_rules import ABOUT, JsonRules, is_a, sizes

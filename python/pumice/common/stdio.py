@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import stat
 import sys
-from typing import BinaryIO, TextIO
+from typing import TextIO
 
 _ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "replace", "ignore")  # handlers of errors that raise none
 
@@ -63,12 +64,21 @@ def _give_up(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def is_output(file: BinaryIO) -> bool:
-    """Whether a file is standard output itself, under another name."""
+def is_output(path: str) -> bool:
+    """Whether a path leads to standard output itself (/dev/stdout, or the file that it was sent to)."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.fstat(sys.stdout.fileno()))
+        return os.path.samestat(os.stat(path), os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError):
         return False
+
+
+def takes_bytes(path: str) -> bool:
+    """Whether a path leads to what takes bytes one after the other and keeps none: a pipe, a terminal, /dev/null."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
 def on_screen(stream: TextIO | None) -> bool:

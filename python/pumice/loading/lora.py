@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import _core
+from ..chats.markers import Pattern
 from ..common.arguments import plain, real, shown, shown_path
 from ..common.side_files import read_object
 from ..errors import ModelFormatError, UnsupportedModelError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-MOST_SCALE = 1e6
+MOST_SCALE, MOST_RANK, MOST_ALPHA = 1e6, 4096, 10**9
 
 # Switches of adapter_config.json that change what is computed, and the values that mean nothing.
 _OFF: dict[str, tuple[Any, ...]] = {
@@ -93,15 +94,19 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
             raise _refused(file, f"{key} is {shown(value)}, which is not run")
     if (start := config.get("init_lora_weights", True)) not in _STARTS:
         raise _refused(file, f"init_lora_weights is {shown(start)}, which changes the model's own weights too")
-    alphas, ranks = (_by_module(file, config, key) for key in ("alpha_pattern", "rank_pattern"))
-    rank, alpha = _number(file, config, "r", 8), _number(file, config, "lora_alpha", 8)
-    stabilised = config.get("use_rslora") is True
+    rank, alpha = _rank(file, "r", config.get("r", 8)), _alpha(file, "lora_alpha", config.get("lora_alpha", 8))
+    ranks, alphas = _by_module(file, config, "rank_pattern", _rank), _by_module(file, config, "alpha_pattern", _alpha)
+    stabilised = config.get("use_rslora")
+    if not (stabilised is None or isinstance(stabilised, bool)):
+        raise _broken(file, "use_rslora", f"use_rslora is {shown(stabilised)}, not true or false")
+    selection = _Selection(file, config)
     if not (folder / WEIGHTS).exists():
         other = "; adapter_model.bin is a pickle, which is not read" if (folder / "adapter_model.bin").exists() else ""
         raise FileNotFoundError(2, f"there is no {WEIGHTS}{other}", str(folder))
     weights = _core.open_weights(str(folder / WEIGHTS))
     modules = []
     for name, a, b, found, embedding in _pairs_of_peft(weights):
+        selection.check(name)
         asked = _of_module(ranks, name, rank)
         if found != asked:
             raise _broken(file, "r", f"says a rank of {asked:g} for {name}, and its tensors have {found}")
@@ -129,14 +134,26 @@ def _pairs_of_peft(weights: _core.ModelFile) -> list[tuple[str, str, str, int, b
     return pairs
 
 
-def _number(file: Path, config: Mapping[str, Any], key: str, otherwise: float) -> float:
-    value = config.get(key, otherwise)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e9:
+def _positive(file: Path, key: str, value: Any, most: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise _broken(file, key, f"{key} is {shown(value)}, not a positive number")
+    if value > most:
+        raise _refused(file, f"{key} is {shown(value)}; at most {most} is run")
     return float(value)
 
 
-def _by_module(file: Path, config: Mapping[str, Any], key: str) -> dict[str, float]:
+def _rank(file: Path, key: str, value: Any) -> float:
+    rank = _positive(file, key, value, MOST_RANK)
+    if not rank.is_integer():
+        raise _broken(file, key, f"{key} is {shown(value)}, not a whole number")
+    return rank
+
+
+def _alpha(file: Path, key: str, value: Any) -> float:
+    return _positive(file, key, value, MOST_ALPHA)
+
+
+def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
     """rank_pattern, alpha_pattern: the end of a module's name, or with ^ the whole of it, to a number. peft takes regular expressions."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
@@ -144,7 +161,7 @@ def _by_module(file: Path, config: Mapping[str, Any], key: str) -> dict[str, flo
     for pattern in given:
         if not re.fullmatch(r"\^?[\w.-]+", pattern):
             raise _refused(file, f"{key} has the regular expression {shown(pattern)}; names of modules are read")
-    return {pattern: _number(file, given, pattern, 0) for pattern in given}
+    return {pattern: number(file, f"{key}.{pattern}", value) for pattern, value in given.items()}
 
 
 def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> float:
@@ -152,6 +169,83 @@ def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> flo
         if name == pattern.lstrip("^") or (pattern[0] != "^" and name.endswith("." + pattern)):
             return number
     return otherwise
+
+
+class _Selection:
+    """Which modules adapter_config.json asks for: peft leaves the tensors of others unread and says nothing.
+
+    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata do not read is not looked at: the tensors
+    are what peft has trained."""
+
+    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
+        self._file = file
+        self._targets, self._excluded = (_Names(file, config, key) for key in ("target_modules", "exclude_modules"))
+        layers, pattern = config.get("layers_to_transform"), config.get("layers_pattern") or []
+        numbers = layers if isinstance(layers, list) else [] if layers is None else [layers]
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+            raise _broken(file, "layers_to_transform", f"layers_to_transform is {shown(layers)}, not a layer or a list of layers")
+        if (numbers or pattern) and isinstance(config.get("target_modules"), str):
+            raise _broken(file, "layers_to_transform", "layers_to_transform needs names of modules, and target_modules is one string")
+        self._layers = set(numbers)
+        self._lists = _strings(file, "layers_pattern", pattern)
+        for name in self._lists:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise _refused(file, f"layers_pattern has the regular expression {shown(name)}; names are read")
+
+    def check(self, module: str) -> None:
+        if self._excluded.match(module):
+            raise self._contradiction("exclude_modules", f"{module}, which exclude_modules leaves out")
+        if self._targets.match(module) is False:
+            raise self._contradiction("target_modules", f"{module}, which target_modules does not name")
+        if self._layers and module not in self._targets.names and self._layer(module) not in self._layers:
+            raise self._contradiction("layers_to_transform", f"{module}, which layers_to_transform leaves out")
+
+    def _layer(self, module: str) -> int | None:
+        """The number behind the name of a list of layers; without layers_pattern any name is one."""
+        lists = [rf"(?:^|.*?\.){re.escape(name)}" for name in self._lists] or [r".*?\.[^.]*"]
+        found = next((found for each in lists if (found := re.match(each + r"\.(\d{1,9})\.", module))), None)
+        return int(found[1]) if found else None
+
+    def _contradiction(self, key: str, what: str) -> ModelFormatError:
+        return _broken(self._file, key, f"there are tensors for {what}: peft would not read them. Is {CONFIG} of another adapter?")
+
+
+class _Names:
+    """target_modules or exclude_modules: names of modules or their ends in a list, or a regular expression for whole names."""
+
+    def __init__(self, file: Path, config: Mapping[str, Any], key: str) -> None:
+        given = config.get(key)
+        self.names: set[str] = set()
+        self._pattern: Pattern | None = None
+        self._known = given is not None
+        if not isinstance(given, str):
+            self.names = set(_strings(file, key, given or []))
+        elif given.lower() == "all-linear":
+            self._known = False
+        else:
+            try:
+                self._pattern = Pattern(f"/(?:{given})$")  # behind a character: a pattern that matches an empty text is no marker
+            except ValueError:
+                self._known = False
+
+    def match(self, module: str) -> bool | None:
+        """None: not known."""
+        if not self._known:
+            return None
+        if self._pattern is not None:
+            state: Any = self._pattern.start
+            for character in "/" + module:
+                state = state and self._pattern.move(state, character)
+            return bool(state and state.at_end)
+        parts = module.split(".")
+        return any(".".join(parts[i:]) in self.names for i in range(len(parts)))
+
+
+def _strings(file: Path, key: str, given: Any) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _broken(file, key, f"{key} is {shown(given)}, not a name or a list of names")
+    return names
 
 
 # ---------------------------------------------------------------- GGUF
@@ -170,8 +264,10 @@ def _of_gguf(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
     if file.get("adapter.alora.invocation_tokens") is not None:
         raise UnsupportedModelError(f"{path}: begins to act at invocation tokens (adapter.alora.invocation_tokens), which is not run")
     alpha = file.get("adapter.lora.alpha") or 0
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1e9:
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not alpha >= 0:
         raise _broken(path, "adapter.lora.alpha", f"adapter.lora.alpha is {shown(alpha)}, not a number of at least 0")
+    if alpha > MOST_ALPHA:
+        raise UnsupportedModelError(f"{path}: adapter.lora.alpha is {shown(alpha)}; at most {MOST_ALPHA} is run")
     shapes = {name: tuple(shape) for name, _, shape, _ in file.tensors}
     modules = []
     for name, shape in shapes.items():

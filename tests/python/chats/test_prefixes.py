@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import socket
+import stat
 import struct
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import random_models
+from test_lora import quantised
 
 import pumice
 
@@ -29,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(folder: Path, **options: object) -> pumice.Model:
-    return pumice.load(folder, progress=False, **({"device": "cpu"} | options))  # type: ignore[arg-type]
+    return pumice.load(folder, **({"device": "cpu", "progress": False} | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=["cpu", "vulkan", "split"])
@@ -65,7 +71,7 @@ def test_an_answer_is_that_without_the_file(folder: Path, tmp_path: Path) -> Non
 
 OTHERS = [
     ({"kv_dtype": "f32"}, "kv_dtype f32"),
-    ({"quantize": "q8_0"}, "weights"),
+    ({"quantize": "q8_0"}, "quantize Q8_0"),
     ({"compute": "float32", "kv_dtype": "f16"}, "compute float32"),
 ]
 
@@ -101,6 +107,94 @@ def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     weights.write_bytes(data)
     with load(changed) as model, pytest.raises(pumice.ModelFormatError, match="another model"):
         model.load_prefix(file)
+
+
+def test_a_file_that_is_overwritten_after_the_load(folder: Path, tmp_path: Path) -> None:
+    """What is saved is of the weights that were loaded, whatever their file holds by then."""
+    path = tmp_path / "model"
+    shutil.copytree(folder, path)
+    weights = path / "model.safetensors"
+    old = weights.read_bytes()
+    new = old[:-64] + bytes(b ^ 1 for b in old[-64:])
+    with load(path) as model:
+        ids = text(95, model.info["vocab_size"])
+        with weights.open("r+b") as file:
+            file.write(new)
+        model.save_prefix(tmp_path / "p", ids)
+    with load(path) as model, pytest.raises(pumice.ModelFormatError, match="another model"):
+        model.load_prefix(tmp_path / "p")
+    weights.write_bytes(old)
+    with load(path) as model:
+        assert np.array_equal(model.load_prefix(tmp_path / "p"), ids)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
+    """The least change of any one weight of any tensor is another model."""
+    path = tmp_path / "model.gguf"
+    if kind == "gguf":
+        path, _, _ = quantised("llama_wide", "q4_k", tmp_path)
+        tokenizer = random_models.make_folder("llama_wide", tmp_path / "tokenizer")
+        options: dict[str, object] = {"tokenizer": tokenizer, "n_ctx": 128}
+        weights = path
+    else:
+        path = tmp_path / "model"
+        shutil.copytree(folder, path)
+        options, weights = {"n_ctx": 128}, path / "model.safetensors"
+    with load(path, **options) as model:
+        ids = text(40, model.info["vocab_size"])
+        model.save_prefix(tmp_path / "p", ids)
+        data = weights.read_bytes()
+        tensors = model._file.tensors
+    end = len(data)
+    lengths = {name: size for name, _, _, size in tensors}
+    # Tensors lie one after the other, those of GGUF from multiples of 32 on.
+    starts, at = {}, end - sum(-(-size // 32) * 32 if kind == "gguf" else size for size in lengths.values())
+    for name, size in lengths.items():
+        starts[name] = at
+        at += -(-size // 32) * 32 if kind == "gguf" else size
+    draw, accepted, fields = random.Random(3), [], set()
+    for name, start in starts.items():
+        for place in (0, draw.randrange(lengths[name] // 4) * 4, lengths[name] - 4):
+            changed = bytearray(data)
+            changed[start + place] ^= 1  # of a float32 or of a block's scale the lowest bit
+            weights.write_bytes(changed)
+            with load(path, **options) as model:
+                try:
+                    model.load_prefix(tmp_path / "p")
+                    accepted.append((name, place))
+                except pumice.ModelFormatError as error:
+                    fields.add(error.field)
+    assert accepted == [] and fields == {"model"} and len(starts) > 20
+
+
+def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    shutil.copytree(folder, path)
+    weights = path / "model.safetensors"
+    data = weights.read_bytes()
+
+    def overwrite(done: int, total: int) -> None:
+        with weights.open("r+b") as file:
+            file.seek(len(data) - 64)
+            file.write(bytes(64))
+
+    def replace(done: int, total: int) -> None:
+        (path / "new").write_bytes(bytes(len(data)))
+        (path / "new").replace(weights)
+
+    def cut(done: int, total: int) -> None:
+        os.truncate(weights, len(data) // 2)
+
+    for change, said in ((overwrite, "was changed while"), (cut, "was changed|ends here now")):
+        with pytest.raises(OSError, match=said):
+            load(path, progress=change)
+        weights.write_bytes(data)
+    with load(path, progress=replace) as model:  # another file of the same name: the open one is as it was
+        ids = text(40, model.info["vocab_size"])
+        model.save_prefix(tmp_path / "p", ids)
+    with load(folder) as model:
+        assert np.array_equal(model.load_prefix(tmp_path / "p"), ids)
 
 
 def test_broken_files(folder: Path, tmp_path: Path) -> None:
@@ -160,6 +254,68 @@ def test_paths(folder: Path, tmp_path: Path) -> None:
         file.write_text("what was there")
         model.save_prefix(file, ids)
         assert np.array_equal(model.load_prefix(file), ids)
+
+
+def test_what_is_no_plain_file_stays(folder: Path, tmp_path: Path) -> None:
+    """A pipe, a socket, a device, a folder: refused before anything is computed. Links are followed, and stay."""
+    os.mkfifo(tmp_path / "pipe")
+    kinds = {"pipe": "a pipe", "socket": "a socket", "folder": "a folder"}
+    (tmp_path / "folder").mkdir()
+    if os.getuid() == 0:
+        os.mknod(tmp_path / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        kinds["device"] = "a device"
+    (tmp_path / "link").symlink_to("folder/p")
+    with load(folder) as model, socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        ids = text(40, model.info["vocab_size"])
+        before = {path.name: path.stat().st_mode for path in tmp_path.iterdir() if path.name != "link"}
+        for name, kind in kinds.items():
+            with pytest.raises(OSError, match=f"{name}: is {kind}"):
+                model.save_prefix(tmp_path / name, ids)
+        assert model.cache_stats()["pages_cached"] == 0
+        assert {path.name: path.stat().st_mode for path in tmp_path.iterdir() if path.name != "link"} == before
+        model.save_prefix(tmp_path / "link", ids)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "folder" / "p").is_file()
+        assert np.array_equal(model.load_prefix(tmp_path / "link"), ids)
+
+
+def test_a_killed_save_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, pumice\n"
+        "with pumice.load(sys.argv[1], device='cpu', progress=False) as model:\n"
+        "    print(flush=True)\n"
+        "    while True:\n"
+        "        model.save_prefix(sys.argv[2], [5 + i % 60 for i in range(200)])\n"
+    )
+    target = tmp_path / "saved" / "p"
+    target.parent.mkdir()
+    for i in range(6):
+        with subprocess.Popen([sys.executable, "-c", code, folder, target], stdout=subprocess.PIPE) as child:
+            assert child.stdout and child.stdout.read(1)
+            time.sleep(0.05 + 0.013 * i)
+            child.kill()
+    with load(folder) as model:
+        ids = [5 + i % 60 for i in range(200)]
+        assert model.load_prefix(target).tolist() == ids
+        model.save_prefix(target, ids)
+    assert [path.name for path in target.parent.iterdir()] == ["p"]
+
+
+def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
+    """A typed error, and what was there before."""
+    code = (
+        "import resource, sys, pumice\n"
+        "with pumice.load(sys.argv[1], device='cpu', progress=False) as model:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "    try:\n"
+        "        model.save_prefix(sys.argv[2], [5 + i % 60 for i in range(200)])\n"
+        "    except OSError as error:\n"
+        "        print(error)\n"
+    )
+    (tmp_path / "p").write_text("what was there")
+    done = subprocess.run([sys.executable, "-c", code, folder, tmp_path / "p"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "p: cannot be written: File too large" in done.stdout, done.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["what was there"]
 
 
 def test_bounded_memory(folder: Path, tmp_path: Path) -> None:

@@ -96,6 +96,30 @@ REFUSED = [
     ({"lora_alpha": -1}, pumice.ModelFormatError, "lora_alpha is -1"),
     ({"r": 5}, pumice.ModelFormatError, "says a rank of 5 for model.layers.0.mlp.down_proj, and its tensors have 4"),
     ({"rank_pattern": ["q"]}, pumice.ModelFormatError, "rank_pattern is"),
+    ({"r": 10**10}, pumice.UnsupportedModelError, "r is 10000000000; at most 4096 is run"),
+    ({"r": 10**400}, pumice.UnsupportedModelError, "r is 1000+.*; at most 4096 is run"),
+    ({"r": 0}, pumice.ModelFormatError, "r is 0, not a positive number"),
+    ({"r": 4.5}, pumice.ModelFormatError, "r is 4.5, not a whole number"),
+    ({"r": True}, pumice.ModelFormatError, "r is True, not a positive number"),
+    ({"rank_pattern": {"q_proj": 5000}}, pumice.UnsupportedModelError, "rank_pattern.q_proj is 5000; at most 4096 is run"),
+    ({"lora_alpha": 1e12}, pumice.UnsupportedModelError, "lora_alpha is 1000000000000.0; at most 1000000000 is run"),
+    ({"lora_alpha": float("inf")}, pumice.UnsupportedModelError, "lora_alpha is inf; at most"),
+    ({"lora_alpha": float("nan")}, pumice.ModelFormatError, "lora_alpha is nan, not a positive number"),
+    ({"alpha_pattern": {"q_proj": 1e12}}, pumice.UnsupportedModelError, "alpha_pattern.q_proj is 1000000000000.0; at most"),
+    ({"use_rslora": 1}, pumice.ModelFormatError, "use_rslora is 1, not true or false"),
+    # Modules that have tensors, and that peft would leave as they are.
+    ({"exclude_modules": ["q_proj"]}, pumice.ModelFormatError, "layers.0.self_attn.q_proj, which exclude_modules leaves out"),
+    ({"exclude_modules": ["model.layers.1.mlp.up_proj"]}, pumice.ModelFormatError, "layers.1.mlp.up_proj, which exclude_modules"),
+    ({"exclude_modules": r"model\.layers\.\d+\.mlp\..*"}, pumice.ModelFormatError, "layers.0.mlp.down_proj, which exclude_modules leaves"),
+    ({"exclude_modules": 3}, pumice.ModelFormatError, "exclude_modules is 3, not a name or a list of names"),
+    ({"target_modules": ["q_proj"]}, pumice.ModelFormatError, "layers.0.mlp.down_proj, which target_modules does not name"),
+    ({"target_modules": ".*q_proj"}, pumice.ModelFormatError, "layers.0.mlp.down_proj, which target_modules does not name"),
+    ({"layers_to_transform": [0]}, pumice.ModelFormatError, "layers.1.mlp.down_proj, which layers_to_transform leaves out"),
+    ({"layers_to_transform": 1}, pumice.ModelFormatError, "layers.0.mlp.down_proj, which layers_to_transform leaves out"),
+    ({"layers_to_transform": "all"}, pumice.ModelFormatError, "layers_to_transform is 'all', not a layer or a list of layers"),
+    ({"layers_to_transform": [0, 1], "layers_pattern": "h"}, pumice.ModelFormatError, "down_proj, which layers_to_transform leaves out"),
+    ({"layers_to_transform": [0, 1], "layers_pattern": "(a+)+"}, pumice.UnsupportedModelError, "layers_pattern has the regular expression"),
+    ({"layers_to_transform": [0, 1], "target_modules": ".*"}, pumice.ModelFormatError, "layers_to_transform needs names of modules"),
 ]
 
 
@@ -104,6 +128,28 @@ def test_configurations(changed: dict[str, Any], error: type[Exception], said: s
     folder = random_models.make_folder("llama32", tmp_path)
     with pytest.raises(error, match=said):
         pumice.load(folder, device="cpu", lora=adapter("llama", tmp_path / "a", **changed))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"exclude_modules": ["lm_head", "proj", "0.q_proj"]},
+        {"exclude_modules": []},
+        {"exclude_modules": "q_proj"},  # the whole name, where it is one string
+        {"exclude_modules": r"(?=a).*\bq_proj"},  # what is not read
+        {"target_modules": None},
+        {"target_modules": "all-linear"},
+        {"target_modules": r".*\.(self_attn|mlp)\.([qkvo]|up|gate|down)_proj"},
+        {"layers_to_transform": [0, 1, 7]},
+        {"layers_to_transform": []},
+        {"layers_to_transform": [0, 1], "layers_pattern": ["h", "layers"]},
+        {"use_rslora": None, "modules_to_save": None, "target_parameters": None},
+    ],
+)
+def test_configurations_that_agree_with_the_tensors(changed: dict[str, Any], tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama32", tmp_path)
+    found = rows(folder, lora=adapter("llama", tmp_path / "a", **changed))
+    assert np.abs(found - np.load(GOLDENS / "llama.npz")["rows"]).max() <= 2e-4
 
 
 def test_tensors_that_do_not_fit(tmp_path: Path) -> None:
@@ -146,6 +192,21 @@ def test_files(tmp_path: Path) -> None:
         pumice.load(base, device="cpu", tokenizer=folder, lora=good)
     with pytest.raises(pumice.UnsupportedModelError, match="is a GGUF adapter"):
         pumice.load(folder, device="cpu", lora=path)
+    with pytest.raises(pumice.UnsupportedModelError, match="holds no tensors: an adapter has two of each matrix"):
+        pumice.load(base, device="cpu", tokenizer=folder, lora=gguf_adapter(tmp_path / "none.gguf", "llama", {}, 4, 4.0)[0])
+    with pytest.raises(pumice.UnsupportedModelError, match="adapter_model.safetensors: holds no tensors$"):
+        pumice.load(folder, device="cpu", lora=adapter("llama", tmp_path / "none", {}))
+    for alpha, said in (
+        (1e12, "is 999999995904.0; at most 1000000000 is run"),
+        (float("nan"), "nan"),
+        (-1.0, "not a number of at least 0"),
+    ):
+        path, _ = gguf_adapter(tmp_path / "z.gguf", "llama", {"blk.0.attn_q.weight": (128, 64)}, 4, alpha)
+        with pytest.raises(pumice.PumiceError, match=said):
+            pumice.load(base, device="cpu", tokenizer=folder, lora=path)
+    path, _ = gguf_adapter(tmp_path / "z.gguf", "llama", {"blk.0.attn_q.weight": (128, 64)}, 4097, 4.0)
+    with pytest.raises(pumice.UnsupportedModelError, match="has a rank of 4097; at most 4096 are run"):
+        pumice.load(base, device="cpu", tokenizer=folder, lora=path)
     path, _ = gguf_adapter(tmp_path / "y.gguf", "llama", {"blk.0.ffn_nothing.weight": (128, 64)}, 4, 4.0)
     with pytest.raises(pumice.ModelFormatError, match="adapts blk.0.ffn_nothing"):
         pumice.load(base, device="cpu", tokenizer=folder, lora=path)
@@ -162,6 +223,6 @@ def test_a_prefix_is_that_of_its_adapter(tmp_path: Path) -> None:
     ids = IDS * 4
     with pumice.load(folder, device="cpu", lora=given) as model:
         model.save_prefix(tmp_path / "prefix", ids)
-        with pumice.load(folder, device="cpu") as plain, pytest.warns(pumice.FallbackWarning, match="weights"):
+        with pumice.load(folder, device="cpu") as plain, pytest.warns(pumice.FallbackWarning, match="adapters"):
             plain.load_prefix(tmp_path / "prefix")
         assert np.array_equal(pumice.load(folder, device="cpu", lora=given).load_prefix(tmp_path / "prefix"), ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -198,6 +199,40 @@ def test_vectors_to_a_pipe(shell: Any, tmp_path: Path) -> None:
     assert np.load(tmp_path / "x.npy").shape == (1, 384)
     code, out, err = shell('echo hello | pumice encode "$ENCODER" -o /dev/full')
     assert (code, out, err) == (1, "", "pumice: cannot write /dev/full: No space left on device\n")
+
+
+def test_vectors_to_what_is_no_plain_file(shell: Any, tmp_path: Path) -> None:
+    """Refused before the model is loaded, or written into as a shell would."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "rows.npy")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for name, said in (("folder", "is a folder"), ("socket", "is a socket"), ("folder/no/x", "No such file or directory")):
+            code, out, err = shell('pumice encode /no/such/model -o "$OUT" < /dev/null', OUT=str(tmp_path / name))
+            assert (code, out) == (1, "") and said in err and str(tmp_path / name) in err
+    code, _, err = shell(
+        'cat "$OUT" > "$ROWS" & echo a | pumice encode "$ENCODER" -o "$OUT"; wait', OUT=str(tmp_path / "pipe"), ROWS=str(tmp_path / "r")
+    )
+    assert (code, err) == (0, "") and np.load(tmp_path / "r").shape == (1, 384) and (tmp_path / "pipe").is_fifo()
+    code, out, _ = shell('echo a | pumice encode "$ENCODER" -o "$OUT"', OUT=str(tmp_path / "link"))
+    assert code == 0 and (tmp_path / "link").is_symlink() and np.load(tmp_path / "folder" / "rows.npy").shape == (1, 384)
+    # What stands before and behind the vectors in standard output stays.
+    line = '(echo before; echo a | pumice encode "$ENCODER" -o /dev/stdout; echo behind) >> "$OUT"'
+    code, _, err = shell(line, OUT=str(tmp_path / "all"))
+    assert (code, err) == (0, "/dev/stdout: float32 1 x 384\n")
+    text = (tmp_path / "all").read_bytes()
+    assert text.startswith(b"before\n\x93NUMPY") and text.endswith(b"behind\n")
+
+
+def test_vectors_replace_a_file_when_they_are_whole(shell: Any, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.npy"
+    rows.write_text("what was there")
+    code, _, err = shell('printf "a\\n\\xff" | pumice encode "$ENCODER" -o "$OUT"', OUT=str(rows))
+    assert code == 1 and "UTF-8" in err and rows.read_text() == "what was there"
+    code, _, err = shell('ulimit -f 8; yes | head -1000 | pumice encode "$ENCODER" -o "$OUT"', OUT=str(rows))
+    assert (code, err) == (1, f"pumice: {rows}: cannot be written: File too large\n") and rows.read_text() == "what was there"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.npy"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:surrogateescape", "ascii:strict"])

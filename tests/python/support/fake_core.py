@@ -332,6 +332,17 @@ class Request:
         self.closed = True
 
 
+class NewFile:
+    def __init__(self, path: str) -> None:
+        self.path, self.bytes = path, bytearray()
+
+    def write(self, at: int, data: Any) -> None:
+        self.bytes[at:] = bytes(data)
+
+    def finish(self) -> None:
+        Path(self.path).write_bytes(self.bytes)
+
+
 def plan_rows() -> dict[str, Any]:
     layer = {"device": "cpu", "weights": 1 << 20, "kv": 1 << 19, "formats": "q4_k"}
     rows = [{**layer, "name": "embedding", "kv": 0}, *({**layer, "name": f"layer {i}"} for i in range(3))]
@@ -391,6 +402,7 @@ def make_core() -> types.ModuleType:
         },
         self_test=lambda: [{"name": "dot q4_k", "ok": True, "error": 1e-8, "limit": 1e-6, "detail": ""}],
         open_file=ModelFile,
+        NewFile=NewFile,
         LoadOptions=LoadOptions,
         ModelFile=ModelFile,
         Model=Model,
