@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 constexpr const char* kFile = "libpumiceopenblas.so";
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS (Blackford et al. 2002)
 
-// Beside the module or program that this code is part of. A program's own name may be relative, and then /proc knows better.
+// The copy lies beside the module or program that contains this code. dladdr() may give a program's name as a relative path; /proc has
+// the absolute one.
 fs::path own_copy() {
   Dl_info info{};
   std::error_code ignored;
@@ -40,7 +41,8 @@ fs::path own_copy() {
   return fs::exists(program, ignored) ? program : beside;
 }
 
-// One thread from the start: otherwise the library starts its pool when it is opened, and set_num_threads only idles it.
+// The limit of one thread is set before the library is opened: OpenBLAS starts its thread pool when it is loaded, and set_num_threads()
+// would only leave those threads idle.
 class OneThread {
  public:
   OneThread() {
@@ -63,9 +65,9 @@ class OneThread {
 };
 
 void* open_alone(const fs::path& path) {
-  // DEEPBIND: another OpenBLAS in the process, opened for all to see, must not take over the inside of ours.
+  // DEEPBIND: symbols of another OpenBLAS that the process has loaded globally must not replace those of our copy.
   int flags = RTLD_NOW | RTLD_LOCAL;
-#if !defined(__SANITIZE_ADDRESS__)  // which ends the process on DEEPBIND
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer ends the process on DEEPBIND
   flags |= RTLD_DEEPBIND;
 #endif
   const OneThread one;
@@ -92,7 +94,7 @@ std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
 }  // namespace
 
 constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // as OpenBLAS 0.3.34 maps it on x86-64
-constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // for what else happens meanwhile
+constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // room for other allocations at the same time
 
 class Blas::Buffer {
  public:
@@ -133,8 +135,8 @@ void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t
          static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
 }
 
-// Are products right, and equal rows equal wherever they stand in a panel of this height? Kernels differ between processors, so
-// this is asked of the machine at hand (0.3 ms).
+// Are products right, and do equal rows give equal bits at every place of a panel of this height? OpenBLAS has other kernels for other
+// processors, so this is tested on the machine at hand (0.3 ms).
 bool Blas::computes(std::int64_t height) const {
   struct Shape {
     std::int64_t cols, k;
@@ -237,7 +239,7 @@ struct OpenedBlas {
 
 namespace {
 const OpenedBlas& opened() {
-  static const auto& once = *new OpenedBlas;  // never destroyed: threads may be inside while the process ends
+  static const auto& once = *new OpenedBlas;  // never destroyed: threads may still use it while the process ends
   return once;
 }
 }  // namespace

@@ -1,4 +1,4 @@
-// float32 matrix products by OpenBLAS: our copy of it, opened when first asked for and run on the calling thread alone.
+// float32 matrix products by our copy of OpenBLAS. It is opened at the first use and runs on the calling thread alone.
 #pragma once
 
 #include <atomic>
@@ -10,14 +10,14 @@ namespace pumice::cpu {
 
 class Blas {
  public:
-  // out[rows][cols] = x[rows][k] * w[cols][k]^T; strides in floats. Taken in panels of panel_rows(), the last one filled up with zero
+  // out[rows][cols] = x[rows][k] * w[cols][k]^T; strides in floats. Computed in panels of panel_rows(); the last one is padded with zero
   // rows, so that a row's bits depend neither on its place nor on how many rows there are. Thread-safe. Throws Error.
   void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
                 std::int64_t w_stride, float* out, std::int64_t out_stride) const;
 
   std::int64_t panel_rows() const { return panel_rows_; }
   const std::string& path() const { return path_; }
-  const std::string& config() const { return config_; }  // what the library says of itself; may be empty
+  const std::string& config() const { return config_; }  // the library's own description of its build; may be empty
 
  private:
   friend struct OpenedBlas;
@@ -28,7 +28,8 @@ class Blas {
              std::int64_t height, float* out) const;
   bool computes(std::int64_t height) const;
 
-  // OpenBLAS maps a buffer for each thread that is inside at once, keeps it, and where the system refuses one it asks for ever. So where
+  // OpenBLAS maps one buffer for each thread that computes at the same time and keeps it. Where the system refuses a buffer, OpenBLAS asks
+  // again for ever. So where
   // address space is limited, a thread that would need a further one enters only if there is room.
   struct Buffers {
     std::atomic<int> inside{0}, admitted{0}, coming{0};  // threads; buffers that there are or will be; those of them not mapped yet

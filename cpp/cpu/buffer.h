@@ -1,4 +1,4 @@
-// Owned memory, aligned to 64 bytes; large pieces are mapped, untouched until used, and ask for huge pages.
+// Owned memory, aligned to 64 bytes. Large buffers are mapped, so that the system backs only pages that are used, and request huge pages.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ class Buffer {
   }
   std::uint8_t* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint64_t mapped_ = 0;  // bytes to unmap, 0: from the heap
+  std::uint64_t mapped_ = 0;  // bytes to unmap; 0: the buffer is from the heap
 };
 
-// Fails (out_of_memory, with the numbers) when the system has not `bytes` left: Linux hands out memory that it does not have and
-// kills the process later.
+// Throws out_of_memory, with the numbers, when the system has less than `bytes` left. Linux would grant the memory and kill the process
+// later.
 void check_memory(std::uint64_t bytes, const std::string& what);
 
 }  // namespace pumice::cpu

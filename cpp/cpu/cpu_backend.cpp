@@ -17,7 +17,7 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : team_(std::make_shared<TeamHolder>(threads)) {
-    kernels();  // both say here, not in the middle of a load, what is wrong with the choice made by an environment variable
+    kernels();  // both throw here for a wrong environment variable, not in the middle of a load
     sgemm_by_openblas();
   }
 
@@ -35,7 +35,7 @@ class CpuBackend final : public Backend {
   }
 
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                               const Cancel& cancel) override {
+                                            const Cancel& cancel) override {
     return std::make_shared<PackedWeights>(weights, used, team_->get(), progress, cancel);
   }
 
@@ -66,7 +66,7 @@ class CpuBackend final : public Backend {
     }
     cost.page = cache_page_bytes(program.caches, format);
     if (rows == 0) return cost;
-    // One text of `rows` tokens, every row of which is asked for.
+    // One text of `rows` tokens whose rows are all selected.
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     const std::vector<std::int32_t> selected(plan.facts.takes_selected ? static_cast<std::size_t>(rows) : 0);
     Batch batch;

@@ -7,7 +7,7 @@
 namespace pumice::cpu {
 namespace {
 
-// Walks the plan step by step; the tail block by block.
+// Walks the plan step by step, and the plan's tail block by block.
 class BatchRun final : public Job {
  public:
   BatchRun(const Run& run, Shares& shares) : run_(run), shares_(shares) {}
@@ -32,12 +32,12 @@ class BatchRun final : public Job {
   }
 
   void task(std::int64_t index, int thread) override {
-    if (cut_.shared_out) index = shares_.take(thread);  // whatever number the team calls
+    if (cut_.shared_out) index = shares_.take(thread);  // the team's number only grants one task; Shares chooses which
     std::visit([&](const auto& s) { cpu::task(run_, s, cut_, index, thread); }, *now_);
   }
 
  private:
-  // Written between phases only.
+  // Written only between phases.
   Run run_;
   std::size_t step_ = 0;
   const Step* now_ = nullptr;
@@ -114,7 +114,7 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
   } else {
     run_alone(run, cancel);
   }
-  cancel.check();  // a task that was cut short left its rows unfinished
+  cancel.check();  // a cancelled task has left its rows unfinished
 }
 
 }  // namespace pumice::cpu

@@ -21,7 +21,7 @@ class ProgramExecutable final : public Executable {
 
   Program program_;
   std::shared_ptr<const PackedWeights> weights_;
-  WeightShapes shapes_;  // of weights_
+  WeightShapes shapes_;  // the shapes of weights_
   CpuPlan plan_;
   std::shared_ptr<TeamHolder> team_;
   Constants constants_;

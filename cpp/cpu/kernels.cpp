@@ -1,4 +1,4 @@
-// Which kernels run: asked of the processor and the operating system once.
+// Chooses the kernels, once, by what the processor and the operating system support.
 #include "cpu/kernels.h"
 
 #include <cpuid.h>
@@ -22,7 +22,7 @@ unsigned leaf7(unsigned subleaf, char reg) {
   return reg == 'a' ? a : reg == 'b' ? b : c;
 }
 
-// The register state that the operating system saves (XCR0): a processor's AVX is useless, and faults, without it.
+// XCR0: the register state that the operating system saves. Without it AVX instructions fault, whatever the processor supports.
 unsigned saved_state() {
   unsigned low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -42,10 +42,10 @@ bool runs_avx2() {
   return avx2 && bmi2;
 }
 
-// AVX-512 without VNNI (Skylake-X) takes AVX2: its integer products would be no faster.
+// A processor with AVX-512 and without VNNI (Skylake-X) runs the AVX2 kernels: its integer products would be no faster.
 bool runs_avx512() {
   if (!runs_avx2()) return false;
-  constexpr unsigned kUpToZmm = 0xe6;  // and the mask registers
+  constexpr unsigned kUpToZmm = 0xe6;  // XMM, YMM, ZMM and mask registers
   if ((saved_state() & kUpToZmm) != kUpToZmm) return false;
   const unsigned b = leaf7(0, 'b'), c = leaf7(0, 'c');
   const bool f = has(b, 16), dq = has(b, 17), bw = has(b, 30), vl = has(b, 31), vnni = has(c, 11);
@@ -81,7 +81,8 @@ const Kernels& choose() {
        ", and this machine runs ", here, ". Unset it to take the best one");
 }
 
-// What the processors differ in most is how far their own prefetching runs ahead of a stream, and how many lines may be under way to L1.
+// Prefetch distances by processor. Processors differ most in how far their hardware prefetchers run ahead of a stream, and in how many
+// lines may be in flight to L1.
 struct Measured {
   bool amd;
   unsigned family, first_model, last_model;
@@ -89,15 +90,16 @@ struct Measured {
 };
 constexpr Fetch kL1At2K{2048, false}, kL1At8K{8192, false}, kL2At1K{1024, true};
 constexpr Measured kMeasured[] = {
-    // Zen 4: at 2 KiB into L1 20-22 GB/s where 27-30 are possible, since fills of L1 are few; into L2 at 1 KiB is best for 1 and 2 tokens.
+    // Zen 4: 2 KiB ahead into L1 gives 20-22 GB/s of 27-30 possible, because few fills of L1 may be in flight. For 1 and 2 tokens 1 KiB
+    // ahead into L2 is best.
     {true, 25, 0x10, 0x1f, {kL2At1K, kL1At8K}},
     {true, 25, 0x60, 0x7f, {kL2At1K, kL1At8K}},
     {true, 25, 0xa0, 0xaf, {kL2At1K, kL1At8K}},
-    // Zen 3: 1 KiB is 5 % slower, none 25 %.
+    // Zen 3: 1 KiB ahead is 5 % slower, no prefetch 25 %.
     {true, 25, 0x00, 0xff, {kL1At2K, kL1At2K}},
 };
-// All others. The best on Sapphire Rapids, for AVX-512 and AVX2: 2 KiB 5 % less, into L2 at 1 KiB 15 %, none 25 to 30 % (Q8_0 and Q4_1 half
-// as much). On Zen 4 within a tenth of the best for every format and 1 to 8 tokens.
+// All other processors. Measured on Sapphire Rapids, AVX-512 and AVX2, this is the best: 2 KiB ahead is 5 % slower, 1 KiB into L2 15 %, no
+// prefetch 25 to 30 % (half as much for Q8_0 and Q4_1). On Zen 4 it is within a tenth of the best for every format and 1 to 8 tokens.
 constexpr Fetches kOthers{kL1At8K, kL1At8K};
 
 Fetches choose_fetches() {

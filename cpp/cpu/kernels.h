@@ -14,15 +14,15 @@
 namespace pumice::cpu {
 
 // ---------------------------------------------------------------- matrix products
-// Weights lie in groups of 16 rows (R16). One group is one sequential stream over k: whoever computes 16 outputs reads memory in
+// Weights lie in groups of 16 rows (R16). One group is one sequential stream over k: a kernel that computes 16 outputs reads memory in
 // order. Rows are padded to 16 with zeros; group g starts at g * group_bytes(cols).
 inline constexpr int kGroupRows = 16;
 inline constexpr int kQuantBlock = 32;  // activations per int8 scale
 
 // Activations as int8: x ~ scale * code, codes in [-127, 127], per row and 32 columns (as Q8_0, Dettmers et al. 2022 call absmax).
 // Block-major, so that a tile of tokens reads one stream: codes[block][row][32], scales[block][row], sums[block][row][2]
-// where sums are those of the first and second 16 codes, and scaled_sums[block][row] = scale * (both), which formats with minima
-// multiply: made anew by each group of rows, it took a tenth of the time of few tokens.
+// where `sums` has the sums of the first and second 16 codes, and scaled_sums[block][row] = scale * (both). Formats with minima multiply
+// by scaled_sums; computing it again for each group of rows took a tenth of the time of products with few tokens.
 struct QuantRows {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
@@ -32,7 +32,7 @@ struct QuantRows {
 };
 
 // out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k], r in [0, rows), t in [0, count).
-// `groups` is the first group; rows may end inside the last one; nothing is written outside. Any x_stride is right,
+// `groups` is the first group. `rows` may end inside the last group; nothing is written outside of `out`. Any x_stride is correct;
 // activation_stride() of lowering.h is fast.
 using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride);
@@ -46,7 +46,7 @@ inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
 static_assert(kFixedWeight + kFixedActivation <= INT16_MAX &&
-              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // starts
+              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // FixedRows::starts fit 32 bits
 
 // Block-major as QuantRows: codes[block][row][64], scales[block][row], starts[block][row]. Columns past `cols` are zeros. A start is
 // minus the sum of c0 c2 + c1 c3 over a block's fours of codes; matrix/fixed.h says what for.
@@ -67,12 +67,14 @@ struct FixedKernels {
   ProductFixed product;
 };
 
-// Codes of 8 bits on both sides, for encoders with quantize="q8_0" (Narrow): per row and kByteBlock columns w ~ scale * code with |code| <=
-// 127, and x ~ scale * code with codes of a window of 256 around zero: what activations lean to one side by is not lost. An instruction
-// set takes the activations' codes as bytes that count from the window's lower end (ByteRows), or, where it has no product of unsigned and
-// signed bytes that adds in 32 bits, as words (FixedRows with scales and starts by kByteBlock columns). The integers are the same.
+// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Narrow). Per row and kByteBlock columns: w ~ scale * code
+// with |code| <= 127, and x ~ scale * code with 256 consecutive codes that include 0, so that a range of activations which is not
+// symmetric loses no codes. An instruction set with a product of unsigned and signed bytes that adds in 32 bits takes the activations'
+// codes as bytes counted from the lowest code (ByteRows); another one takes words (FixedRows with scales and starts by kByteBlock columns).
+// The integers are the same.
 inline constexpr int kByteBlock = 64;
-inline constexpr std::int32_t kByteSteps = 254;  // from the least to the largest value, or zero: both ends may round away from each other
+inline constexpr std::int32_t kByteSteps =
+    254;  // codes between the smallest value (or 0) and the largest (or 0): below 255, since both ends may round outwards
 
 struct ByteRows {  // codes[block][row][kByteBlock], scales[block][row], zeros[block][row]: the code that stands for 0
   std::uint8_t* codes = nullptr;
@@ -87,7 +89,7 @@ using ProductBytes = void (*)(const std::uint8_t* groups, std::int64_t rows, std
 struct ByteKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as FixedKernels'
-  ProductFixed of_words;   // of the two one is null
+  ProductFixed of_words;  // exactly one of of_words and of_bytes is null
   ProductBytes of_bytes;
 };
 
@@ -97,23 +99,24 @@ struct FormatKernels {
   void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   // Row `lane` of a group as floats: bit-equal to unpack() of core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
-  ProductF32 product_f32;      // activations as they are (compute="float32", and float weights)
-  // Activations may lose what bfloat16 cannot hold: product_f32 itself, but for BF16 weights on avx512_bf16, the one kernel whose bits are
-  // its own (docs/numerics.md). They still do not depend on how many rows go along.
+  ProductF32 product_f32;  // activations as they are (compute="float32", and float weights)
+  // May round activations to bfloat16. Equals product_f32, except for BF16 weights on avx512_bf16: the only kernel whose bits differ from
+  // those of other instruction sets (docs/numerics.md). A row's bits still do not depend on the other rows.
   ProductF32 product_bf16;
   ProductInt8 product_int8;    // null for formats that are not quantized (info(format).quantized)
   ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
 };
 
-// How kernels of few tokens ask for weights ahead of what they read: so many bytes on; into L2 in place of L1.
+// How kernels for few tokens prefetch weights.
 struct Fetch {
-  std::int32_t ahead;
-  bool to_l2;
+  std::int32_t ahead;  // bytes ahead of what is read
+  bool to_l2;          // into L2; otherwise into L1
 };
 struct Fetches {
-  Fetch two, more;  // up to 2 tokens, more
+  Fetch two;   // for 1 and 2 tokens
+  Fetch more;  // for more tokens
 };
-const Fetches& fetches();  // of this processor: kernels.cpp has the table and its reasons
+const Fetches& fetches();  // for this processor; kernels.cpp has the table and its reasons
 
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
@@ -129,11 +132,12 @@ struct MatrixKernels {
 struct Query {
   const float* q;                    // head_dim values, already turned
   std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
-  // What its scores get by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], where given, and - slope * |d|.
+  // Terms of the scores by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], when `bias` is given, and - slope * |d|.
   std::int64_t position = 0;
   const float* bias = nullptr;
   float slope = 0.0f;
-  // Where the call has places, its product with key j gets by_query[p] + by_key[j * by_key_stride + p], of what is given, p by distance.
+  // When the call has places: the score of key j gets + by_query[p] and + by_key[j * by_key_stride + p], those that are given, where
+  // p = places[clamp(d, -reach, reach) + reach].
   const float *by_query = nullptr, *by_key = nullptr;
 };
 
@@ -153,17 +157,17 @@ struct AttendCall {
   std::int64_t by_key_stride = 0;
 };
 
-// What a product goes through: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
+// What is done to a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
 struct Finish {
   const float* bias = nullptr;
   Activation activation = Activation::none;
   const float* residual = nullptr;
   std::int64_t residual_stride = 0;
   float scale = 1.0f, softcap = 0.0f;
-  float alpha_p = 0.0f, alpha_n = 0.0f;  // of xielu
+  float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of xielu
 };
 
-// What a norm's weight, folded into a matrix, leaves to be done to its activations.
+// Where a norm's weight is folded into a matrix: what remains to be applied to the activations, by column.
 struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };
@@ -174,7 +178,7 @@ struct RowKernels {
   // Rows [0, count) of x go to rows [first, first + count) of out.
   void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
   void (*quantize_fixed)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const FixedRows& out);
-  // Of x * turn.scale + turn.shift by column, where given: as words (scales and starts by kByteBlock columns) and as bytes.
+  // Quantize x * turn.scale + turn.shift (by column, where given) to words, with scales and starts by kByteBlock columns, and to bytes.
   void (*quantize_words)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const FixedRows& out);
   void (*quantize_bytes)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
@@ -182,11 +186,11 @@ struct RowKernels {
   // One row of n values; `add` may be null; out may alias x or add.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
-  // Finishes a tile of a product in place.
+  // Applies `finish` to a tile of a product in place.
   void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Finish& finish);
   // gate = activation(gate + gate_bias) * (up + up_bias), n values; biases may be null.
   void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
-  // out = a * activation(b) * scale, n values of b, each of which serves `repeat` neighbours in a and out; out may be a.
+  // out = a * activation(b) * scale. b has n values; each serves `repeat` neighbouring values of a and out. out may be a.
   void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
   // out = scale * x (+ a) (+ b); a and b may be null.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
@@ -200,15 +204,15 @@ struct RowKernels {
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
   // `chunks` partials, `stride` floats apart, to head_dim normalised values.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int head_dim, float* out);
-  // One segment of `rows` rows to one row.
-  // Of rows [prompt, rows).
+  // Pools rows [prompt, rows) of one segment to one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);
-  // How many of the first of n values, in whole blocks of kSkip, are all finite and not above `bound`: what a ranking skips.
+  // The length of the longest beginning of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`. A
+  // ranking skips it.
   std::int64_t (*skip)(const float* x, std::int64_t n, float bound);
 };
 
-std::int64_t kv_page_bytes(KvFormat format, int head_dim);  // of one kv head, a multiple of 64
+std::int64_t kv_page_bytes(KvFormat format, int head_dim);  // bytes of one kv head's page; a multiple of 64
 
 struct Kernels {
   const char* isa;
@@ -222,7 +226,7 @@ extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                    
 // The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument
 // for a name that is unknown or that this machine cannot run. Chosen once.
 const Kernels& kernels();
-std::span<const char* const> known_isas();  // all names, plainest first: what lists instruction sets goes through these
-const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable here: for tests and doctor()
+std::span<const char* const> known_isas();    // all names, scalar first; every list of instruction sets is made from these
+const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable on this machine; for tests and doctor()
 
 }  // namespace pumice::cpu

@@ -1,5 +1,5 @@
-// The memory of a batch: what lies where in one piece of scratch, made before the first step and reused from run to run, so that nothing
-// is allocated per token.
+// The scratch memory of a batch and its layout. It is allocated before the first step and reused by later runs, so that nothing is
+// allocated for each token.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace pumice::cpu {
 
 inline constexpr std::int64_t kLine = 64;
-inline constexpr std::int64_t kTileFloats = 8 * 1024;  // scratch of a thread for the second product of a gated step
+inline constexpr std::int64_t kTileFloats = 8 * 1024;  // floats of a thread's scratch for the second product of a gated step
 
 std::uint64_t align_line(std::uint64_t bytes);
 
@@ -25,11 +25,11 @@ struct PageRun {
 };
 
 struct BatchLayout {
-  std::int64_t rows[3] = {};  // by Rows
+  std::int64_t rows[3] = {};  // number of rows, by kind (Rows)
   std::vector<AttendSchedule> attends;
   std::vector<PageRun> page_runs;
-  std::vector<std::int64_t> first_page;  // per segment, in the list of all pages; and the total
-  std::int64_t most_pages = 1;           // of a segment
+  std::vector<std::int64_t> first_page;  // of each segment in the list of all pages; the last element is the total
+  std::int64_t most_pages = 1;           // pages of the longest segment
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
   std::uint64_t total = 0;  // bytes of scratch
@@ -37,7 +37,7 @@ struct BatchLayout {
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
-std::uint64_t scratch_capacity(std::uint64_t needed);  // what a workspace takes for so many bytes
+std::uint64_t scratch_capacity(std::uint64_t needed);  // bytes that a workspace allocates when so many are needed
 
 class ScratchSpace final : public Workspace {
  public:
@@ -46,14 +46,14 @@ class ScratchSpace final : public Workspace {
 
   const Crew crew;
   const int threads;
-  Shares shares;  // of the products of few rows
+  Shares shares;  // tasks of products with few rows
   BatchLayout layout;
-  std::vector<std::uint8_t*> pages;  // of all segments
+  std::vector<std::uint8_t*> pages;  // pages of all segments
   Buffer scratch;
-  int far_too_large = 0;  // runs in a row
+  int far_too_large = 0;  // consecutive runs for which the scratch was far too large
   std::atomic<bool> busy{false};
 
-  void fit();  // scratch for layout.total
+  void fit();  // makes scratch as large as layout.total needs
 };
 
 }  // namespace pumice::cpu

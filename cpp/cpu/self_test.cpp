@@ -14,9 +14,9 @@ namespace pumice::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 37, kCols = 512, kTokens = 7;
-// All instruction sets add in one order, so the bits are equal; the limit leaves room for nothing but a last-bit difference.
+// All instruction sets add in one order, so their bits are equal. The limit allows only a difference in the last bit.
 constexpr double kLimit = 1e-12;
-constexpr double kBf16Limit = 5e-6;  // of activations rounded to 8 bits, which only one instruction set has
+constexpr double kBf16Limit = 5e-6;  // for activations rounded to bfloat16 (8 significant bits), which only one instruction set does
 
 // 64-byte aligned scratch, as kernels get it from the executor.
 template <class T>
@@ -88,7 +88,7 @@ class SelfTest {
     checks_.push_back({std::move(name), nmse(found.span(), expected.span()), limit});
   }
 
-  // Weights: bytes below 64, so that every half float, float and exponent among them is finite, whatever the format's layout.
+  // Weights are random bytes below 64, so that every half float, float and exponent in them is finite, whatever the format's layout.
   void products(const FormatInfo& format) {
     std::vector<std::uint8_t> rows(static_cast<std::size_t>(kRows * row_bytes(format.format, kCols)));
     for (std::uint8_t& byte : rows) byte = static_cast<std::uint8_t>(random_.bits()) & 63;

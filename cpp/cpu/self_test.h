@@ -1,4 +1,4 @@
-// What doctor() asks of the CPU: the chosen instruction set against the scalar one, kernel by kernel.
+// doctor()'s check of the CPU: compares the chosen instruction set with the scalar one, kernel by kernel.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 namespace pumice::cpu {
 
 struct Check {
-  std::string name;    // "linear Q4_K, int8 activations"
-  double error = 0;    // normalised mean squared error against the scalar kernel
+  std::string name;  // "linear Q4_K, int8 activations"
+  double error = 0;  // normalised mean squared error against the scalar kernel
   double limit = 0;
   bool ok() const { return error <= limit; }  // false for NaN
 };
 
-std::vector<Check> self_test();  // some milliseconds
+std::vector<Check> self_test();  // takes some milliseconds
 
 }  // namespace pumice::cpu

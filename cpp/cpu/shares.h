@@ -1,6 +1,6 @@
-// The tasks of one phase as one run a thread: a thread takes its own from the front, so that the weights it reads lie one after another and
-// the processor's prefetching never starts anew, and when they are done those of others from the back. The team hands out as many claims as
-// there are tasks and cares not which thread holds one (team.h); whoever holds a claim finds a task here.
+// Gives each thread of the team one run of a phase's tasks. A thread takes its own tasks from the front, so that it reads weights in order
+// and the hardware prefetcher does not start again; when they are done, it takes tasks of other threads from the back. The team grants as
+// many claims as there are tasks (team.h); each claim takes one task here.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ class Shares {
  public:
   explicit Shares(int threads) : runs_(static_cast<std::size_t>(threads)) {}
 
-  // Tasks [0, tasks), below 2^32, in even runs. Between phases only.
+  // Divides tasks [0, tasks), below 2^32, into even runs. Called only between phases.
   void deal(std::int64_t tasks) {
     const auto threads = static_cast<std::int64_t>(runs_.size());
     for (std::int64_t t = 0; t < threads; ++t) {
@@ -21,7 +21,7 @@ class Shares {
     }
   }
 
-  // A task that nobody else has got. Runs only shrink, and there are as many tasks as claims: one look at each run is enough.
+  // A task that no other claim has taken. Runs only shrink and there are as many tasks as claims, so one look at each run is enough.
   std::int64_t take(int thread) {
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       std::atomic<std::uint64_t>& left = runs_[(static_cast<std::size_t>(thread) + i) % runs_.size()].left;
@@ -31,7 +31,7 @@ class Shares {
         if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return i == 0 ? first_of(now) : end_of(now) - 1;
       }
     }
-    return -1;  // a claim too many
+    return -1;  // more claims than tasks
   }
 
  private:
@@ -41,7 +41,7 @@ class Shares {
   static std::int64_t first_of(std::uint64_t run) { return static_cast<std::int64_t>(run & 0xffffffffu); }
   static std::int64_t end_of(std::uint64_t run) { return static_cast<std::int64_t>(run >> 32); }
 
-  struct alignas(128) Run {  // lines of its own
+  struct alignas(128) Run {  // on cache lines of its own
     std::atomic<std::uint64_t> left{0};
   };
   std::vector<Run> runs_;

@@ -45,7 +45,8 @@ std::optional<std::uint64_t> field(const std::string& text, const std::string& k
   return std::nullopt;
 }
 
-// The folders of a controller that hold this process, innermost first (cgroups(7)): every one of them limits. "" asks for version 2.
+// The cgroup folders of a controller that contain this process, innermost first (cgroups(7)). Each of them can limit the process. "" means
+// version 2.
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
@@ -64,7 +65,7 @@ std::vector<std::string> cgroup_folders(const std::string& root, const std::stri
     folders.push_back(mount + path);
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   }
-  folders.push_back(mount);  // inside a container the mount itself is the container's group
+  folders.push_back(mount);  // in a container the mount point is the container's own group
   return folders;
 }
 
@@ -104,8 +105,8 @@ Memory cgroup_memory(const std::string& root) {
     const auto limit_text = text_of(folder + limit_file), used_text = text_of(folder + used_file);
     if (!limit_text || !used_text) return;
     const auto limit = number(*limit_text), used = number(*used_text);
-    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max", or version 1's word for it
-    // Cached file pages count as used but are given back on demand.
+    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max", or version 1's number for no limit
+    // Cached file pages count as used, but the system frees them on demand.
     std::uint64_t cached = 0;
     if (const auto stat = text_of(folder + "/memory.stat")) cached = field(*stat, cache_key).value_or(0);
     const std::uint64_t held = *used > cached ? *used - cached : 0;
@@ -123,7 +124,7 @@ Memory cgroup_memory(const std::string& root) {
 #if defined(__linux__)
 namespace {
 std::vector<int> affinity() {
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set smaller than its own
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set that is smaller than its own
     cpu_set_t* set = CPU_ALLOC(cpus);
     if (!set) break;
     const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
@@ -151,7 +152,7 @@ int allowed_cpus() {
 }
 
 int default_threads() {
-  std::set<std::string> cores;  // a core is known by the list of its hyperthreads
+  std::set<std::string> cores;  // a core is identified by the list of its hyperthreads
   for (const int cpu : affinity()) {
     const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     auto siblings = text_of(topology + "core_cpus_list");

@@ -32,8 +32,8 @@ inline void pause() {
 #endif
 }
 
-// Rounding to nearest, denormals kept: what the caller's thread was set to (some libraries switch flushing on when they are loaded)
-// must not change a row's bits. Threads inherit the setting of their creator.
+// Sets rounding to nearest and keeps denormals. The caller's thread may have another setting (some libraries turn on flush-to-zero when
+// they are loaded), which must not change a row's bits. New threads inherit the setting of their creator.
 class FloatMode {
  public:
 #if defined(__SSE2__)
@@ -97,7 +97,7 @@ class Team::Turn {
       team_.taken_ = false;
       return;
     }
-    Waiter* next = team_.queue_.front();  // the turn is handed over: taken_ stays true
+    Waiter* next = team_.queue_.front();  // the turn goes to the next waiter: taken_ stays true
     team_.queue_.pop_front();
     next->called = true;
     next->turn.notify_one();  // under the lock: `next` lives until it sees `called`
@@ -110,8 +110,8 @@ class Team::Turn {
 
 // ---------------------------------------------------------------- threads
 Team::Team(int threads) : threads_(std::clamp(threads, 1, kMaxThreads)), pid_(::getpid()) {
-  // Spinning 100 us and then sleeping costs 1 us a step over endless spinning; sleeping at once costs 60 us (measured). With more
-  // threads than cpus the spinner may sit on the cpu of whom it waits for.
+  // Measured: spinning 100 us before sleeping costs 1 us a step more than endless spinning; sleeping at once costs 60 us. With more threads
+  // than processors a spinning thread may occupy the processor that the thread it waits for needs, so it spins for 2 us only.
   spin_ns_ = threads_ <= allowed_cpus() ? 100'000 : 2'000;
 }
 
@@ -127,19 +127,20 @@ void Team::start() {
   if (static_cast<int>(workers_.size()) == threads_ - 1) return;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the program's own threads
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's own threads handle signals
   try {
     workers_.reserve(static_cast<std::size_t>(threads_ - 1));
     while (static_cast<int>(workers_.size()) < threads_ - 1) {
       const int thread = static_cast<int>(workers_.size()) + 1;
       workers_.emplace_back([this, thread] { work(thread); });
 #if defined(__linux__)
-      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());  // 15 characters at most
+      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());  // at most 15 characters
 #endif
     }
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    constexpr std::uint64_t kThreadBytes = std::uint64_t{72} << 20;  // of address space: its stack, and the heap that glibc gives it
+    constexpr std::uint64_t kThreadBytes = std::uint64_t{72}
+                                           << 20;  // address space of a thread: its stack, and the heap that glibc reserves for it
     if (const auto left = address_space_left(); left && *left < kThreadBytes) {
       fail(ErrorKind::out_of_memory, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started: it takes up to ",
            kThreadBytes >> 20, " MiB of address space, and the limit (ulimit -v) leaves ", *left >> 20, " MiB");
@@ -179,7 +180,7 @@ std::int64_t Team::advance(int thread) {
 
 void Team::publish(std::int64_t tasks) {
   const Word next = phase_of(word_.load(std::memory_order_relaxed)) + 1;
-  word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);  // sequentially consistent, as is the read of sleepers_
+  word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);  // sequentially consistent, like the read of sleepers_
   if (sleepers_.load() > 0) {
     wakes_.fetch_add(1);
     wakes_.notify_all();
@@ -187,7 +188,7 @@ void Team::publish(std::int64_t tasks) {
 }
 
 Team::Word Team::take_part(int thread) {
-  std::int64_t mine = 0;  // tasks of this phase done here and not yet reported
+  std::int64_t mine = 0;  // tasks of this phase that this thread has done and not yet reported
   for (;;) {
     Word word = word_.load(std::memory_order_acquire);
     if (next_of(word) < tasks_of(word)) word = word_.fetch_add(1, std::memory_order_acq_rel);
@@ -205,7 +206,7 @@ Team::Word Team::take_part(int thread) {
       continue;
     }
     if (mine == 0 || done_.fetch_add(mine, std::memory_order_acq_rel) + mine < tasks) return word;
-    // The last to report leads on.
+    // The last thread to report prepares the next phase.
     mine = 0;
     done_.store(0, std::memory_order_relaxed);
     publish(advance(thread));
@@ -243,7 +244,7 @@ void Team::run(Job& job, const Cancel& cancel) {
     publish(advance(0));
     for (;;) {
       const Word word = take_part(0);
-      if (tasks_of(word) == 0) break;  // only this job's end can have set it: the turn is ours
+      if (tasks_of(word) == 0) break;  // only the end of this job can have set it, since the caller holds the turn
       wait_past(phase_of(word));
     }
     job_ = nullptr;
@@ -252,7 +253,7 @@ void Team::run(Job& job, const Cancel& cancel) {
 }
 
 void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) {
-  // One task a thread, each of which claims jobs until none is left: a job's index is not bound by kMaxTasks.
+  // One task for each thread; each claims jobs until none is left. So the number of jobs may exceed kMaxTasks.
   struct Parallel final : Job {
     std::int64_t jobs = 0;
     int threads = 1;
@@ -286,13 +287,15 @@ void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, in
 // ---------------------------------------------------------------- after fork
 TeamHolder::~TeamHolder() {
   Team* team = team_.load();
-  if (team && team->made_in_this_process()) delete team;  // a parent's team is left: its threads cannot be joined here
+  if (team && team->made_in_this_process())
+    delete team;  // a team made by the parent process is leaked: its threads do not exist here and cannot be joined
 }
 
 Team& TeamHolder::get() {
   Team* team = team_.load(std::memory_order_acquire);
   if (team && team->made_in_this_process()) return *team;
-  auto made = std::make_unique<Team>(threads_);  // no lock: one could have been held at the fork. Threads start at the first job
+  auto made =
+      std::make_unique<Team>(threads_);  // without a lock, because one could have been held at the fork; threads start at the first job
   if (team_.compare_exchange_strong(team, made.get())) return *made.release();
   return *team;
 }

@@ -1,6 +1,6 @@
 // A team of persistent threads that walks a job phase by phase. A phase is a number of tasks that the threads claim one by one; the
-// next phase begins when all of them are done. A thread that holds no task is never waited for, so a thread that the system has put
-// aside (more threads than cpus, a busy neighbour) costs its share of the work and no more.
+// next phase begins when all of them are done. No thread waits for one that holds no task, so a thread that the system does
+// not schedule (more threads than processors, another busy process) costs only its share of the work.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,14 @@
 
 namespace pumice::cpu {
 
-inline constexpr std::int64_t kMaxTasks = (std::int64_t{1} << 22) - 8192;  // of one phase
+inline constexpr std::int64_t kMaxTasks = (std::int64_t{1} << 22) - 8192;  // the most tasks of one phase
 inline constexpr int kMaxThreads = 4096;
 
 class Job {
  public:
   virtual ~Job() = default;
-  // Called by one thread, after the tasks of the last phase: does what is not worth sharing and returns the number of tasks of the
-  // next phase; 0 ends the job.
+  // Called by one thread after all tasks of a phase. Does work that is too small to share, and returns the number of tasks of the next
+  // phase; 0 ends the job.
   virtual std::int64_t next(int thread) = 0;
   virtual void task(std::int64_t index, int thread) = 0;
 };
@@ -38,18 +38,18 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int threads() const { return threads_; }
-  // Runs `job` on all threads; the caller is thread 0. Callers take turns, first come, first served. The first exception of a phase or
-  // task ends the job and is thrown here; so does `cancel` (ErrorKind::cancelled), also while the caller waits for its turn.
-  // From inside a task of any team the job runs on the calling thread alone.
+  // Runs `job` on all threads; the caller is thread 0. Callers take turns in the order of their calls. The first exception of a phase or
+  // task ends the job and is thrown here. A requested `cancel` ends it too (ErrorKind::cancelled), also while the caller waits for its
+  // turn. Called from inside a task of any team, the job runs on the calling thread alone.
   void run(Job& job, const Cancel& cancel);
-  // job(index, thread) for index in [0, jobs).
+  // Calls job(index, thread) for each index in [0, jobs).
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int thread)>& job, const Cancel& cancel);
 
   bool made_in_this_process() const;
 
  private:
-  // One word says everything a claim needs: phase (20 bits), tasks (22), next task (22). A claim is one fetch_add; whoever gets an index
-  // below the number of tasks holds the phase open until it reports, so it may touch the job; nobody else may.
+  // One word has all that a claim needs: phase (20 bits), tasks (22), next task (22). A claim is one fetch_add. A thread whose claim gives
+  // an index below the number of tasks keeps the phase open until it reports; only such threads may access the job.
   using Word = std::uint64_t;
   static constexpr int kTaskBits = 22;
   static Word phase_of(Word w) { return w >> (2 * kTaskBits); }
@@ -64,9 +64,9 @@ class Team {
 
   void start();
   void work(int thread);
-  Word take_part(int thread);            // until no task is left; returns the word of that moment
-  void wait_past(Word phase);            // until the phase is another one
-  void publish(std::int64_t tasks);      // the next phase
+  Word take_part(int thread);        // does tasks until none is left; returns the word at that moment
+  void wait_past(Word phase);        // waits until the phase is another one
+  void publish(std::int64_t tasks);  // starts the next phase
   std::int64_t advance(int thread);
   void fail_with(std::exception_ptr error);
 
@@ -84,7 +84,7 @@ class Team {
   std::mutex error_lock_;
   std::exception_ptr error_;
 
-  // Words that different threads write at different times lie on lines of their own.
+  // Words that different threads write at different times are on separate cache lines.
   alignas(128) std::atomic<Word> word_{0};
   alignas(128) std::atomic<std::int64_t> done_{0};
   alignas(128) std::atomic<std::uint32_t> wakes_{0};
@@ -96,7 +96,7 @@ class Team {
 // Runs a job on the calling thread alone, as thread 0.
 void run_alone(Job& job, const Cancel& cancel);
 
-// The team of a device: made at the first call, and again after a fork, where the parent's threads do not exist.
+// The team of a device. It is made at the first call, and again in the child of a fork, where the parent's threads do not exist.
 class TeamHolder {
  public:
   explicit TeamHolder(int threads) : threads_(threads) {}

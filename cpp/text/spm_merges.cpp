@@ -15,8 +15,9 @@ namespace {
 constexpr std::int32_t none = -1;
 constexpr std::size_t code_points = 0x110000;
 
-// Inside, a token is its rank: its place by urgency. (left, right) -> merged. Open addressing, at most half full. The table does not fit
-// a cache and nine look-ups of ten find nothing, so a filter of 16 bits per pair, which does fit, answers those first.
+// Maps (left, right) to the merged token. Tokens are identified by their rank in the order of merging. Open addressing, at most half full.
+// The table is larger than the cache and nine look-ups in ten find nothing; a filter with 16 bits per pair, which fits, answers those
+// first.
 class PairTable {
  public:
   explicit PairTable(std::size_t most) : slots_(std::bit_ceil(2 * most + 2)), filter_(std::bit_ceil(most / 4 + 1)) {}
@@ -56,7 +57,7 @@ class PairTable {
   std::vector<std::uint64_t> filter_;
 };
 
-// The code point at text[at], at moved behind it; none where the bytes are no UTF-8.
+// Reads the code point at text[at] and moves `at` past it; `none` where the bytes are no UTF-8.
 std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(at);
@@ -71,12 +72,13 @@ std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   return point < code_points ? static_cast<std::int32_t>(point) : none;
 }
 
-// Tokenizes one text at a time with the merges known so far. Its buffers are kept between texts.
+// Tokenizes one text at a time with the merges found so far. Buffers are reused for the next text.
 class Merger {
  public:
   explicit Merger(const PairTable& pairs) : pairs_(pairs) {}
 
-  // Merges symbols (ranks; none for a character that is no token) until nothing fits; returns whether exactly two are left.
+  // Applies merges to symbols (ranks; `none` for a character that is no token) until no merge applies. Returns whether exactly two are
+  // left.
   bool leaves_two(std::span<const std::int32_t> ranks) {
     const auto count = static_cast<std::int32_t>(ranks.size());
     symbols_.resize(ranks.size());
@@ -89,7 +91,8 @@ class Merger {
       const Candidate best = queue_.back();
       queue_.pop_back();
       Symbol& left = symbols_[best.at];
-      if (left.rank != best.left || left.next == none || symbols_[left.next].rank != best.right) continue;  // one was merged meanwhile
+      if (left.rank != best.left || left.next == none || symbols_[left.next].rank != best.right)
+        continue;  // one of the two has been merged since
       symbols_[left.next].rank = none;
       left.rank = best.merged;
       left.next = symbols_[left.next].next;
@@ -147,7 +150,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   const auto more_urgent = [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; };
   std::stable_sort(by_urgency.begin(), by_urgency.end(), more_urgent);
 
-  // The characters of every token, in one pass over the texts in file order: they lie all over memory.
+  // The characters of every token, read in file order in one pass, because the texts are scattered in memory.
   struct Text {
     std::size_t first, size;
     std::int32_t rank;
@@ -175,7 +178,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   }
   for (std::int32_t& point : points) point = character[point];
 
-  // Shorter tokens first: the merges inside a token make shorter ones.
+  // Shorter tokens come first, because the merges inside a token make shorter tokens.
   std::stable_sort(texts.begin(), texts.end(), [](const Text& a, const Text& b) { return a.size < b.size; });
   PairTable pairs(texts.size());
   Merger merger(pairs);

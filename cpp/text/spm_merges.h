@@ -1,4 +1,4 @@
-// SentencePiece BPE vocabularies name tokens and scores, not merges. This derives the merges that a BPE tokenizer needs.
+// A SentencePiece BPE vocabulary has tokens and scores, but no merges. spm_merges() derives the merges that a BPE tokenizer needs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace pumice::text {
 
 struct Merge {
-  std::int32_t left, right;  // token ids; the text of the two together is a token
+  std::int32_t left, right;  // token ids; their concatenated text is a token
 };
 
 // The merges of a vocabulary, most urgent first: higher score, then lower id of the merged token.

@@ -1,4 +1,4 @@
-// AVX2: products in fixed point, of float weights packed so and of Q8_0.
+// AVX2: products in fixed point, for float weights that were packed as fixed point and for Q8_0.
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
@@ -11,7 +11,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// A block times four tokens.
+// One block times four tokens.
 template <class Block>
 void block_product(const Block& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
   for (int n = 0; n < kFourTokens; ++n) {
@@ -26,7 +26,7 @@ void block_product(const WordBlock<32>& block, const std::int16_t* codes, const 
   wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 
-// Four columns of eight rows at a time: bytes go to the high halves of words, and down with their sign.
+// Four columns of eight rows at a time: each byte goes to the high half of a word, and an arithmetic shift extends its sign.
 template <class Block>
 void widen_quads(const void* quads, Block& block) {
   for (int half = 0; half < 2; ++half) {
@@ -45,9 +45,9 @@ void widen_quads(const void* quads, Block& block) {
 
 struct FixedTilesAvx2 {
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
-  static constexpr int kGroupSums = 96 + 5;  // groups 4 KiB apart would share the sets of L1
+  static constexpr int kGroupSums = 96 + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
 
-  // One panel of so many columns times four tokens; zeros fill up the last tile.
+  // One panel of `columns` columns times four tokens; the last tile is padded with zeros.
   template <class Block>
   static void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
                            Ahead& ahead) {
@@ -80,7 +80,7 @@ struct FixedTilesAvx2 {
 };
 using Product = FixedProduct<FixedTilesAvx2>;
 
-// Codes of 8 bits, widened.
+// 8-bit codes, widened to 16 bits.
 struct NarrowBlock : WordBlock<kByteBlock> {
   static constexpr int kScaleColumns = kByteBlock;
   std::int32_t start[kGroupRows];

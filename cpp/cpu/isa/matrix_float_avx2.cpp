@@ -83,8 +83,8 @@ void tile_of_six(const std::uint8_t* const* panels, std::int64_t count, const fl
 struct FloatTilesAvx2 {
   static constexpr int kTile = 6;  // 12 accumulators, 2 weights, 1 activation
 
-  // Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
-  // the weights ahead.
+  // Sums of G groups times N tokens over `count` columns, in registers. `sums` is [group][token][16], read first and written back.
+  // kAsk: prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {

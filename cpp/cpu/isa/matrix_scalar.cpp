@@ -1,4 +1,5 @@
-// The matrix kernels as plain loops, for machines without a vector unit that we know. Bits as everywhere (matrix/layout.h).
+// The matrix kernels as plain loops, for processors without a supported vector unit. Results have the same bits as those of all other
+// instruction sets (matrix/layout.h).
 #include <cmath>
 
 #include "cpu/matrix/fixed.h"
@@ -37,7 +38,7 @@ float weight_bits(const std::uint8_t* word) {
   }
 }
 
-// 16 rows of columns [first, first + count) as [k][16]; quantized formats take whole blocks of 32.
+// Columns [first, first + count) of 16 rows, as [k][16]. For quantized formats `count` is a multiple of 32.
 template <Format F>
 void unpack_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float (*panel)[16]) {
   if constexpr (info(F).quantized) {
@@ -190,11 +191,11 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
   }
 }
 
-// Scales of least squared error, as pack() searches those of Q8_0 (core/formats_pack.cpp); sums over a block in four lanes.
+// Searches the scale of least squared error, as pack() does for Q8_0 (core/formats_pack.cpp). Sums over a block are kept in four lanes.
 void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
   using Lanes = float __attribute__((vector_size(16)));
   constexpr int kVectors = kByteBlock / 4, kSteps = 9;
-  constexpr float kMost = 127.0f, kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's last bits are the nearest integer
+  constexpr float kMost = 127.0f, kMagic = 12582912.0f;  // 1.5 * 2^23: the low bits of x + kMagic are x rounded to the nearest integer
   const auto code = [](Lanes x) {
     const Lanes nearest = (x + kMagic) - kMagic, low = nearest > -kMost ? nearest : Lanes{} - kMost;
     return low < kMost ? low : Lanes{} + kMost;
@@ -212,7 +213,8 @@ void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, 
       }
       float largest = 0, scale = 0, inverse = 0, best = 0;
       for (int i = 0; i < 4; ++i) largest = most[i] > largest ? most[i] : largest;
-      for (int step = 0; step < kSteps && largest >= 1e-30f; ++step) {  // the largest weight at 127, then at 124 to 127.5, each fitted
+      for (int step = 0; step < kSteps && largest >= 1e-30f;
+           ++step) {  // candidates: the largest weight becomes code 127, then 124 to 127.5; each candidate is fitted
         const float reach = (step == 0 ? kMost : 123.5f + 0.5f * static_cast<float>(step)) / largest;
         Lanes xq{}, qq{}, error_lanes{};
         for (const Lanes v : x) {
@@ -277,6 +279,7 @@ constinit const MatrixKernels kMatrixScalar = {{
   matrix::entry<matrix::Scalar, matrix::Scalar, Format::name>(matrix::product_fixed_q8_0_scalar),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar},
-   {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_scalar, nullptr}};
+                                               },
+                                               {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_scalar},
+                                               {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_scalar, nullptr}};
 }  // namespace pumice::cpu

@@ -1,4 +1,4 @@
-// The AVX2 table: every format of the list; one that no matrix_*_avx2.cpp instantiates does not link.
+// The AVX2 table with every format of formats.def. A format that no matrix_*_avx2.cpp instantiates does not link.
 #include "cpu/matrix/fixed.h"
 
 namespace pumice::cpu {
@@ -7,6 +7,7 @@ constinit const MatrixKernels kMatrixAvx2 = {{
   matrix::entry<matrix::Avx2, matrix::Avx2, Format::name>(matrix::product_fixed_q8_0_avx2),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-}, {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_avx2},
-   {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_avx2, nullptr}};
+                                             },
+                                             {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::product_fixed_avx2},
+                                             {matrix::byte_group_bytes, matrix::pack_byte_group, matrix::product_words_avx2, nullptr}};
 }  // namespace pumice::cpu

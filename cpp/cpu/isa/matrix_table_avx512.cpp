@@ -1,4 +1,5 @@
-// The tables of AVX-512: every format of the list; one that no matrix_*_avx512.cpp instantiates does not link. Groups are AVX2's.
+// The AVX-512 tables with every format of formats.def. A format that no matrix_*_avx512.cpp instantiates does not link. AVX2 packs the
+// groups.
 #include "cpu/matrix/products_512.h"
 
 namespace pumice::cpu {
@@ -20,6 +21,6 @@ constexpr MatrixKernels table(ProductFixed q8_0, ProductF32 bf16) {
 #undef PUMICE_FORMAT
 
 constinit const MatrixKernels kMatrixAvx512 = table(matrix::FixedProducts512<matrix::Native512>::product_q8_0, nullptr);
-constinit const MatrixKernels kMatrixAvx512Bf16 = table(matrix::FixedProducts512<matrix::Native512>::product_q8_0,
-                                                        matrix::Bf16Products512<matrix::Native512Bf16>::product);
+constinit const MatrixKernels kMatrixAvx512Bf16 =
+    table(matrix::FixedProducts512<matrix::Native512>::product_q8_0, matrix::Bf16Products512<matrix::Native512Bf16>::product);
 }  // namespace pumice::cpu

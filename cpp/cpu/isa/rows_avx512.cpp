@@ -1,4 +1,4 @@
-// Rows on AVX-512.
+// The row kernels on AVX-512.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_avx512.h"
 

@@ -1,4 +1,4 @@
-// Rows in plain C++.
+// The row kernels in plain C++.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_scalar.h"
 

@@ -1,8 +1,9 @@
-// Products of BF16 weights with activations rounded to bfloat16 (FormatKernels::product_bf16). Sums of one output: pairs of columns
-// ascending, of a pair the second column first, one rounding each; numbers below 2^-126 count as zeros.
+// Products of BF16 weights with activations rounded to bfloat16 (FormatKernels::product_bf16). One output is summed over pairs
+// of columns in ascending order, the second column of a pair first, with one rounding each. Numbers below 2^-126 count as zeros.
 //
-// Straight from the stream, one group and up to 24 tokens in registers: columns become pairs on the way (one permutation beside up to 24
-// products), and activations are rounded once a call. A panel of pairs, made anew for every 24 tokens, took longer than the products.
+// Weights are read straight from the stream; sums of one group and up to 24 tokens are in registers. One permutation makes pairs of
+// columns for up to 24 products, and activations are rounded once a call. A panel of pairs, made again for every 24 tokens, took longer
+// than the products.
 #pragma once
 
 #include "cpu/matrix/plain.h"
@@ -17,10 +18,10 @@ struct Bf16Tiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  static constexpr std::int64_t kPairs = 1024;          // of a pass over the columns; sums wait in the output between two
-  static constexpr std::int64_t kStride = kPairs + 16;  // of activations: rows 4 KiB apart would share the sets of L1
+  static constexpr std::int64_t kPairs = 1024;          // pairs of one pass over the columns; sums are kept in the output between passes
+  static constexpr std::int64_t kStride = kPairs + 16;  // stride of activations: rows 4 KiB apart would fall into the same sets of L1
   static constexpr int kTile = 24;                      // tokens in registers
-  static constexpr int kFew = 8;                        // tokens up to which the stream is asked for ahead: more wait for nothing
+  static constexpr int kFew = 8;  // up to so many tokens weights are prefetched; products with more tokens do not wait for memory
 
   static void round_row(const float* x, std::int64_t count, std::uint32_t* out) {
     std::int64_t k = 0;
@@ -32,7 +33,7 @@ struct Bf16Tiles512 {
     }
   }
 
-  // `words`: columns of a group, [column][16]; a last one alone is paired with zeros. onto: `out` holds sums of the columns before.
+  // `words`: columns of a group, [column][16]; an odd last column is paired with zeros. onto: adds to the sums of earlier columns in `out`.
   template <int N>
   static void tile(const std::uint8_t* words, std::int64_t columns, const std::uint32_t* x, bool onto, float* out, std::int64_t out_stride,
                    std::int64_t lanes) {

@@ -1,4 +1,4 @@
-// Products in fixed point over vectors of 512 bits: of float weights packed so, and of Q8_0.
+// Products in fixed point over vectors of 512 bits, for float weights that were packed as fixed point and for Q8_0.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -16,10 +16,11 @@ struct FixedTiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  // As many chains of vpdpwssd, which adds two products of words, as two groups times six tokens; why two, quantized_512.h says.
+  // A tile is two groups times six tokens: twelve chains of vpdpwssd, which adds two products of words. quantized_512.h says why two
+  // groups.
   static constexpr int kTileGroups = 2, kTileTokens = 6;
-  static constexpr int kGroupSums = 96 + 5;  // groups 4 KiB apart would share the sets of L1
-  // Pairs of columns of one turn of the loop: GCC 12 copies every chain to another register once or twice a turn, which at one or two pairs
+  static constexpr int kGroupSums = 96 + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
+  // Pairs of columns in one iteration. GCC 12 copies every chain to another register once or twice an iteration, which at one or two pairs
   // took more of the front end than the products.
   static constexpr int kPairs = 4;
 
@@ -84,8 +85,8 @@ struct FixedTiles512 {
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
 };
 
-// Weights that need no widening are multiplied as they lie in the stream, all columns of a tile at once: a chain for each of the two groups
-// and six tokens, and its float sum. Codes come four bytes of a row at a time, kTurn times a turn of the loop.
+// Weights that need no widening are multiplied straight from the stream, over all columns of a tile at once. Each of the two groups and six
+// tokens has one chain and one float sum. Codes come four bytes of a row at a time, kTurn times an iteration.
 template <Vectors512 V>
 struct Columns512 {
   using Ints = typename V::Ints;
@@ -105,17 +106,17 @@ struct Columns512 {
   struct OfBytes {
     using Block = ByteBlock;
     using Rows = ByteRows;
-    static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;  // a third of the code of whole blocks of words
+    static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;  // a third of the code size that whole blocks of words would take
     static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
     static std::int64_t blocks(std::int64_t cols) { return cols / kByteBlock; }
-    static constexpr bool kZeroPoint = true;  // a chain begins at -(zero point) * (sum of the weights' codes)
+    static constexpr bool kZeroPoint = true;  // true: a chain begins at -(zero point) * (sum of the weights' codes)
     static Ints dot(Ints sum, Ints w, Ints x) { return V::dot_bytes(sum, x, w); }
   };
 
   template <class Of, int N>
   static void tile_of(const typename Of::Block* const (&w)[kTileGroups], std::int64_t blocks, const typename Of::Rows& x,
                       std::int64_t token, float* out, std::int64_t out_stride, const std::int64_t (&lanes)[kTileGroups], Ahead& ahead) {
-    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // bytes of a row's block
+    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // kRow: bytes of one row in a block
     Floats acc[R][N];
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
@@ -183,7 +184,7 @@ struct Columns512 {
       const std::uint8_t* group = groups + row / kGroupRows * bytes;
       const typename Of::Block* w[kTileGroups];
       std::int64_t lanes[kTileGroups];
-      for (std::int64_t r = 0; r < kTileGroups; ++r) {  // a group beyond the last is the last one again, and nobody's
+      for (std::int64_t r = 0; r < kTileGroups; ++r) {  // past the last group: the last one again, whose sums are not used
         const std::int64_t left = rows - row - r * kGroupRows;
         w[r] = reinterpret_cast<const typename Of::Block*>(group + (left > 0 ? r * bytes : 0));
         lanes[r] = least(kGroupRows, left);

@@ -13,7 +13,7 @@ template <Vectors512 V>
 struct FloatTiles512 {
   using Floats = typename V::Floats;
 
-  // As many chains: 8 hide the latency of two multiply-adds a cycle; activations are broadcast from memory.
+  // Tokens, and so chains, of a tile. 8 chains hide the latency of two multiply-adds a cycle; activations are broadcast from memory.
   static constexpr int kTile = 12;
 
   template <Format F>
@@ -26,8 +26,8 @@ struct FloatTiles512 {
       return V::load_bf16(words);
   }
 
-  // Groups x tokens of sums in registers over `count` columns. Sums lie as [group][token][16] and are read and written back. kAsk: asks for
-  // the weights ahead.
+  // Sums of G groups times N tokens over `count` columns, in registers. `sums` is [group][token][16], read first and written back.
+  // kAsk: prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {

@@ -1,5 +1,4 @@
-// Products on float activations, of every format and of the formats that are floats themselves: all but the register tiles, which an
-// instruction set brings.
+// Products with float activations for every format. Each instruction set provides the register tiles.
 #pragma once
 
 #include <concepts>
@@ -14,7 +13,7 @@ namespace {
 
 template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
-  // tile<F, G, N, kAsk = false>: G groups times N tokens, weights as F stores them; kAsk: asks for weights ahead.
+  // tile<F, G, N, kAsk = false>: G groups times N tokens, weights as F stores them; kAsk: prefetches weights.
   requires std::convertible_to<decltype(&T::template tile<F, 1, 1>), Tile>;
   requires std::convertible_to<decltype(&T::template tile<F, 1, 1, true>), Tile>;
   T::template widen_words<F>(words, count, out);  // `count` weights, a multiple of 16, as floats
@@ -35,10 +34,10 @@ struct FloatProduct {
   static constexpr int kTokens = 72;               // tokens of a local tile of sums: whole register tiles of either size, 6 and 12
   static constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
 
-  // Few tokens: more groups at once, so that 8 to 12 chains hide the latency of a multiply-add. F: how the weights are stored. Up to kFew
-  // tokens weights that are floats come straight from the stream, all columns in one pass, asked for ahead where it is one stream (F32 of 8
-  // tokens from memory on Sapphire Rapids: 5.9 GB/s by panels, 6.5 so without asking, 8.5 with it); those that become floats first, up to
-  // kFewPanels.
+  // Few tokens take more groups at once, so that 8 to 12 chains hide the latency of a multiply-add. F says how the weights are stored.
+  // Float weights take this path for up to kFew tokens: straight from the stream, all columns in one pass, prefetched where there is one
+  // stream (F32 with 8 tokens from memory on Sapphire Rapids: 5.9 GB/s by panels, 6.5 this way without prefetch, 8.5 with it). Weights that
+  // are converted to floats first take it for up to kFewPanels tokens.
   static constexpr int kMostFew = 8, kFew = T::kTile < kMostFew ? T::kTile : kMostFew, kFewPanels = 3;
   static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
   template <Format F, int N>
@@ -58,8 +57,8 @@ struct FloatProduct {
       {nullptr, one_group<F, 7>()},
       {nullptr, one_group<F, 8>()}};
 
-  // A product of up to kFew tokens, `columns` at a time. stored(g, k, count, slot): where those columns of group g lie as F; it may write
-  // them to one of kGroups slots first.
+  // A product of up to kFew tokens, `columns` columns at a time. stored(g, k, count, slot) gives the address of those columns of group g in
+  // format F; it may write them to one of kGroups slots first.
   template <Format F, class Stored>
   static void few_tokens(Stored stored, std::int64_t columns, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                          std::int64_t count, float* out, std::int64_t out_stride) {
@@ -95,7 +94,7 @@ struct FloatProduct {
       return;
     }
     const std::int64_t all_groups = (rows + 15) / 16;
-    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // of equal size
+    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // blocks of equal size
     for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
       const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
       for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
@@ -109,14 +108,15 @@ struct FloatProduct {
             const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
             const auto at = [&](std::int64_t column) {
               return column * group_bytes / cols;
-            };  // to a few lines, where there are heads of blocks
+            };  // rounded to a few cache lines, because of the blocks' heads
             const std::uint8_t* next = g + 1 < gs      ? group + group_bytes + at(k)
                                        : k + ks < cols ? groups + g0 * group_bytes + at(k + ks)
                                                        : group + group_bytes;
             Ahead ahead(next, at(ks), (tokens + T::kTile - 1) / T::kTile);
             for (std::int64_t t = 0; t < tokens;) {
               ahead.some();
-              const std::int64_t left = tokens - t;  // the last two tiles share evenly: one token takes as long as four
+              const std::int64_t left =
+                  tokens - t;  // the last two tiles share their tokens evenly, since a tile of one token takes as long as one of four
               const std::int64_t n = left >= 2 * T::kTile || left == T::kTile ? T::kTile : left < T::kTile ? left : (left + 1) / 2;
               T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
               t += n;
@@ -141,7 +141,7 @@ struct FloatProduct {
     return buffer;
   }
 
-  // Weights that are floats.
+  // The product of float weights.
   template <Format F>
   static void product_floats(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                              std::int64_t count, float* out, std::int64_t out_stride) {

@@ -1,6 +1,6 @@
 // The innermost block of integer products on AVX2: four steps of a tile of 16 rows by 4 tokens. A step is two vectors of weights (rows 0-7
-// and 8-15, a dword a row) against a broadcast dword of each of four tokens, eight chains of sums. In assembly because gcc turns the chains
-// into trees and spills (24 multiply-adds a cycle instead of 39). Steps of weights are 64 bytes apart, tokens S bytes.
+// and 8-15, a dword a row) against a broadcast dword of each of four tokens, eight chains of sums. It is assembly because gcc turns the
+// chains into trees and spills them (24 multiply-adds a cycle instead of 39). Steps of weights are 64 bytes apart, tokens S bytes.
 #pragma once
 
 #include <immintrin.h>
@@ -39,7 +39,7 @@ using TileSums = __m256i[kFourTokens][2];
       [a3] MODE(a[3][0]), [b3] MODE(a[3][1])
 #define PUMICE_ACCUMULATORS(MODE)                                                                  \
   PUMICE_SUMS(MODE), [w0] "=&x"(w0), [w1] "=&x"(w1), [xn] "=&x"(xn), [t0] "=&x"(t0), [t1] "=&x"(t1)
-// The memory read: all of it through two pointers, so "memory" stands for it.
+// The block reads memory through two pointers, so its clobber is "memory".
 #define PUMICE_FOUR(FIRST, MODE, MUL, ADD, S)                                                                                     \
   {                                                                                                                               \
     __m256i w0, w1, xn, t0, t1;                                                                                                   \
@@ -59,7 +59,7 @@ inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileS
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-// `fours` times four steps of words, 64 columns a token: one loop, for unrolled it no longer fits the cache of decoded instructions (21
+// `fours` times four steps of words, 64 columns a token. It is a loop: unrolled, it would not fit the cache of decoded instructions (21
 // products a cycle in place of 22.5).
 inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
   __m256i w0, w1, xn, t0, t1;
@@ -74,8 +74,8 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
       :
       : "memory", "cc");
 }
-// Words by Winograd's inner product (fixed.h): four columns of 16 rows, 01 and 23 of rows 0-7 (u) and 8-15 (v), against those of four
-// tokens, 64 columns a token.
+// Words by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens, 64 columns a token. u has
+// rows 0-7 and v rows 8-15, each as the pairs of columns 01 and 23.
 // clang-format off
 #define PUMICE_CROSSED_TOKEN(STEP, N, A, B)                           \
   "vpbroadcastd " #N "*128+8*" #STEP "(%[x]), %[x01]\n\t"            \
@@ -96,7 +96,7 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
   PUMICE_CROSSED_TOKEN(STEP, 0, a0, b0) PUMICE_CROSSED_TOKEN(STEP, 1, a1, b1) \
   PUMICE_CROSSED_TOKEN(STEP, 2, a2, b2) PUMICE_CROSSED_TOKEN(STEP, 3, a3, b3)
 // clang-format on
-// `pairs` times eight columns, added to `a`.
+// Adds the products of `pairs` times eight columns to `a`.
 inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pairs, TileSums& a) {
   __m256i u01, v01, u23, v23, x01, x23, t0, t1;
   asm(".p2align 6\n"

@@ -36,14 +36,14 @@ struct Layout {
   Table table;      // or value = table[code]
   int super;        // columns of one head: 32 (one level: no head) or 256
   int subs;         // integer scales per 32 columns (two levels)
-  int fields;       // scale fields of a block ...
-  int field_bytes;  // ... of so many bytes
+  int fields;       // scale fields of a block
+  int field_bytes;  // bytes of one field
   bool minima;
-  constexpr int blocks() const { return super / 32; }  // of a super-block
+  constexpr int blocks() const { return super / 32; }  // blocks of 32 columns in a super-block
   constexpr bool two_levels() const { return super > 32; }
   constexpr int head_bytes() const { return two_levels() ? 32 * (minima ? 2 : 1) : 0; }
   constexpr int scale_bytes() const { return 16 * fields * field_bytes; }
-  constexpr int low_at() const { return scale_bytes(); }  // in a block of the stream
+  constexpr int low_at() const { return scale_bytes(); }  // offset in a block of the stream
   constexpr int high_at() const { return low_at() + 64 * low; }
   constexpr int block_bytes() const { return high_at() + 64 * high; }
   constexpr int super_bytes() const { return head_bytes() + blocks() * block_bytes(); }
@@ -54,9 +54,10 @@ inline constexpr std::int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -1
 inline constexpr std::int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // ---------------------------------------------------------------- where a format's parts lie in its file block
-// Codes of block b (of 32) are byte i at low_at(b), shifted; `halves`: byte i % 16, columns 16..31 in the high nibbles.
-// High bits likewise; `high_word`: bit i of a 32-bit word. Fields of one-level formats lie from field_at on;
-// two levels: head_at[], and fields() turns one row's scales into bytes.
+// The code of column i in block b (32 columns) is in byte low_at(b) + i, shifted by low_shift(b). `halves`: in byte low_at(b) + i % 16,
+// columns 16 to 31 in the high nibbles. High bits lie at high_at(b) in the same way; `high_word`: column i has bit i of a 32-bit word.
+// One-level formats have their scale fields from field_at on. Two-level formats have their head at head_at[], and fields() turns the scales
+// of one row into bytes.
 using Fields = std::uint8_t (*)[2];  // [block][field]
 
 template <Format>
@@ -210,7 +211,7 @@ struct Traits<Format::BF16> {
   using Word = std::uint16_t;
 };
 
-// One group times a few tokens, whose number is part of the function: of x from `first` on.
+// One group times a few tokens of x, from `first` on; their number is a template parameter of the function.
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                            float* out, std::int64_t out_stride);
 
@@ -218,7 +219,7 @@ constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 constexpr std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 
-// Block b of 32 columns in a group.
+// The offset in a group of block b (32 columns).
 template <Format F>
 constexpr std::int64_t block_at(std::int64_t b) {
   constexpr Layout l = Traits<F>::layout;
@@ -227,12 +228,12 @@ constexpr std::int64_t block_at(std::int64_t b) {
 
 }  // namespace
 
-// The kernels of one format; each instruction set has such a template and instantiates it in its own files.
-// PRODUCTS alone: of one whose groups another packs.
-#define PUMICE_MATRIX_PRODUCTS                                                                                                           \
-  static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,        \
-                          std::int64_t count, float* out, std::int64_t out_stride);                                                       \
-  static void product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,      \
+// The kernels of one format. Each instruction set has a template with these members and instantiates it in its own files. An instruction
+// set that uses another one's groups has PUMICE_MATRIX_PRODUCTS alone.
+#define PUMICE_MATRIX_PRODUCTS                                                                                                       \
+  static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,   \
+                          std::int64_t count, float* out, std::int64_t out_stride);                                                  \
+  static void product_int8(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first, \
                            std::int64_t count, float* out, std::int64_t out_stride)
 #define PUMICE_MATRIX_MEMBERS                                                                                                             \
   static std::int64_t group_bytes(std::int64_t cols);                                                                                     \
@@ -249,8 +250,8 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// Table entry of a format: Groups packs, Products multiplies; its integer kernels only if the format has them. bf16: of BF16 weights, where
-// the instruction set has one.
+// The table entry of a format: Groups packs, Products multiplies. Formats without integer kernels have null there. bf16: the product of
+// BF16 weights with rounded activations, where the instruction set has one.
 template <template <Format> class Groups, template <Format> class Products, Format F>
 constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
   using G = Groups<F>;

@@ -1,4 +1,4 @@
-// Plain loops over one group: the scalar kernels, and those parts of the others whose speed does not matter.
+// Plain loops over one group. The scalar kernels use them, and the other instruction sets where speed does not matter.
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -37,7 +37,7 @@ int file_code(const std::uint8_t* block, int b, int i) {
 }
 
 // ---------------------------------------------------------------- the group's stream
-// Bits of weight (lane, k) in a plane: the byte, and the shift in it.
+// Where the bits of weight (lane, k) lie in a plane: byte and shift.
 template <int kBits>
 const std::uint8_t* plane_byte(const std::uint8_t* plane, int lane, int k) {
   return plane + 64 * (k / 4 * kBits / 8) + 4 * lane + k % 4;
@@ -47,7 +47,7 @@ constexpr int plane_shift(int k) {
   return k / 4 * kBits % 8;
 }
 
-// The integer that a weight stands for, before scales.
+// The integer value of a weight's code, before scales.
 template <Format F>
 int stream_value(const std::uint8_t* block, int lane, int k) {
   constexpr Layout l = Traits<F>::layout;
@@ -62,7 +62,7 @@ int stream_value(const std::uint8_t* block, int lane, int k) {
 
 struct LaneScales {
   float d = 0, min = 0;   // one level: d and m; two levels: d and dmin
-  int scale[2] = {1, 1};  // two levels: of the sub-blocks
+  int scale[2] = {1, 1};  // two levels: scales of the sub-blocks
   int minimum[2] = {0, 0};
 };
 
@@ -93,7 +93,7 @@ LaneScales lane_scales(const std::uint8_t* head, const std::uint8_t* block, int 
   return s;
 }
 
-// A row's 32 weights of block b as floats.
+// The 32 weights of one row in block b, as floats.
 template <Format F>
 void unpack_block(const std::uint8_t* group, std::int64_t b, int lane, float* out) {
   constexpr Layout l = Traits<F>::layout;
@@ -130,14 +130,14 @@ constexpr std::int64_t group_bytes_of(std::int64_t cols) {
 // ---------------------------------------------------------------- packing
 inline constexpr std::uint8_t kZeroBlock[kMaxFileBlock] = {};
 
-// The file's blocks of 16 rows; rows that are missing read zeros.
+// The file's blocks of 16 rows. Missing rows read as zeros.
 struct SourceRows {
   const std::uint8_t* source;
   std::int64_t row_stride, rows;
   const std::uint8_t* block(int lane, std::int64_t at) const { return lane < rows ? source + lane * row_stride + at : kZeroBlock; }
 };
 
-// Head and scale fields of one super-block.
+// Writes the head and the scale fields of one super-block.
 template <Format F>
 void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) {
   using T = Traits<F>;

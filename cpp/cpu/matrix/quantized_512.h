@@ -1,7 +1,8 @@
 // Kernels of the quantized formats over vectors of 512 bits. Sums as in matrix/layout.h.
 //
-// 32 columns of 16 rows are 8 vectors: quad g (4 columns), one dword a row. Every code becomes an unsigned byte, code - offset its value; a
-// chain of sums starts at -offset * (sum of x), so that its end is the sum of value * x. vpdpbusd adds in 32 bits: no depth is too large.
+// 32 columns of 16 rows are 8 vectors: quad g (4 columns), one dword a row. Every code becomes an unsigned byte whose value is code -
+// offset. A chain of sums starts at -offset * (sum of x), so that it ends with the sum of value * x. vpdpbusd adds in 32 bits, so no number
+// of steps overflows.
 #pragma once
 
 #include <type_traits>
@@ -15,7 +16,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// f(Index<0>), f(Index<1>), ...: shifts and offsets as constants.
+// Calls f(Index<0>), f(Index<1>), ..., so that shifts and offsets are compile-time constants.
 template <int N>
 struct Index {
   static constexpr int value = N;
@@ -38,7 +39,7 @@ struct Quantized512 {
 
   // ---------------------------------------------------------------- what a format's integers need
   static constexpr int offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : l.offset;
-  static constexpr int quads = 8 / l.subs;  // of a chain
+  static constexpr int quads = 8 / l.subs;  // quads of one chain
 
   template <int kQuad>
   static Ints quad(const std::uint8_t* block) {
@@ -83,8 +84,8 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
-  // Scaled integer sums, as floats: below 2^24, so that every product and sum of them is exact. weights(Index<g>, r) is quad g of group r,
-  // x the tokens' codes 32 bytes apart, starts[sub][n] where a chain begins.
+  // Scaled integer sums, as floats; they are below 2^24, so their products and sums are exact. weights(Index<g>, r) is quad g of group r, x
+  // has the tokens' codes 32 bytes apart, and starts[sub][n] is the first value of a chain.
   template <int R, int N, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
@@ -125,7 +126,7 @@ struct Quantized512 {
 
   static constexpr bool kStarts = offset > 0, kSubSums = l.minima && l.subs == 2;
 
-  // Of a block and up to 16 tokens: where chains begin, and scale * sum of x; of its sub-blocks. Room for 16 each.
+  // For each sub-block of a block and up to 16 tokens: the first value of a chain, and scale * sum of x. Arrays have room for 16 tokens.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
     Ints halves[2];  // sums of the first and second 16 codes
@@ -137,7 +138,7 @@ struct Quantized512 {
     }
   }
 
-  // The same of one token, as scalars: for few tokens the vectors' way through memory takes longer (a fifth, at one token out of L2).
+  // The same for one token with scalars. For few tokens vectors, which go through memory, take longer (by a fifth for one token from L2).
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
     start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]);
     start1 = -offset * sums[1];
@@ -164,7 +165,7 @@ struct Quantized512 {
       for (int b = 0; b < l.blocks(); ++b) {
         prefetch_block<l.block_bytes()>(group, fetch);
         std::int32_t starts[2][N];
-        float sum[2][N];  // of sub-blocks
+        float sum[2][N];  // scale * sum of x by sub-block
         for (int n = 0; n < N; ++n) starts_of(sums + 2 * n, scales[n], starts[0][n], starts[1][n], sum[0][n], sum[1][n]);
         Floats scale[1][2] = {{V::zero_floats(), V::zero_floats()}}, of_group[1][N];
         if constexpr (l.two_levels()) {
@@ -212,18 +213,19 @@ struct Quantized512 {
                                                      few_tokens<5>, few_tokens<6>, few_tokens<7>, few_tokens<8>};
 
   // ---------------------------------------------------------------- more tokens: panels of bytes, tiles of 2 x 16 rows x up to 6 tokens
-  // Twelve chains, as many scaled sums, and what they are multiplied by: 29 of 32 registers. Two loads of weights and six broadcasts serve
-  // twelve products; a tile of one group and 8 tokens takes nine for eight, and on Sapphire Rapids, which loads two vectors a cycle and
-  // multiplies two, ran at 0.82 of this one. On Zen 4 both are at the multipliers' limit. Of two sub-blocks the scaled sums of the first
-  // wait for the second, so that tiles of 6 tokens had 36 sums and spilled: those of 4 are 1.08 times as fast (Q6_K, Q3_K, Q2_K).
+  // A tile of 2 groups and 6 tokens has twelve chains, twelve scaled sums and their factors: 29 of 32 registers. Two loads of weights and
+  // six broadcasts serve twelve products. A tile of one group and 8 tokens needs nine loads for eight products; on Sapphire Rapids, which
+  // loads two vectors a cycle and multiplies two, it ran at 0.82 of this one's speed. On Zen 4 both reach the multipliers' limit. With two
+  // sub-blocks a tile of 6 tokens would have 36 sums and spill, because the scaled sums of the first sub-block are kept until the second is
+  // done: tiles of 4 tokens are 1.08 times as fast (Q6_K, Q3_K, Q2_K).
   static constexpr int kTileGroups = 2, kTileTokens = l.subs == 2 ? 4 : 6;
   static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
   static constexpr int kMostTokens = 96;
-  static constexpr int kGroupSums = kMostTokens + 5;  // groups 4 KiB apart would share the sets of L1
+  static constexpr int kGroupSums = kMostTokens + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
 
-  // Codes and scales of activations are read where they lie; here is what follows from their sums.
+  // The activations of a panel. Codes and scales are read in place; values computed from their sums are stored here.
   struct PanelX {
-    const std::int8_t* codes;  // of the panel's first block and token
+    const std::int8_t* codes;  // codes of the panel's first block and first token
     const float *scales, *scaled_sums;
     std::int64_t rows;                                                           // from block to block
     alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // of the sub-blocks
@@ -258,7 +260,7 @@ struct Quantized512 {
     float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // integers
   };
 
-  // `stream` is the start of a super-block, or any block of a one-level format.
+  // `stream` points to a super-block, or to any block of a one-level format.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       V::save_floats(panel.d[0], V::load_f16(stream));
@@ -363,7 +365,7 @@ struct Quantized512 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Blocks first / 32 on; count is a multiple of 32.
+  // Columns [first, first + count) as floats; both are multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
-#include "cpu/matrix/four_steps_avx2.h"  // few_tokens<4> is its twin in intrinsics
+#include "cpu/matrix/four_steps_avx2.h"  // few_tokens<4> does the same with intrinsics
 #include "cpu/matrix/int8_product.h"
 #include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
@@ -35,7 +35,7 @@ inline __m256i table_of(const std::int8_t (&values)[16], int add) {
   return _mm256_add_epi8(table, _mm256_set1_epi8(static_cast<char>(add)));
 }
 
-inline __m256i shift16(__m256i v, int left) {  // `left` is a constant wherever this is unrolled
+inline __m256i shift16(__m256i v, int left) {  // `left` is a constant in every unrolled call
   return left >= 0 ? _mm256_slli_epi16(v, left) : _mm256_srli_epi16(v, -left);
 }
 
@@ -47,10 +47,10 @@ inline __m256 half_exponents(__m256i e) {  // see half_exponent()
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
 }
 
-// The scale in both int16 halves of each dword, as vpmaddwd wants it.
+// Copies the scale to both int16 halves of each dword, as vpmaddwd needs it.
 inline __m256i both_halves(__m256i scale) { return _mm256_blend_epi16(scale, _mm256_slli_epi32(scale, 16), 0b10101010); }
 
-// Keeps gcc from turning chains of integer additions into trees, which spill.
+// Stops gcc from turning chains of integer additions into trees, whose registers it would spill.
 inline void in_order(__m256i& v) { asm("" : "+x"(v)); }
 
 template <int kBytes>
@@ -77,7 +77,7 @@ inline void store_rows(__m256 low, __m256 high, std::int64_t lanes, float* out) 
 inline __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 inline __m256i odd_bytes(__m256i v) { return _mm256_srai_epi16(v, 8); }
 
-// Rows of 8 dwords to columns.
+// Transposes 8 rows of 8 dwords.
 inline void transpose8(__m256i (&r)[8]) {
   __m256i a[8], b[8];
   for (int i = 0; i < 4; ++i) {
@@ -96,7 +96,7 @@ inline void transpose8(__m256i (&r)[8]) {
   }
 }
 
-// Bits [from, from + kBits) of the codes of 8 quads as a plane; `half` as in quad().
+// Packs bits [from, from + kBits) of the codes of 8 quads into a plane. `half` is as in quad().
 template <int kBits>
 inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8_t* plane) {
   constexpr int kEach = 8 / kBits;  // quads in a byte
@@ -113,7 +113,7 @@ inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8
   }
 }
 
-// Int8Tiles of a format, its panels of floats, and how it is packed.
+// The Int8Tiles of a format, its panels of floats and its packing.
 template <Format F>
 struct QuantizedAvx2 {
   static constexpr Format kFormat = F;
@@ -128,7 +128,7 @@ struct QuantizedAvx2 {
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 
   // ---------------------------------------------------------------- codes
-  // Quad g of rows 8 half .. 8 half + 7: unsigned codes, or signed values.
+  // Quad g of rows 8 half to 8 half + 7: unsigned codes, or signed values.
   static __m256i quad(const std::uint8_t* block, int g, int half) {
     __m256i code = load(block + l.low_at() + 64 * (g * l.low / 8) + 32 * half);
     if constexpr (l.low < 8) {
@@ -151,7 +151,7 @@ struct QuantizedAvx2 {
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
   }
 
-  // Integer scale and minimum of a sub-block as int32.
+  // The integer scale and minimum of a sub-block, as int32.
   static __m256i sub_scale(const std::uint8_t* block, int sub, int half) {
     const __m128i bytes = load64(block + 16 * sub + 8 * half);
     if constexpr (!l.minima) return _mm256_cvtepi8_epi32(bytes);
@@ -166,8 +166,8 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- centring
-  // -offset * sums of x over the columns of each int16 lane, in every dword: of the whole block, or of 16 columns in each half of the
-  // vector.
+  // -offset * (sum of x over the columns of each int16 lane), in every dword. Sums are over the whole block, or, with two sub-blocks, over
+  // 16 columns in each half of the vector.
   static __m256i lane_starts(__m256i x) {
     __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
     sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0b01001110));
@@ -181,7 +181,7 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
-  // Scaled integer sums of one block for N tokens, as floats (exact): of rows 0-7 and of rows 8-15.
+  // Scaled integer sums of one block for N tokens, as exact floats: rows 0-7, then rows 8-15.
   template <int N>
   static void block_dot(const std::uint8_t* block, const std::int8_t* x, __m256 (&out)[2][N]) {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -244,7 +244,7 @@ struct QuantizedAvx2 {
     }
   }
 
-  // One group times N tokens. x_first: first token.
+  // One group times N tokens; x_first is the first token.
   template <int N>
   static void few_tokens(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                          float* out, std::int64_t out_stride) {
@@ -263,7 +263,7 @@ struct QuantizedAvx2 {
         for (int n = 0; n < N; ++n) inner[0][n] = inner[1][n] = minima[0][n] = minima[1][n] = _mm256_setzero_ps();
       for (int b = 0; b < l.blocks(); ++b) {
         prefetch<l.block_bytes()>(group, fetch);
-        float sum[N][2];  // scale * sum of x: of the block, or of its sub-blocks
+        float sum[N][2];  // scale * sum of x over the block, or over each of its sub-blocks
         if constexpr (l.minima) {
           for (int n = 0; n < N; ++n) {
             sum[n][0] = l.subs == 2 ? scales[n] * static_cast<float>(sums[2 * n]) : scaled_sums[n];
@@ -320,18 +320,18 @@ struct QuantizedAvx2 {
   static constexpr int kPanelBlocks = 8;  // 256 columns
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
   static constexpr int kMostTokens = 96;
-  static constexpr int kGroupSums = kMostTokens + 5;  // groups 4 KiB apart would share the sets of L1
+  static constexpr int kGroupSums = kMostTokens + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
 
-  // Activations of a tile for one panel.
+  // The activations of a tile for one panel.
   struct alignas(64) TileX {
-    static constexpr int kQuad = is_signed ? 64 : 32;  // bytes of a token's block: signed codes widen to int16
+    static constexpr int kQuad = is_signed ? 64 : 32;  // bytes of one token in a block; signed codes are widened to int16
     std::uint8_t codes[kPanelBlocks][kTileTokens][kQuad];
     float scale[kPanelBlocks][kTileTokens];
     float sum[kPanelBlocks][l.subs][kTileTokens];              // scale * sum of x
-    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // lanes of the int16 sums
+    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // first values of the int16 sums, two lanes in each
   };
 
-  // Weights of a group for one panel.
+  // The weights of a group for one panel.
   struct alignas(64) Panel {
     static constexpr int kBlock = is_signed ? 1024 : 512;
     std::uint8_t codes[kPanelBlocks][kBlock];
@@ -341,7 +341,7 @@ struct QuantizedAvx2 {
     std::int32_t scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // twice as int16; signed codes: a float
   };
 
-  // -offset * lane sums (see lane_starts) of four tokens, one dword each: of the first segment in the low half, the second in the high.
+  // -offset * lane sums (as lane_starts()) of four tokens, one dword each: the first segment in the low half, the second in the high half.
   static __m256i four_starts(const __m256i (&x)[kTileTokens]) {
     __m256i sums[kTileTokens];
     for (int n = 0; n < kTileTokens; ++n) sums[n] = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x[n]);
@@ -352,7 +352,7 @@ struct QuantizedAvx2 {
     return _mm256_mullo_epi16(all, _mm256_set1_epi16(-offset));
   }
 
-  // Tokens past `count` are zeros.
+  // Fills x with tokens from `first` on; tokens past `count` are zeros.
   static void fill_tile_x(const QuantRows& x, std::int64_t first, int count, std::int64_t block, int blocks, TileX& tile) {
     for (int b = 0; b < blocks; ++b) {
       const std::int64_t row = (block + b) * x.rows + first;
@@ -417,7 +417,7 @@ struct QuantizedAvx2 {
     }
   };
 
-  // `stream` is the start of a super-block, or any block of a one-level format.
+  // `stream` points to a super-block, or to any block of a one-level format.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       for (int half = 0; half < 2; ++half) {
@@ -459,13 +459,13 @@ struct QuantizedAvx2 {
 
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
 
-  // One panel times one tile, onto `sums` [token][16].
+  // Adds one panel times one tile to `sums`, [token][16].
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& panel_x, std::int64_t token, int, int blocks,
                            float (*sums)[16], Ahead& ahead) {
     const Panel& panel = panels[0];
     const TileX& tile = panel_x.tiles[token / kTileTokens];
     alignas(32) float inner[kTileTokens][16];
-    if constexpr (l.two_levels())  // not memset: gcc makes it `rep stos`, 70 cycles
+    if constexpr (l.two_levels())  // not memset: gcc compiles it to `rep stos`, which takes 70 cycles
       for (int i = 0; i < 2 * kTileTokens; ++i) _mm256_store_ps(inner[0] + 8 * i, _mm256_setzero_ps());
     for (int b = 0; b < blocks; ++b) {
       ahead.some();
@@ -546,7 +546,7 @@ struct QuantizedAvx2 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Blocks first / 32 on; count is a multiple of 32.
+  // Columns [first, first + count) as floats; both are multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
@@ -596,7 +596,7 @@ struct QuantizedAvx2 {
     code = _mm256_and_si256(code, _mm256_set1_epi8(static_cast<char>((1 << l.low) - 1)));
     if constexpr (l.high > 0) {
       __m256i high;
-      if constexpr (T::high_word) {  // byte i takes byte i / 8 of the word, and of it bit i % 8
+      if constexpr (T::high_word) {  // byte i becomes bit i % 8 of the word's byte i / 8
         const __m256i spread = _mm256_shuffle_epi8(broadcast4(block + T::high_at(b)),
                                                    _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
         const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));

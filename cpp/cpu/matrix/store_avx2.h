@@ -1,4 +1,4 @@
-// Sums of 16 rows to where they belong.
+// Stores the sums of 16 rows to the output.
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// The first `lanes`.
+// Stores the first `lanes` sums.
 inline void store_first(const float* sums, std::int64_t lanes, float* out) {
   if (lanes == 16) {
     _mm256_storeu_ps(out, _mm256_loadu_ps(sums));

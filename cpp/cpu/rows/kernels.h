@@ -1,5 +1,5 @@
-// Operations on rows, written once over sixteen lanes (lanes.h). Everything is local to the file of isa/ that includes this and nothing
-// inline comes from elsewhere, so that no other file can end up calling its code.
+// Operations on rows, written once over sixteen lanes (lanes.h). All functions are local to the file in isa/ that includes this header, and
+// none comes inline from another header, so that no other file can link to code with these instructions.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -10,12 +10,12 @@
 namespace pumice::cpu {
 namespace {
 
-// f with the activation's function, known at compile time. An activation without one in math.h does not compile.
+// Calls f with the activation's function as a compile-time constant. An activation without a function in math.h does not compile.
 template <Lanes16 Lanes, class F>
 PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
   switch (activation) {
 #define PUMICE_ACTIVATION(name) \
-  case Activation::name: \
+  case Activation::name:        \
     return f([&](const Lanes& x) __attribute__((always_inline)) { return apply<activations::name<Lanes>>(x, alphas); });
 #include "core/activations.def"
 #undef PUMICE_ACTIVATION
@@ -79,8 +79,8 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
   }
 }
 
-// Codes of 8 bits of one block: a window of 256 around zero (kernels.h). `store(i, a, b, low)` gets 32 of them, from 32 i on; low: the
-// least code. A block with NaN or infinity has a scale of NaN.
+// Quantizes one block to 8-bit codes (kernels.h: 256 consecutive codes that include 0). `store(i, a, b, low)` gets the 32 codes from 32 i
+// on; `low` is the lowest code. The scale of a block with a NaN or an infinity is NaN.
 template <Lanes16 Lanes, class Store>
 PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, const Store& store) {
   constexpr int kVectors = kByteBlock / kLanes;
@@ -96,13 +96,15 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
   }
   const float low = max_lane(below), span = max_lane(above) + low, steps = kByteSteps;
   Scale s{0.0f, 0.0f};
-  if (max_lane(largest) >= 0x7f800000) s.scale = __builtin_nanf("");
-  else if (span >= 1e-30f) s = {span / steps, steps / span};
+  if (max_lane(largest) >= 0x7f800000)
+    s.scale = __builtin_nanf("");
+  else if (span >= 1e-30f)
+    s = {span / steps, steps / span};
   const Lanes inverse = Lanes::set(s.inverse);
   std::int32_t least = 0;
   if (s.inverse > 0.0f) {
-    least = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, kMagic - low * s.inverse) -
-                                      __builtin_bit_cast(std::uint32_t, kMagic));
+    least =
+        static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, kMagic - low * s.inverse) - __builtin_bit_cast(std::uint32_t, kMagic));
   }
   for (int i = 0; i < kVectors; i += 2) store(i / 2, codes_of(values[i], inverse, steps), codes_of(values[i + 1], inverse, steps), least);
   return s;
@@ -188,8 +190,7 @@ void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
   }
 }
 
-// Scale and soft cap are passes of their own over a tile that lies in L1: heads alone have a cap, and the loop that all products go through
-// stays as short as it was.
+// Scale and soft cap are separate passes over a tile in L1: only heads have a cap, and the loop of all products stays short.
 template <Lanes16 Lanes>
 void epilogue(float* out, Int out_stride, Int count, Int cols, const Finish& finish) {
   if (finish.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, finish.scale);
@@ -262,7 +263,7 @@ void scale_add(const float* x, float scale, const float* a, const float* b, Int 
   });
 }
 
-// (even, odd) turns by the angle whose cosine and sine are c and s.
+// Rotates the pair (even, odd) by the angle whose cosine and sine are c and s.
 template <Lanes16 Lanes>
 PUMICE_INLINE void turn(Lanes& even, Lanes& odd, const Lanes& c, const Lanes& s) {
   const Lanes e = fnma(odd, s, even * c);
@@ -304,7 +305,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(row + i, count), count); });
     return;
   }
-  const bool weighted = kind == PoolKind::weighted_mean;  // by 1, 2, 3, ..., the prompt's rows counted
+  const bool weighted = kind == PoolKind::weighted_mean;  // weights 1, 2, 3, ..., counted from the segment's first row, prompt included
   const float kept = static_cast<float>(rows - prompt);
   const float total = weighted ? kept * static_cast<float>(rows + prompt + 1) / 2.0f : kept;
   const Lanes divisor = Lanes::set(kind == PoolKind::mean_sqrt_len ? __builtin_sqrtf(total) : total);
@@ -314,7 +315,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
       y = Lanes::set(-kInfinity);
       for (Int r = prompt; r < rows; ++r) {
         const Lanes v = load<Lanes>(x + r * x_stride + i, count);
-        y = select(is_nan(y), y, max(y, v));  // max takes v where v is NaN
+        y = select(is_nan(y), y, max(y, v));  // max() gives v when v is NaN
       }
     } else {
       y = Lanes::set(0.0f);
@@ -326,7 +327,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
   });
 }
 
-// Lanes add up 64 terms each, blocks of those in double: 262,144 terms lose nothing that float logits had.
+// Each lane adds 64 terms in float; the sums of such blocks are added in double, so that 262,144 terms keep the precision of float logits.
 template <Lanes16 Lanes>
 double log_sum_exp(const float* x, Int n) {
   Lanes top = Lanes::set(-kInfinity);
@@ -361,11 +362,10 @@ Int skip(const float* x, Int n, float bound) {
 }
 
 template <Lanes16 Lanes>
-inline constexpr RowKernels kRows = {quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>,
-                                     rms_norm<Lanes>, layer_norm<Lanes>,     epilogue<Lanes>,       gate<Lanes>,
-                                     multiply<Lanes>, scale_add<Lanes>,      rope<Lanes>,           kv_store<Lanes>,
-                                     attend<Lanes>,   merge<Lanes>,          pool<Lanes>,           log_sum_exp<Lanes>,
-                                     skip<Lanes>};
+inline constexpr RowKernels kRows = {
+    quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>, rms_norm<Lanes>, layer_norm<Lanes>,
+    epilogue<Lanes>, gate<Lanes>,           multiply<Lanes>,       scale_add<Lanes>,      rope<Lanes>,     kv_store<Lanes>,
+    attend<Lanes>,   merge<Lanes>,          pool<Lanes>,           log_sum_exp<Lanes>,    skip<Lanes>};
 
 }  // namespace
 }  // namespace pumice::cpu

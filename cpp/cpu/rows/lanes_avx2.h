@@ -12,13 +12,17 @@ namespace pumice::cpu {
 namespace {
 namespace avx2 {
 
-struct Bits { __m256i lo, hi; };
-struct Mask { __m256 lo, hi; };
+struct Bits {
+  __m256i lo, hi;
+};
+struct Mask {
+  __m256 lo, hi;
+};
 
 struct Lanes {
   using Bits = avx2::Bits;
   using Mask = avx2::Mask;
-  static constexpr int kAccumulators = 6;  // 12 registers of 16, the rest hold one row and one factor
+  static constexpr int kAccumulators = 6;  // 12 of 16 registers; the others hold one row and one factor
   static constexpr bool kRegisters = true;
   __m256 lo, hi;
 
@@ -53,15 +57,15 @@ PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
 }
-// Integers within [-128, 127].
+// Stores integers within [-128, 127].
 PUMICE_INLINE void store(std::int8_t* p, Bits x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-// 32 integers within [-128, 127], with the sums of the first and the second sixteen.
+// Stores 32 integers within [-128, 127], and the sums of the first and the second sixteen.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
-  // In each half of `words` and `bytes` lie the elements [0, 4), [8, 12) and so on: the permutation puts the dwords in order.
+  // Each half of `words` and `bytes` has the elements [0, 4), [8, 12) and so on; the permutation puts the dwords in order.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
   const __m256i codes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
@@ -71,10 +75,10 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
   sums[0] = _mm256_cvtsi256_si32(sixteens);
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sixteens, 1));
 }
-// 32 integers within [-8191, 8191]; the sum of c0 c2 + c1 c3 over their fours.
+// Stores 32 integers within [-8191, 8191] and returns the sum of c0 c2 + c1 c3 over fours of codes.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
-  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // each twice
+  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // has each product twice
   const __m256i first = words(a), second = words(b);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), second);
@@ -83,7 +87,7 @@ PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_unpackhi_epi64(four, four)));
 }
 
-PUMICE_INLINE void store_bytes(std::uint8_t* p, Bits a, Bits b) {  // of 32 integers within [0, 255]
+PUMICE_INLINE void store_bytes(std::uint8_t* p, Bits a, Bits b) {  // stores 32 integers within [0, 255]
   const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
   const __m256i codes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
@@ -106,7 +110,9 @@ PUMICE_INLINE Bits operator&(Bits a, Bits b) { return {_mm256_and_si256(a.lo, b.
 PUMICE_INLINE Bits operator|(Bits a, Bits b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
 PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }  // signed
 template <int N>
-PUMICE_INLINE Bits shift_left(Bits a) { return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)}; }
+PUMICE_INLINE Bits shift_left(Bits a) {
+  return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
+}
 
 PUMICE_INLINE Mask less(Lanes a, Lanes b) { return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)}; }
 PUMICE_INLINE Mask is_nan(Lanes a) { return {_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q)}; }
@@ -115,7 +121,7 @@ PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }
 
-// Sums of lanes i and i + 8, then i and i + 4, i + 2, i + 1: the one order of every horizontal sum.
+// Every horizontal sum folds lanes in one order: i and i + 8, then i and i + 4, i + 2, i + 1.
 PUMICE_INLINE float sum(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -136,12 +142,11 @@ PUMICE_INLINE std::int32_t max_lane(Bits x) {
 }
 PUMICE_INLINE float first_lane(Lanes x) { return _mm256_cvtss_f32(x.lo); }
 
-// 32 floats as 16 even and 16 odd ones, and back.
+// Loads 32 floats as 16 even and 16 odd ones; store_pairs() is the inverse.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const Lanes a = Lanes::load(p), b = Lanes::load(p + kLanes);
-  const auto in_order = [](__m256 x) __attribute__((always_inline)) {
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
-  };
+  const auto in_order = [](__m256 x)
+                            __attribute__((always_inline)) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8)); };
   even = {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0x88)), in_order(_mm256_shuffle_ps(b.lo, b.hi, 0x88))};
   odd = {in_order(_mm256_shuffle_ps(a.lo, a.hi, 0xdd)), in_order(_mm256_shuffle_ps(b.lo, b.hi, 0xdd))};
 }

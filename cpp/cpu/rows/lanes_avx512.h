@@ -1,4 +1,4 @@
-// Sixteen float lanes on AVX-512: one register. What lanes.h says, bit for bit.
+// Sixteen float lanes on AVX-512: one register. The same bits as all lanes (lanes.h).
 #pragma once
 
 #include <immintrin.h>
@@ -11,13 +11,18 @@ namespace pumice::cpu {
 namespace {
 namespace avx512 {
 
-struct Bits { __m512i v; };
-struct Mask { __mmask16 m; };
+struct Bits {
+  __m512i v;
+};
+struct Mask {
+  __mmask16 m;
+};
 
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  static constexpr int kAccumulators = 8;  // as many chains of multiply-adds hide their latency, two a cycle; 32 registers hold twice that
+  static constexpr int kAccumulators =
+      8;  // eight chains hide the latency of multiply-adds at two a cycle; 32 registers would hold twice as many
   static constexpr bool kRegisters = true;
   __m512 v;
 
@@ -42,11 +47,11 @@ PUMICE_INLINE void store(float* p, Lanes x) { _mm512_storeu_ps(p, x.v); }
 PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
 }
-PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // integers within [-128, 127]
+PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // stores integers within [-128, 127]
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
 
-// Lanes i and i + 8 by f, then i and i + 4, i + 2, i + 1: the one order of every horizontal operation.
+// Every horizontal operation folds lanes by f in one order: i and i + 8, then i and i + 4, i + 2, i + 1.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }
 
@@ -56,22 +61,22 @@ PUMICE_INLINE std::int32_t sum_of(__m512i x) {
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0x55)));
 }
-// 32 integers within [-128, 127], with the sums of the first and the second sixteen.
+// Stores 32 integers within [-128, 127], and the sums of the first and the second sixteen.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
   store(p, a);
   store(p + kLanes, b);
   sums[0] = sum_of(a.v);
   sums[1] = sum_of(b.v);
 }
-// 32 integers within [-8191, 8191]; the sum of c0 c2 + c1 c3 over their fours.
+// Stores 32 integers within [-8191, 8191] and returns the sum of c0 c2 + c1 c3 over fours of codes.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
   _mm512_storeu_si512(p, codes);
-  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // each twice
+  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // has each product twice
   return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 
-PUMICE_INLINE void store_bytes(std::uint8_t* p, Bits a, Bits b) {  // of 32 integers within [0, 255]
+PUMICE_INLINE void store_bytes(std::uint8_t* p, Bits a, Bits b) {  // stores 32 integers within [0, 255]
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + kLanes), _mm512_cvtepi32_epi8(b.v));
 }
@@ -93,7 +98,9 @@ PUMICE_INLINE Bits operator&(Bits a, Bits b) { return {_mm512_and_si512(a.v, b.v
 PUMICE_INLINE Bits operator|(Bits a, Bits b) { return {_mm512_or_si512(a.v, b.v)}; }
 PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm512_max_epi32(a.v, b.v)}; }  // signed
 template <int N>
-PUMICE_INLINE Bits shift_left(Bits a) { return {_mm512_slli_epi32(a.v, N)}; }
+PUMICE_INLINE Bits shift_left(Bits a) {
+  return {_mm512_slli_epi32(a.v, N)};
+}
 
 PUMICE_INLINE Mask less(Lanes a, Lanes b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 PUMICE_INLINE Mask is_nan(Lanes a) { return {_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}; }
@@ -120,7 +127,7 @@ PUMICE_INLINE std::int32_t max_lane(Bits x) {
 }
 PUMICE_INLINE float first_lane(Lanes x) { return _mm512_cvtss_f32(x.v); }
 
-// 32 floats as 16 even and 16 odd ones, and back. Indices above 15 mean the second register.
+// Loads 32 floats as 16 even and 16 odd ones; store_pairs() is the inverse. Indices above 15 mean the second register.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + kLanes);
   const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

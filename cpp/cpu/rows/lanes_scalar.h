@@ -1,4 +1,4 @@
-// Sixteen float lanes in plain C++: what lanes.h says, bit for bit, on any machine.
+// Sixteen float lanes in plain C++, for any machine. The same bits as all lanes (lanes.h).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,17 @@ namespace pumice::cpu {
 namespace {
 namespace scalar {
 
-struct Bits { std::int32_t v[kLanes]; };
-struct Mask { bool v[kLanes]; };
+struct Bits {
+  std::int32_t v[kLanes];
+};
+struct Mask {
+  bool v[kLanes];
+};
 
 template <class To, class F>
 PUMICE_INLINE To map(F f) {
   To out;
-#pragma GCC unroll 1  // sixteen calls of fmaf a step make 20 s of compiling
+#pragma GCC unroll 1  // unrolled, sixteen calls of fmaf a step take 20 s to compile
   for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
   return out;
 }
@@ -28,12 +32,24 @@ struct Lanes {
   static constexpr bool kRegisters = false;
   float v[kLanes];
 
-  PUMICE_INLINE static Lanes set(float x) { return map<Lanes>([=](int) { return x; }); }
-  PUMICE_INLINE static Bits set_bits(std::uint32_t x) { return map<Bits>([=](int) { return static_cast<std::int32_t>(x); }); }
-  PUMICE_INLINE static Lanes load(const float* p) { return map<Lanes>([=](int i) { return p[i]; }); }
-  PUMICE_INLINE static Lanes load(const std::uint16_t* p) { return map<Lanes>([=](int i) { return f16_to_f32(p[i]); }); }
-  PUMICE_INLINE static Lanes load(const std::int8_t* p) { return map<Lanes>([=](int i) { return static_cast<float>(p[i]); }); }
-  PUMICE_INLINE static Mask between(int first, int last) { return map<Mask>([=](int i) { return i >= first && i < last; }); }
+  PUMICE_INLINE static Lanes set(float x) {
+    return map<Lanes>([=](int) { return x; });
+  }
+  PUMICE_INLINE static Bits set_bits(std::uint32_t x) {
+    return map<Bits>([=](int) { return static_cast<std::int32_t>(x); });
+  }
+  PUMICE_INLINE static Lanes load(const float* p) {
+    return map<Lanes>([=](int i) { return p[i]; });
+  }
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {
+    return map<Lanes>([=](int i) { return f16_to_f32(p[i]); });
+  }
+  PUMICE_INLINE static Lanes load(const std::int8_t* p) {
+    return map<Lanes>([=](int i) { return static_cast<float>(p[i]); });
+  }
+  PUMICE_INLINE static Mask between(int first, int last) {
+    return map<Mask>([=](int i) { return i >= first && i < last; });
+  }
   PUMICE_INLINE static void prefetch(const void*) {}
 };
 
@@ -62,43 +78,73 @@ PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, const Bits& a, const Bit
   return crossed;
 }
 
-PUMICE_INLINE void store_bytes(std::uint8_t* p, const Bits& a, const Bits& b) {  // of 32 integers within [0, 255]
+PUMICE_INLINE void store_bytes(std::uint8_t* p, const Bits& a, const Bits& b) {  // stores 32 integers within [0, 255]
   for (int i = 0; i < 2 * kLanes; ++i) p[i] = static_cast<std::uint8_t>(i < kLanes ? a.v[i] : b.v[i - kLanes]);
 }
 
-PUMICE_INLINE Lanes operator+(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] + b.v[i]; }); }
-PUMICE_INLINE Lanes operator-(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] - b.v[i]; }); }
-PUMICE_INLINE Lanes operator*(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] * b.v[i]; }); }
-PUMICE_INLINE Lanes operator/(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] / b.v[i]; }); }
+PUMICE_INLINE Lanes operator+(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] + b.v[i]; });
+}
+PUMICE_INLINE Lanes operator-(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] - b.v[i]; });
+}
+PUMICE_INLINE Lanes operator*(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] * b.v[i]; });
+}
+PUMICE_INLINE Lanes operator/(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] / b.v[i]; });
+}
 PUMICE_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return map<Lanes>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 }
 PUMICE_INLINE Lanes fnma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return map<Lanes>([&](int i) { return __builtin_fmaf(-a.v[i], b.v[i], c.v[i]); });
 }
-PUMICE_INLINE Lanes max(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
-PUMICE_INLINE Lanes min(const Lanes& a, const Lanes& b) { return map<Lanes>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; }); }
+PUMICE_INLINE Lanes max(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+PUMICE_INLINE Lanes min(const Lanes& a, const Lanes& b) {
+  return map<Lanes>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
 
-PUMICE_INLINE Bits bits(const Lanes& x) { return map<Bits>([&](int i) { return __builtin_bit_cast(std::int32_t, x.v[i]); }); }
-PUMICE_INLINE Lanes floats(const Bits& x) { return map<Lanes>([&](int i) { return __builtin_bit_cast(float, x.v[i]); }); }
+PUMICE_INLINE Bits bits(const Lanes& x) {
+  return map<Bits>([&](int i) { return __builtin_bit_cast(std::int32_t, x.v[i]); });
+}
+PUMICE_INLINE Lanes floats(const Bits& x) {
+  return map<Lanes>([&](int i) { return __builtin_bit_cast(float, x.v[i]); });
+}
 // Integers wrap.
 template <class F>
 PUMICE_INLINE Bits wrapped(F f) {
   return map<Bits>([&](int i) { return static_cast<std::int32_t>(f(i)); });
 }
 PUMICE_INLINE std::uint32_t word(const Bits& x, int i) { return static_cast<std::uint32_t>(x.v[i]); }
-PUMICE_INLINE Bits operator+(const Bits& a, const Bits& b) { return wrapped([&](int i) { return word(a, i) + word(b, i); }); }
-PUMICE_INLINE Bits operator-(const Bits& a, const Bits& b) { return wrapped([&](int i) { return word(a, i) - word(b, i); }); }
-PUMICE_INLINE Bits operator&(const Bits& a, const Bits& b) { return map<Bits>([&](int i) { return a.v[i] & b.v[i]; }); }
-PUMICE_INLINE Bits operator|(const Bits& a, const Bits& b) { return map<Bits>([&](int i) { return a.v[i] | b.v[i]; }); }
-PUMICE_INLINE Bits max(const Bits& a, const Bits& b) { return map<Bits>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+PUMICE_INLINE Bits operator+(const Bits& a, const Bits& b) {
+  return wrapped([&](int i) { return word(a, i) + word(b, i); });
+}
+PUMICE_INLINE Bits operator-(const Bits& a, const Bits& b) {
+  return wrapped([&](int i) { return word(a, i) - word(b, i); });
+}
+PUMICE_INLINE Bits operator&(const Bits& a, const Bits& b) {
+  return map<Bits>([&](int i) { return a.v[i] & b.v[i]; });
+}
+PUMICE_INLINE Bits operator|(const Bits& a, const Bits& b) {
+  return map<Bits>([&](int i) { return a.v[i] | b.v[i]; });
+}
+PUMICE_INLINE Bits max(const Bits& a, const Bits& b) {
+  return map<Bits>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
 template <int N>
 PUMICE_INLINE Bits shift_left(const Bits& a) {
   return wrapped([&](int i) { return word(a, i) << N; });
 }
 
-PUMICE_INLINE Mask less(const Lanes& a, const Lanes& b) { return map<Mask>([&](int i) { return a.v[i] < b.v[i]; }); }
-PUMICE_INLINE Mask is_nan(const Lanes& a) { return map<Mask>([&](int i) { return a.v[i] != a.v[i]; }); }
+PUMICE_INLINE Mask less(const Lanes& a, const Lanes& b) {
+  return map<Mask>([&](int i) { return a.v[i] < b.v[i]; });
+}
+PUMICE_INLINE Mask is_nan(const Lanes& a) {
+  return map<Mask>([&](int i) { return a.v[i] != a.v[i]; });
+}
 PUMICE_INLINE bool any(const Mask& m) {
   bool found = false;
   for (int i = 0; i < kLanes; ++i) found |= m.v[i];
@@ -108,7 +154,7 @@ PUMICE_INLINE Lanes select(const Mask& m, const Lanes& yes, const Lanes& no) {
   return map<Lanes>([&](int i) { return m.v[i] ? yes.v[i] : no.v[i]; });
 }
 
-// Folds lanes i and i + 8, then i and i + 4, i + 2, i + 1.
+// Folds lanes in the one order: i and i + 8, then i and i + 4, i + 2, i + 1.
 template <class T, class F>
 PUMICE_INLINE T fold(const T (&lanes)[kLanes], F f) {
   T v[kLanes / 2];
@@ -118,9 +164,15 @@ PUMICE_INLINE T fold(const T (&lanes)[kLanes], F f) {
   }
   return v[0];
 }
-PUMICE_INLINE float sum(const Lanes& x) { return fold(x.v, [](float a, float b) { return a + b; }); }
-PUMICE_INLINE float max_lane(const Lanes& x) { return fold(x.v, [](float a, float b) { return a > b ? a : b; }); }
-PUMICE_INLINE std::int32_t max_lane(const Bits& x) { return fold(x.v, [](std::int32_t a, std::int32_t b) { return a > b ? a : b; }); }
+PUMICE_INLINE float sum(const Lanes& x) {
+  return fold(x.v, [](float a, float b) { return a + b; });
+}
+PUMICE_INLINE float max_lane(const Lanes& x) {
+  return fold(x.v, [](float a, float b) { return a > b ? a : b; });
+}
+PUMICE_INLINE std::int32_t max_lane(const Bits& x) {
+  return fold(x.v, [](std::int32_t a, std::int32_t b) { return a > b ? a : b; });
+}
 PUMICE_INLINE float first_lane(const Lanes& x) { return x.v[0]; }
 
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {

@@ -1,4 +1,4 @@
-// Rows in steps of sixteen lanes, and the integer codes that their numbers become.
+// Walks rows in steps of sixteen lanes, and turns numbers into integer codes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace {
 
 using Int = std::int64_t;
 
-// `count` elements, the other lanes zero.
+// Loads `count` elements; the other lanes are zero.
 template <Lanes16 Lanes, class T>
 PUMICE_INLINE Lanes load(const T* p, int count) {
   if (count == kLanes) return Lanes::load(p);
@@ -27,7 +27,7 @@ PUMICE_INLINE void store(T* p, const V& x, int count) {
   __builtin_memcpy(p, tail, static_cast<std::size_t>(count) * sizeof(T));
 }
 
-// f(first, count) for [0, n) in steps of sixteen lanes; only the last step can be short.
+// Calls f(first, count) over [0, n) in steps of sixteen lanes; only the last step can be shorter.
 template <class F>
 PUMICE_INLINE void sixteens(Int n, F f) {
   Int i = 0;
@@ -36,7 +36,7 @@ PUMICE_INLINE void sixteens(Int n, F f) {
 }
 
 // ---------------------------------------------------------------- integer codes
-// The largest magnitude as bits: as integers NaN > infinity > every number, so that neither is lost.
+// The largest magnitude, as bits. Compared as integers, NaN > infinity > every number, so that neither is lost.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
   return bits(x) & Lanes::set_bits(0x7fffffff);
@@ -45,13 +45,14 @@ PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
 struct Scale {
   float scale, inverse;
 };
-// A block below 1e-30 is zero; NaN and infinity stay in the scale, where a later check finds them.
+// A block whose values are all below 1e-30 becomes zero. NaN and infinity stay in the scale, where a later check finds them.
 PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
   const float largest = __builtin_bit_cast(float, largest_bits);
   if (largest < 1e-30f) return {0.0f, 0.0f};
   return {largest / most, most / largest};
 }
-// Nearest even. Numbers come out within +-most by themselves (most / largest rounds up by half an ulp at most); NaN becomes most.
+// Rounds to nearest even. Codes are within +-most without clamping, because most / largest rounds up by half an ulp at most. NaN becomes
+// most.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> codes_of(const Lanes& x, const Lanes& inverse, float most) {
   return bits(min(x * inverse, Lanes::set(most)) + Lanes::set(kMagic)) - bits(Lanes::set(kMagic));

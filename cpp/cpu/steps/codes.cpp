@@ -38,14 +38,14 @@ QuantRows CodeRows::int8() const {
 
 namespace {
 
-// x ~ s c + s' c': the second term is what rounding took from the first, at most s / 2, so that s' <= s / 254.
+// x ~ s c + s' c'. The second term is the rounding error of the first: at most s / 2, so that s' <= s / 254.
 void quantize_twice(const RowKernels& kernels, const float* in, std::int64_t row, const QuantRows& out) {
   constexpr std::int64_t kCols = 16 * kQuantBlock;
   float rest[kCols];
   for (std::int64_t c = 0; c < out.cols; c += kCols) {
     const std::int64_t block = c / kQuantBlock * out.rows;
-    const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block, out.scaled_sums + block,
-                         out.rows, std::min(kCols, out.cols - c)};
+    const QuantRows part{out.codes + block * kQuantBlock, out.scales + block, out.sums + 2 * block,
+                         out.scaled_sums + block,         out.rows,           std::min(kCols, out.cols - c)};
     kernels.quantize(in + c, part.cols, 1, row, part);
     for (std::int64_t k = 0; k < part.cols; ++k) {
       const std::int64_t at = k / kQuantBlock * part.rows + row;

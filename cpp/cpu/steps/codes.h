@@ -1,4 +1,4 @@
-// Rows of activations as the integers that products take: where they lie in scratch, and how they come to be.
+// Rows of activations as integer codes for products: their place in scratch, and their quantization.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -12,21 +12,21 @@ struct CodeRows {
     rows = place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
 
-  std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }  // of the batch's row r
+  std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }  // the code row of the batch's row r
   QuantRows int8() const;
   FixedRows fixed() const;
-  // Codes of 8 bits, as the instruction set takes them.
+  // Are 8-bit codes stored as bytes? Depends on the instruction set.
   bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
   ByteRows bytes() const;
   FixedRows words() const;
 
-  // Rows [first, first + count) of the batch.
+  // Quantizes rows [first, first + count) of the batch.
   void quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const;
 
   const Run& run;
   const QuantizedPlace& place;
   std::uint8_t* at;
-  std::int64_t rows;  // of codes
+  std::int64_t rows;  // number of code rows
 };
 
 }  // namespace pumice::cpu

@@ -1,4 +1,4 @@
-// Steps that know positions: ropes, and keys and values on their way to pages.
+// Steps that depend on positions: rope, and storing keys and values in pages.
 #include <cmath>
 #include <span>
 
@@ -9,13 +9,13 @@ namespace {
 
 const RopeTable& table_of(const Run& run, std::int32_t turns) { return run.plan.turns[static_cast<std::size_t>(turns)]; }
 
-// cos and sin of a row.
+// The cosines and sines of a row.
 float* turns_row(const Run& run, std::int32_t turns, std::int64_t r) {
   const auto pairs = static_cast<std::int64_t>(table_of(run, turns).inv_freq.size());
   return reinterpret_cast<float*>(run.space.scratch.data() + run.layout().turns_at[static_cast<std::size_t>(turns)]) + r * 2 * pairs;
 }
 
-// Tasks of page runs whose rows have so many floats.
+// Cuts page runs whose rows have `width` floats into tasks.
 Cut cut_page_runs(const Run& run, std::int64_t width) {
   const auto runs = static_cast<std::int64_t>(run.layout().page_runs.size());
   const std::int64_t floats = std::max<std::int64_t>(1, run.batch.rows * width / std::max<std::int64_t>(1, runs));
@@ -48,7 +48,7 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
   run.kernels.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);
 }
 
-// Heads of `rows`, each to the page that page_of_head(head) gives.
+// Stores each head of `rows` in the page that page_of_head(head) gives.
 template <class PageOfHead>
 void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, std::int32_t head_dim,
                  const PageOfHead& page_of_head) {

@@ -1,6 +1,6 @@
-// Products with weights. Tasks are blocks of groups of one part times blocks of rows; the blocks of groups are innermost, so that threads
-// at work at the same time share the rows, which are the larger half. Of few rows the weights are what counts: each thread takes a run of
-// tasks.
+// Products with weights. A task is a block of groups of one part times a block of rows. Blocks of groups are innermost, so that threads
+// which work at the same time share the rows, which are the larger part. With few rows reading weights takes the time: each thread takes a
+// run of tasks.
 #include <climits>
 #include <cstring>
 
@@ -11,16 +11,16 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr std::int64_t kTaskBytes = 24 * 1024;       // of weights: 1 to 2 us
-constexpr std::int64_t kMostTaskBytes = 256 * 1024;  // about 15 us: what a thread can lag behind at the end of a step
-constexpr std::int64_t kTaskMacs = 256 * 1024;       // of weights times rows: 2 to 5 us
+constexpr std::int64_t kTaskBytes = 24 * 1024;       // weight bytes of a task: 1 to 2 us
+constexpr std::int64_t kMostTaskBytes = 256 * 1024;  // about 15 us: so long the last thread may run alone at the end of a step
+constexpr std::int64_t kTaskMacs = 256 * 1024;       // multiply-adds of a task: 2 to 5 us
 
 std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }
 std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
 
-// How many groups a task takes, and rows; the number of tasks is the step's to say. most_groups: of a task.
+// How many groups and rows a task takes; the step sets the number of tasks. most_groups: the most groups of a task.
 Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, std::int64_t most_groups) {
   Cut cut{.rows = run.rows_of(kind)};
   const std::int64_t share = run.space.threads * 8;
@@ -45,7 +45,7 @@ void count_tasks(Cut& cut, std::int64_t tasks_of_rows) {
   cut.tasks = tasks_of_rows * ceil_div(cut.rows.count, cut.per_task);
 }
 
-// Outputs [first, first + count) of a part, for some rows: out = in * W^T.
+// Computes outputs [first, first + count) of a part for some rows: out = in * W^T.
 class Product {
  public:
   Product(const Run& run, const ProductPart& part, const View& in, const Range& rows)
@@ -84,7 +84,7 @@ class Product {
     }
   }
 
-  // Both terms of a row pass over the weights together: for few rows, whose time goes into reading weights, the second costs little.
+  // Both terms of a row go over the weights together: with few rows, when reading weights takes the time, the second term costs little.
   void of_two_terms(const QuantRows& x, std::int64_t row, const std::uint8_t* groups, std::int64_t count, float* out,
                     std::int64_t out_stride) const {
     alignas(kLine) float tile[kTileFloats];
@@ -123,7 +123,7 @@ Finish finish_of(const Run& run, const LinearStep& s, const ProductPart& part, s
           .alpha_n = s.op.alpha_n};
 }
 
-// x = x + W h: the product goes to a tile beside, since its place still holds x.
+// For x = x + W h in place: the product is written to a separate tile, because the output still holds x.
 void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& part, const Product& product, std::int64_t first,
                      std::int64_t count, const Range& rows, float* out) {
   alignas(kLine) float tile[kTileFloats];

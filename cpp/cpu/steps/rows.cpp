@@ -1,4 +1,4 @@
-// Steps that take each row by itself.
+// Steps that process each row independently.
 #include <cstring>
 
 #include "cpu/steps/codes.h"

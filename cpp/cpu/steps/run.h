@@ -1,4 +1,4 @@
-// One run of a plan as its steps see it: what it works on, and where rows lie.
+// One run of a plan, as its steps see it: batch, weights, caches and the addresses of rows.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 
 namespace pumice::cpu {
 
-// What steps need beside weights.
+// Vectors that steps need in addition to weights.
 struct Constants {
-  std::vector<float> ones, zeros;                 // for norms without weight or bias
+  std::vector<float> ones, zeros;                 // stand in for a norm's missing weight or bias
   std::vector<std::vector<float>> folded_biases;  // ProductPart::folded_bias
 };
 
@@ -33,7 +33,7 @@ struct Run {
   const Cancel& cancel;
   const Kernels& kernels;
 
-  // The block of the tail (CpuPlan::tail) at work: written between phases only.
+  // The current block of the tail (CpuPlan::tail). Written only between phases.
   bool in_tail = false;
   std::int64_t tail_row = 0;
 
@@ -58,7 +58,7 @@ struct Run {
     return space.scratch.data() + layout().threads_at + static_cast<std::uint64_t>(thread) * layout().thread_bytes + kLine;
   }
 
-  // `at`: the segment of the row before, so that a walk over rows is a walk over segments.
+  // The position of row r. `at` keeps the segment of the last call, so that a walk over rows walks over segments once.
   std::int64_t position_of(std::int64_t r, std::size_t& at) const;
 };
 

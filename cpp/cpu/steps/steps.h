@@ -1,5 +1,6 @@
-// What the CPU does for each step of a plan: cut() says how a step's work is shared out for this run, before its tasks and by one thread;
-// task() is one of them, by any thread, in any order. A step without the two does not compile (executor.cpp).
+// What the CPU does for each step of a plan. cut() runs once, on one thread, before the step's tasks, and says how the step's work is
+// divided in this run. task() does one task; any thread calls it, in any order. A step that lacks one of the two does not compile
+// (executor.cpp).
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -33,7 +34,7 @@ PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
 #undef PUMICE_STEP
 
-// An encoder's keys and values lie on scratch pages, so that its attention is the same code.
+// An encoder's keys and values are kept in scratch pages, so that its attention runs the same code as a decoder's.
 std::uint8_t* kept_page(const Run& run, const Attend& op, std::int64_t page, int head);
 
 }  // namespace pumice::cpu
