@@ -13,22 +13,23 @@ namespace pumice {
 struct Segment {
   std::int32_t first = 0, rows = 0, past = 0;
   std::span<const std::int32_t> pages;
-  std::int32_t length = 0;  // tokens of its text: position i turns as in one of max(length, i + 1) (RopeTable::original)
-  std::int32_t prompt = 0;  // of its first rows: Pool leaves so many out, fewer than `rows`
-  std::int32_t unseen = 0;  // of its last rows: they attend to the others and nobody attends to them (Attend without a cache)
+  std::int32_t length = 0;  // tokens of the text: rope at position i is that of a text of max(length, i + 1) tokens (RopeTable::original)
+  std::int32_t prompt = 0;  // Pool leaves out so many of the first rows; fewer than `rows`
+  std::int32_t unseen = 0;  // so many of the last rows attend to the other rows, and no row attends to them (Attend without a cache)
 };
 
 struct Batch {
   std::int32_t rows = 0;                     // token rows in all
-  std::span<const std::int32_t> ids;         // rows, or empty when the program takes hidden rows (LogProb: the targets)
-  std::span<const std::int32_t> types;       // rows, or empty for all 0
+  std::span<const std::int32_t> ids;         // one id for each row (LogProb: the targets), or empty when the program takes hidden rows
+  std::span<const std::int32_t> types;       // one type for each row, or empty when all are 0
   std::span<const Segment> segments;         // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
-  std::span<const std::int32_t> selected;    // rows, ascending
-  // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first: rows
-  // + 1, or empty for none.
+  std::span<const std::int32_t> selected;    // numbers of the selected rows, ascending
+  // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first has
+  // rows + 1 values, or none when no ids are reported.
   std::span<const std::int32_t> reported, reported_first;
-  // Top: of row r, id i may be among the largest where bit i % 32 of allowed[allowed_first[r] + i / 32] is set; -1, and no list at all: any
-  // id may. Reported ids are given back whether they are allowed or not. allowed_first: rows, or empty.
+  // Top: in row r, id i may be ranked when bit i % 32 of allowed[allowed_first[r] + i / 32] is set. Where allowed_first[r] is -1, or
+  // allowed_first is empty, all ids may. Reported ids are given back whether they are allowed or not. allowed_first has `rows` values, or
+  // none.
   std::span<const std::uint32_t> allowed;
   std::span<const std::int32_t> allowed_first;
 };

@@ -1,4 +1,4 @@
-// What stops work: a flag, set by whoever waits (Ctrl-C, a closed stream), or a moment. Workers ask at every piece of work.
+// Stops work by a flag, which the waiting thread sets (Ctrl-C, a closed stream), or at a deadline. Workers check it before each piece of work.
 #pragma once
 
 #include <atomic>

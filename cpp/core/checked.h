@@ -1,4 +1,4 @@
-// Arithmetic on numbers that come from a file or a caller: overflow is an answer, never a wrap.
+// Arithmetic on numbers from a file or a caller: an overflow gives an empty result and never wraps.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ template <class To, class From>
   return narrowed;
 }
 
-// For sizes that validation has already bounded; still throws instead of wrapping.
+// For sizes that validation has already bounded. Throws instead of wrapping all the same.
 template <class T>
 T mul_or_fail(T a, T b, const char* what) {
   if (auto product = checked_mul(a, b)) return *product;

@@ -1,5 +1,5 @@
-// Every failure of the engine is one exception type. Its kind decides the Python class, its text says what,
-// where, found and needed, and what to do next.
+// Every failure of the engine is one exception type. Its kind selects the Python class. Its text says what failed and where, what was found
+// and needed, and what to do next.
 #pragma once
 
 #include <concepts>
@@ -29,7 +29,7 @@ enum class ErrorKind {
   out_of_device_memory,  // OutOfDeviceMemoryError
   overloaded,            // OverloadedError: the queue is full
   numeric,               // NumericError: a NaN or infinity where a number belongs
-  grammar,               // GrammarError: what cannot be enforced, or went beyond its limits
+  grammar,               // GrammarError: a grammar that cannot be enforced or exceeds a limit
   cancelled,             // KeyboardInterrupt, or a closed stream
 };
 
@@ -37,7 +37,7 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
-  // Where in a file: set by files/ and model/ for model_format errors.
+  // The place in a file. files/ and model/ set it for model_format errors.
   Error&& in_file(std::string file) && { file_ = std::move(file); return std::move(*this); }
   Error&& at_field(std::string field) && { field_ = std::move(field); return std::move(*this); }
   Error&& at_offset(std::uint64_t offset) && { offset_ = offset; return std::move(*this); }
@@ -71,7 +71,7 @@ void append_part(std::string& text, const T& part) {
   }
 }
 
-// str("tensor ", name, " has ", n, " rows"): the one way messages are put together.
+// Builds a message from parts: str("tensor ", name, " has ", n, " rows"). All messages are built with it.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   if constexpr ((PlainPart<Parts> && ...)) {
@@ -90,7 +90,7 @@ template <class... Parts>
   throw Error(kind, str(parts...));
 }
 
-// An argument of a public call must hold; kept in release builds.
+// Throws invalid_argument unless the condition on a public call's argument holds, in release builds too.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail(ErrorKind::invalid_argument, parts...);

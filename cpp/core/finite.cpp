@@ -8,8 +8,8 @@
 namespace pumice {
 namespace {
 
-// An exponent of all ones means NaN or infinity. Adding one at its lowest bit then carries into the sign's place, and only then: no
-// comparison, no early exit, so that the loop runs in vectors (the check must stay small beside the packing).
+// An exponent of all ones means NaN or infinity. Only then does adding one at the exponent's lowest bit carry into the sign's place. Without
+// comparisons and early exits the loop is vectorized, and the check takes little time beside packing.
 template <class Word>
 bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
   Word all = 0;
@@ -24,10 +24,10 @@ bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word
 bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
   const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
   const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
-  const auto pairs = [&](int offset) {  // two float16 side by side
+  const auto pairs = [&](int offset) {  // the places of two neighbouring float16 scales
     return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
   };
-  switch (format) {  // where scales lie in a block: ggml-common.h, gguf-py quants.py
+  switch (format) {  // the places of scales in a block: ggml-common.h, gguf-py quants.py
     case Format::F32: return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
     case Format::F16: return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
     case Format::BF16: return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
@@ -43,7 +43,7 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
     case Format::Q2_K: return pairs(80);
     case Format::Q3_K: return halves(108);
     case Format::Q6_K: return halves(208);
-    // The scale is a power of two, 2^(e - 128) on codes up to 12: past 252 the product leaves float32 (255 is the format's NaN).
+    // The scale is 2^(e - 128) and codes go up to 12: for e > 252 the product exceeds float32 (255 is the format's NaN).
     case Format::MXFP4: return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
   }
   return false;

@@ -1,4 +1,4 @@
-// Weights must be numbers: checked while a device packs them, so that a damaged file is said to be one.
+// Checks that weights are finite numbers while a device packs them, so that a damaged file raises an error.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace pumice {
 
-// Throws numeric, naming tensor and row, when one of the packed rows [first, first + rows) holds a NaN or an infinity (in its floats, or in
-// the scales of its blocks).
+// Throws numeric, with the names of tensor and row, when one of the packed rows [first, first + rows) has a NaN or an infinity among its
+// floats or the scales of its blocks.
 void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed);
 void check_finite(const Vector& vector);
 

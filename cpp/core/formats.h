@@ -1,4 +1,4 @@
-// Weight formats: what they are called, how large they are, and the scalar truth of packing and unpacking.
+// Weight formats: their names, their sizes, and the reference implementation of packing and unpacking.
 #pragma once
 
 #include <array>
@@ -39,17 +39,17 @@ constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols
 std::optional<Format> format_from_gguf(std::uint32_t id);
 std::optional<Format> format_from_name(std::string_view name);  // any case: "q4_k", "F16"
 
-// The truth that every kernel answers to. `n` weights, a multiple of the format's block.
-// Bit-equal to gguf-py's gguf.quants.dequantize.
+// The reference that every kernel is compared with. Unpacks `n` weights, a multiple of the format's block. Bit-equal to gguf-py's
+// gguf.quants.dequantize.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
-// Packs float weights: exact rounding for F32, F16 and BF16 (nearest even); for quantized formats the search that
-// minimises the squared error (see formats_pack.cpp). Throws invalid_argument for formats that it cannot write, numeric where a
-// quantized format meets NaN or a number beyond +-65504.
+// Packs float weights. F32, F16 and BF16 are rounded to nearest even; quantized formats search for the least squared error (see
+// formats_pack.cpp). Throws invalid_argument for formats that cannot be written, and numeric for NaN, or for numbers beyond +-65504, in a
+// quantized format.
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
-// 16-bit floats, exact, round to nearest even, infinities and NaN kept.
+// Conversions of 16-bit floats: to float exact, from float rounded to nearest even. Infinities and NaN are kept.
 float f16_to_f32(std::uint16_t half);
 std::uint16_t f32_to_f16(float value);
 inline float bf16_to_f32(std::uint16_t b) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(b) << 16); }

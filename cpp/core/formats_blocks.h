@@ -1,4 +1,4 @@
-// Inside core: one function per format that unpacks whole blocks, and how blocks store their numbers.
+// Internal to core: one function for each format that unpacks whole blocks, and helpers that read the numbers of a block.
 // Layouts: ggml's block structures as documented by gguf-py (gguf/quants.py, `dequantize_blocks`); all numbers little-endian.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Packs float weights. 16-bit floats are rounded; quantized formats search for the codes and scales of least squared error.
-// Four blocks go side by side, one per vector lane, so that sums over a block need no shuffles and stay in one fixed order.
+// Packs float weights. 16-bit floats are rounded; quantized formats search for the codes and scales of least squared error. Four blocks are
+// packed at once, one in each vector lane, so that sums over a block need no shuffles and have one fixed order.
 #include <algorithm>
 #include <cmath>
 
@@ -26,14 +26,15 @@ Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
 Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 Lanes inverse(Lanes v) { return v != 0.0f ? 1.0f / v : Lanes{}; }
 
-// To the nearest integer, halves to even: 1.5 * 2^23 leaves no bits below one. Exact for |v| < 2^22; larger ones are clamped anyway.
+// Rounds to the nearest integer, halves to even: v + 1.5 * 2^23 has no bits below one. Exact for |v| < 2^22; larger values are clamped
+// afterwards.
 Lanes nearest(Lanes v) { return (v + 12582912.0f) - 12582912.0f; }
 template <int low, int high>
 Lanes code(Lanes v) {
   return smaller(larger(nearest(v), Lanes{} + static_cast<float>(low)), Lanes{} + static_cast<float>(high));
 }
 
-// The scale as the file will hold it.
+// Rounds a scale to the half float that the file stores.
 float half(float v) { return f16_to_f32(f32_to_f16(v)); }
 Lanes half(Lanes v) { return Lanes{half(v[0]), half(v[1]), half(v[2]), half(v[3])}; }
 
@@ -57,15 +58,15 @@ Lanes squared_error(const Tile& tile, Lanes d) {
   return error;
 }
 
-// Candidates put the largest weight at `reach` codes, on either sign of the scale; each gives codes, and the codes the scale
-// that fits them best. What counts is the error with that scale as a half float.
+// Candidates map the largest weight to `reach` codes, with either sign of the scale. Each candidate gives codes, and the codes give the scale
+// that fits them best. Candidates are compared by the error with that scale rounded to a half float.
 template <int low, int high>
 Lanes best_scale(const Tile& tile, float first_reach, float step, int steps) {
   Lanes largest{};
   for (const Lanes x : tile.x) largest = larger(largest, larger(x, -x));
   Lanes best = half(largest / static_cast<float>(high)), best_error = squared_error<low, high>(tile, best);
   for (const float sign : {1.0f, -1.0f}) {
-    if (sign < 0 && low == -high) break;  // symmetric codes: the sign changes nothing
+    if (sign < 0 && low == -high) break;  // with symmetric codes the sign makes no difference
     for (int k = 0; k < steps; ++k) {
       const Lanes scaled = (sign * (first_reach + step * static_cast<float>(k))) * inverse(largest);
       Lanes xq{}, qq{};
@@ -170,7 +171,7 @@ struct Codes {
 
 Affine values(const Codes& c, int t) { return {c.d * c.scale[t], c.dmin * c.min[t]}; }
 
-// The nine neighbours of each block's pair of integers, by the error that they really give.
+// Tries the nine neighbours of each block's pair of integers and keeps the one with the least actual error.
 void settle(const Tile (&tiles)[2], Codes& c) {
   c.error = 0;
   for (int t = 0; t < 2; ++t) {
@@ -190,7 +191,7 @@ void settle(const Tile (&tiles)[2], Codes& c) {
   }
 }
 
-// Least squares over d and dmin for the integers and codes of the whole super-block. False where they do not determine both.
+// Least squares over d and dmin for the integers and codes of the whole super-block. Returns false when these do not determine both.
 bool refit(const Tile (&tiles)[2], Codes& c) {
   double ss = 0, sm = 0, mm = 0, xs = 0, xm = 0;
   for (int t = 0; t < 2; ++t) {
@@ -301,7 +302,7 @@ void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* pac
   require(pack_weights != nullptr, "pack: weights cannot be written as ", f.name);
   require(n >= 0 && n % f.block == 0, "pack: ", n, " weights are not whole blocks of ", f.name, ", which hold ", f.block);
   if (f.quantized) {
-    constexpr float kLargest = 65504;  // of a half float: then every scale fits into one
+    constexpr float kLargest = 65504;  // the largest half float; with it every scale fits into a half float
     for (std::int64_t i = 0; i < n; ++i) {
       if (std::fabs(weights[i]) <= kLargest) continue;
       fail(ErrorKind::numeric, "weight ", i, " is ", weights[i], "; ", f.name, " holds numbers from ", -kLargest, " to ", kLargest);

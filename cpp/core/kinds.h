@@ -1,5 +1,5 @@
-// The kinds in which operations come. No class of the standard library here: what every instruction set's kernels include must not bring
-// inline functions along (docs/adding.md, "An instruction set"). Names of the values, for whoever reads or prints them: core/ops.h.
+// The kinds of operations, as enums. This header includes no class of the standard library: the kernels of every instruction set include it,
+// and it must bring no inline functions (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// How caches keep keys and values. No class of the standard library here: every instruction set's kernels include this.
+// The formats of keys and values in caches. This header includes no class of the standard library, because the kernels of every instruction
+// set include it.
 #pragma once
 
 #include <cstdint>

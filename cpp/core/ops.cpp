@@ -26,7 +26,7 @@ std::span<const float> RopeFrequencies::of(std::int64_t length) {
   if (!table_.long_inv_freq.empty()) return table_.long_inv_freq;
   if (length == made_for_) return made_;
   made_.resize(table_.inv_freq.size());
-  // In float32 steps, as transformers has it.
+  // Computed in float32, as transformers does.
   const auto dims = static_cast<float>(2 * made_.size());
   const float stretch = table_.growth * static_cast<float>(length) / static_cast<float>(table_.original) - (table_.growth - 1);
   const float base = table_.base * std::pow(stretch, dims / (dims - 2));

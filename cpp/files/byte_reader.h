@@ -1,6 +1,6 @@
-// Reads little-endian numbers and byte runs from the front of a file, one after another. Every read is checked against what is
-// left; the test is always n <= size - position, which cannot wrap. Bytes come through a window of owned memory, so that a check
-// costs a comparison and no system call.
+// Reads little-endian numbers and byte runs from the front of a file, in order. Every read is checked against the bytes that are left; the
+// test is always n <= size - position, which cannot wrap. Bytes are buffered in owned memory, so that a check costs a comparison and no
+// system call.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace pumice::files {
 
-// The number that little-endian bytes stand for.
+// Decodes a little-endian number.
 template <class T>
 T from_little_endian(std::string_view bytes) {
   using Bits = std::conditional_t<
@@ -36,7 +36,7 @@ class ByteReader {
   std::uint64_t position() const { return start_ + next_; }
   std::uint64_t remaining() const { return end_ - position(); }
 
-  // What the next bytes are: names them in errors.
+  // Names the next field, for errors.
   void enter(std::string field) { field_ = std::move(field); }
   const std::string& field() const { return field_; }
 

@@ -154,7 +154,7 @@ Descriptor Folder::open_link_target(const std::string& name) const {
 
   const Descriptor leads_to = open_at(descriptor_.get(), target_folder, O_PATH | O_CLOEXEC | O_DIRECTORY);
   if (!leads_to) return {};
-  // snapshots/<commit>/<file> -> ../../blobs/<hash>; one more step up for files in a folder of the snapshot.
+  // Links lead from snapshots/<commit>/<file> to ../../blobs/<hash>, one step further up for files in a folder of the snapshot.
   bool allowed = same_folder(leads_to.get(), descriptor_.get());
   for (const char* blobs : {"../../blobs", "../../../blobs"}) {
     if (allowed) break;

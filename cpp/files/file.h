@@ -34,11 +34,11 @@ class Descriptor {
 // A regular file open for reading. Reads are thread-safe: they carry their own offset.
 class File {
  public:
-  // As the user names it: links are followed. Pipes, devices, sockets and folders are refused without blocking.
+  // Opens the path that the user gave; links are followed. Pipes, devices, sockets and folders are refused without blocking.
   static File open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }  // when it was opened
+  std::uint64_t size() const { return size_; }  // bytes, at the time of opening
 
   // `count` bytes from `offset`. Throws io when the file cannot be read, or has become shorter.
   void read(std::uint64_t offset, std::size_t count, void* out) const;
@@ -64,7 +64,7 @@ class Folder {
 
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;
-  std::vector<std::string> names() const;  // sorted, the first 1,000: for messages
+  std::vector<std::string> names() const;  // the first 1,000 names, sorted; for messages
   // A link may lead to a file of the same folder, or of the "blobs" folder beside "snapshots" (the layout of the Hugging Face
   // cache); any other is refused, so that a downloaded folder cannot name files outside of it.
   File open(const std::string& name) const;
@@ -76,7 +76,7 @@ class Folder {
   std::string path_;
 };
 
-// Whether the path leads to a folder; false for what cannot be looked at.
+// Is the path a folder? false when it cannot be inspected.
 bool is_folder(const std::string& path);
 
 // What is there, for messages: "a folder", "a pipe".
@@ -85,10 +85,10 @@ const char* kind_of(mode_t mode);
 // "model.gguf: cannot be read: No space left on device", from errno.
 [[noreturn]] void fail_io(const std::string& path, const std::string& what, int error);
 
-// A name without any path: not empty, not "." or "..", no slash, no NUL.
+// Is this a name without a path? Not empty, not "." or "..", without slash and NUL.
 bool is_bare_name(std::string_view name);
 
-// The system call behind File::read; tests put one here that fails, stalls or returns less.
+// The system call behind File::read. Tests replace it by one that fails, stalls or returns fewer bytes.
 using Pread = ssize_t (*)(int fd, void* out, std::size_t count, off_t offset);
 extern Pread pread_call;
 

@@ -263,7 +263,7 @@ class Parser {
     tensor.bytes = *bytes;
 
     const std::uint64_t at = read_.position();
-    tensor.offset = read_.take<std::uint64_t>();  // from the start of the data, which is known after the last tensor
+    tensor.offset = read_.take<std::uint64_t>();  // counted from the start of the data, which is known after the last tensor
     if (tensor.offset % alignment_ != 0) read_.fail(at, "its offset ", tensor.offset, " is not a multiple of the alignment ", alignment_);
     header_.tensors.push_back(std::move(tensor));
     offset_at_.push_back(at);
@@ -285,9 +285,8 @@ class Parser {
     return {foreign->block, foreign->block_bytes};
   }
 
-  // Holes between tensors are tolerated: writers align to more than general.alignment says, and tools that drop a tensor leave its
-  // place. Bytes that two tensors share are not: some published quantizations reserved too little, and each tensor read its
-  // last rows from its neighbour.
+  // Holes between tensors are allowed: some writers align to more than general.alignment, and tools that drop a tensor leave its space.
+  // Overlaps are errors: some published quantizations reserved too few bytes, so that each tensor's last rows were read from the next one.
   void place_tensors() {
     const auto data = checked_align(read_.position(), alignment_);  // has a value: the header ends far below 2^64
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
@@ -301,8 +300,8 @@ class Parser {
       }
       tensor.offset = *begin;
     }
-    // Where the data begins follows from the tensor list and the alignment. That the last tensor ends where the file ends proves both:
-    // with a wrong count or alignment every tensor would silently read its neighbour's bytes.
+    // The tensor list and the alignment determine where the data begins. The check that the last tensor ends at the end of the file proves
+    // both: with a wrong count or alignment every tensor would silently read another one's bytes.
     std::uint64_t end = *data;
     for (const TensorInfo& tensor : header_.tensors) end = std::max(end, tensor.offset + tensor.bytes);
     if (file_.size() > end && file_.size() - end >= alignment_) {
@@ -327,7 +326,7 @@ class Parser {
   ByteReader read_;
   std::uint32_t file_index_;
   std::uint64_t alignment_ = 32, alignment_at_ = 0;
-  std::vector<std::uint64_t> offset_at_;  // where each tensor's offset is written: for errors
+  std::vector<std::uint64_t> offset_at_;  // the place in the header of each tensor's offset; for errors
   GgufHeader header_;
 };
 

@@ -18,8 +18,8 @@ struct GgufHeader {
   std::vector<TensorInfo> tensors;  // offsets from the start of the file
 };
 
-// Everything before the weights, checked: types, ranges, and that each tensor lies aligned inside of the file and shares no byte
-// with another. `file_index` is put into the tensors.
+// Reads and checks everything before the weights: types, ranges, and that each tensor is aligned, lies inside the file and shares no byte
+// with another tensor. Tensors get `file_index`.
 GgufHeader read_gguf_header(const File& file, std::uint32_t file_index);
 
 }  // namespace pumice::files

@@ -10,7 +10,7 @@
 namespace pumice::files {
 namespace {
 
-// What the JSON library calls; the events of pumice come out.
+// Turns the JSON library's calls into pumice's events.
 class Adapter {
  public:
   Adapter(const std::string& file, const std::string& field, std::uint64_t base, JsonEvents& events)
@@ -86,9 +86,9 @@ class ConfigBuilder : public JsonEvents {
   using Items = std::vector<std::pair<std::size_t, JsonScalar>>;
   struct Frame {
     bool array = false;
-    std::string key;        // of an object: the one being read
-    std::size_t count = 0;  // of an array: items so far
-    Items items;            // of an array: its scalars and their places
+    std::string key;        // objects: the key that is being read
+    std::size_t count = 0;  // arrays: number of items so far
+    Items items;            // arrays: scalars and their places
   };
 
   void open(bool array) {
@@ -103,7 +103,7 @@ class ConfigBuilder : public JsonEvents {
     for (const Frame& frame : frames_) {
       if (!dotted.empty()) dotted += '.';
       dotted += frame.key;
-      if (dotted.size() > kMaxConfigKeyBytes) {  // every value keeps its whole name
+      if (dotted.size() > kMaxConfigKeyBytes) {  // each value stores its whole name, so names must stay short
         fail_at(ErrorKind::model_format, file_, dotted, std::nullopt, "has a name of more than ", kMaxConfigKeyBytes, " bytes");
       }
     }

@@ -1,5 +1,5 @@
-// JSON from untrusted files, as a stream of events: nothing is built but what the caller keeps, and depth is bounded.
-// Only json.cpp sees the JSON library; none of its exceptions leaves it.
+// Reads JSON from untrusted files as a stream of events. Only values that the caller keeps take memory, and depth is bounded. Only json.cpp
+// uses the JSON library; it lets none of the library's exceptions out.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class JsonEvents {
   virtual void scalar(JsonScalar value) = 0;
 };
 
-// Throws model_format for what is not JSON, or deeper than kMaxJsonDepth. Offsets in errors count from `base`.
+// Throws model_format for text that is no JSON or deeper than kMaxJsonDepth. Offsets in errors count from `base`.
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events);
 
 // config.json as flat entries: {"rope": {"factor": 2}} -> "rope.factor". Lists of one scalar type become one value; other lists,

@@ -1,5 +1,5 @@
-// How large the parts of a model file may be. Real files stay far below; what is above is broken or hostile, and is
-// refused before memory is taken for it. Each number stands with the largest seen in published models.
+// The largest sizes that parts of a model file may have. Real files stay far below; a larger part is broken or hostile, and is refused before
+// memory is allocated for it. Each limit has the largest size seen in published models beside it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kMaxIndexBytes = 100'000'000;  // model.safetenso
 inline constexpr std::uint64_t kMaxConfigBytes = 16u << 20;   // config.json; seen: 1.2 MiB (21,841 class names)
 inline constexpr std::uint64_t kMaxConfigKeyBytes = 1024;     // a dotted name
 inline constexpr std::uint64_t kMaxConfigValues = 1u << 20;
-// both
+// GGUF and safetensors
 inline constexpr std::uint64_t kMaxTensors = 1u << 20;  // seen: about 100,000 (experts stored one by one)
 inline constexpr std::uint64_t kMaxShards = 4096;       // each is an open file; seen: 191
 inline constexpr int kMaxJsonDepth = 64;

@@ -1,5 +1,5 @@
-// What a model file says about itself besides its tensors: GGUF key-value pairs, or config.json with dotted keys for what is nested
-// ("rope_scaling.factor", "id2label.0"). The same getters read both.
+// The metadata of a model file: GGUF key-value pairs, or config.json with dotted keys for nested values ("rope_scaling.factor",
+// "id2label.0"). The same getters read both.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ using Value = std::variant<std::monostate,  // null in config.json
 
 std::string type_name(const Value& value);  // "an integer", "a list of 3 strings"
 
-// Strings are as in the file; string() and strings() give valid UTF-8 or throw. Getters give nothing for keys that are missing or
-// null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
+// Stored strings have the file's bytes; string() and strings() return valid UTF-8 or throw. Getters return an empty optional for keys that are
+// missing or null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;
@@ -49,7 +49,7 @@ class Metadata {
   Metadata() = default;
   Metadata(std::string file, Entries entries) : file_(std::move(file)), entries_(std::move(entries)) {}
 
-  // Also for keys that are null, and for the names of nested objects ("rope_scaling").
+  // true also for keys that are null, and for the names of nested objects ("rope_scaling").
   bool has(std::string_view key) const;
   const Value* value(std::string_view key) const;
   const Entries& entries() const { return entries_; }

@@ -27,7 +27,7 @@ constexpr char kConfig[] = "config.json", kModel[] = "model.safetensors", kIndex
 constexpr const char* kConvert =
     "which is never opened, because reading it can run code; convert it to safetensors: save_pretrained() of transformers writes that";
 
-// What else files called models begin with.
+// The first bytes of other files that are called models.
 struct Beginning {
   std::string_view bytes, meaning;
 };
@@ -53,7 +53,7 @@ std::string beginning(const File& file) {
 }
 
 const Beginning* known_other(std::string_view bytes) {
-  if (bytes.size() > 8 && bytes[8] == '{') return nullptr;  // safetensors: a length of 8 bytes, whose first ones may look like anything
+  if (bytes.size() > 8 && bytes[8] == '{') return nullptr;  // safetensors: begins with a length of 8 bytes, which may have any value
   const auto found = std::ranges::find_if(kOtherFiles, [&](const Beginning& other) { return bytes.starts_with(other.bytes); });
   return found == std::end(kOtherFiles) ? nullptr : found;
 }
@@ -135,7 +135,7 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
                  ".safetensors. If this is a pickle (.bin, .pt), convert it to safetensors");
     }
     const auto [folder, name] = folder_and_name(path);
-    // A shard of many stands for its folder.
+    // One shard of several opens its folder.
     const bool shard = part_name(name, kSafetensors) && Folder(folder).has(kIndex);
     return open_safetensors(path, Folder(folder), shard ? "" : name);
   };
@@ -258,7 +258,7 @@ ModelFile::Contents ModelFile::open_safetensors(const std::string& path, const F
 
   const File index = folder.open(kIndex);
   const auto shard_of = read_safetensors_index(index);
-  std::map<std::string_view, std::uint64_t> tensors_in;  // per shard, as the index says
+  std::map<std::string_view, std::uint64_t> tensors_in;  // number of tensors in each shard, by the index
   for (const auto& [tensor, shard] : shard_of) ++tensors_in[shard];
   if (tensors_in.size() > kMaxShards) {
     fail_at(ErrorKind::model_format, index.path(), "weight_map", std::nullopt, "names ", tensors_in.size(), " files; at most ", kMaxShards,
@@ -268,7 +268,7 @@ ModelFile::Contents ModelFile::open_safetensors(const std::string& path, const F
     std::uint64_t found = 0;
     for (TensorInfo& tensor : add_safetensors(model, folder.open(std::string(shard)))) {
       const auto entry = shard_of.find(tensor.name);
-      if (entry == shard_of.end() || entry->second != shard) continue;  // the index says what belongs to the model
+      if (entry == shard_of.end() || entry->second != shard) continue;  // only tensors in the index belong to the model
       model.tensors.push_back(std::move(tensor));
       ++found;
     }

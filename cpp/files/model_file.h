@@ -26,7 +26,7 @@ class ModelFile {
   // Throws io (cannot be opened or read), model_format (not sound: file, field and offset say where), unsupported_model (sound, but
   // of a version or byte order that is not read).
   static std::shared_ptr<const ModelFile> open(const std::string& path);
-  // A .safetensors file by itself, whose configuration the caller knows: there is no metadata. Throws as open() does.
+  // Opens a .safetensors file without metadata; the caller knows its configuration. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
   // The same open files, with sums of what is read by this view: whoever loads a model takes one of its own, to know what it was given.
@@ -38,18 +38,18 @@ class ModelFile {
 
   const std::string& path() const { return contents_->path; }  // as given
   Kind kind() const { return contents_->kind; }
-  std::uint64_t size_bytes() const;                                       // of all weight files
+  std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
 
   // Tensors in the order of the files; find() by name, or null.
   std::span<const TensorInfo> tensors() const { return contents_->tensors; }
   const TensorInfo* find(std::string_view name) const;
 
-  // Bytes [offset, offset + count) of a tensor of this file, to `out`. Throws io when the file became shorter.
+  // Reads bytes [offset, offset + count) of a tensor of this file to `out`. Throws io when the file has become shorter.
   void read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const;
-  // All values as float32. Throws unsupported_model for formats that are not computed with, numeric for NaN and infinities.
+  // All values as float32. Throws unsupported_model for formats without kernels, numeric for NaN and infinities.
   std::vector<float> read_floats(const TensorInfo& tensor) const;
-  // The format to compute with; throws unsupported_model, naming format and tensor, when there is none.
+  // The tensor's format. Throws unsupported_model, with the names of format and tensor, when there are no kernels for it.
   Format format(const TensorInfo& tensor) const;
 
   // Metadata: GGUF keys, or config.json with dotted keys. See metadata.h for what each getter accepts.

@@ -15,7 +15,8 @@
 namespace pumice::files {
 namespace {
 
-// Every dtype of the reference implementation (safetensors/src/tensor.rs), so that a tensor nobody asks for cannot spoil a file.
+// Every dtype of the reference implementation (safetensors/src/tensor.rs), so that an unused tensor of any dtype does not make a file
+// unreadable.
 struct Dtype {
   std::string_view name;
   std::uint64_t bits;
@@ -191,12 +192,12 @@ class HeaderBuilder : public JsonEvents {
   std::uint64_t data_start_, data_bytes_;
 
   int depth_ = 0;
-  std::string name_;  // of the tensor being read
+  std::string name_;  // name of the tensor that is being read
   bool in_metadata_ = false, metadata_seen_ = false, in_array_ = false;
   std::set<std::string> metadata_keys_;
   std::size_t field_ = kNoField;
   std::array<bool, 3> seen_{};
-  std::size_t items_ = 0;  // of the array being read
+  std::size_t items_ = 0;  // items of the array that is being read
   std::array<std::uint64_t, 2> offsets_{};
   Dtype dtype_;
   TensorInfo tensor_;

@@ -3,7 +3,7 @@
 namespace pumice::files {
 namespace {
 
-// Bytes of the well-formed UTF-8 character that `text` begins with; 0 when there is none.
+// Length in bytes of the well-formed UTF-8 character at the front of `text`; 0 when there is none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) { return byte(i) >= low && byte(i) <= high; };

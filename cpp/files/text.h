@@ -1,4 +1,4 @@
-// Text from files, made safe to show and to compare.
+// Makes text from files safe to show and to compare.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace pumice::files {
 
-// Well-formed UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Is this well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF?
 bool valid_utf8(std::string_view text);
 
-// For messages: control characters and bytes that are not UTF-8 become \xNN; what is over `limit` bytes is cut.
+// Text for messages: control characters and bytes that are not UTF-8 become \xNN; longer text is cut at `limit` bytes.
 std::string printable(std::string_view text, std::size_t limit = 4096);
 std::string quote(std::string_view text);  // 'text', cut at 80 bytes
 
-// "model.gguf: general.alignment: is 3 (at byte 64)": the one way errors about files are put together.
+// Builds the message of an error about a file: "model.gguf: general.alignment: is 3 (at byte 64)".
 template <class... Parts>
 [[noreturn]] void fail_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
                           const Parts&... parts) {
