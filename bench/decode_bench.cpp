@@ -53,8 +53,8 @@ Model model() {
   const int q = kHeads * kHeadDim, kv = kKvHeads * kHeadDim;
   Program& p = m.whole;
   p.name = "whole";
-  p.slots = {{Rows::tokens, kHidden}, {Rows::tokens, kHidden}, {Rows::tokens, q + 2 * kv}, {Rows::tokens, q}, {Rows::tokens, kInner},
-             {Rows::selected, kHidden}, {Rows::selected, kHidden}, {Rows::selected, kVocab}};
+  p.slots = {{Rows::tokens, kHidden}, {Rows::tokens, kHidden},   {Rows::tokens, q + 2 * kv}, {Rows::tokens, q},
+             {Rows::tokens, kInner},  {Rows::selected, kHidden}, {Rows::selected, kHidden},  {Rows::selected, kVocab}};
   p.output = 7;
   m.products = p;
   Program& f = m.products;
@@ -80,9 +80,8 @@ Model model() {
     attend.kv_heads = kKvHeads;
     attend.causal = true;
     attend.scale = 0.125f;
-    p.ops.insert(p.ops.end(), {Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, in,
-                               Rope{{2, 0, q}, kHeadDim, rope}, Rope{{2, q, kv}, kHeadDim, rope},
-                               Store{{2, q, kv}, {2, q + kv, kv}, attend.cache}, attend, out,
+    p.ops.insert(p.ops.end(), {Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, in, Rope{{2, 0, q}, kHeadDim, rope},
+                               Rope{{2, q, kv}, kHeadDim, rope}, Store{{2, q, kv}, {2, q + kv, kv}, attend.cache}, attend, out,
                                Norm{x, h, {}, ones, VectorId::none, NormKind::rms}, gated, down});
     f.ops.insert(f.ops.end(), {in, out, gated, down});
   }
@@ -95,7 +94,9 @@ Model model() {
 }
 
 // Seconds of a run, the best and the median of many.
-struct Times { double best, median, cpu; };  // cpu: of the caller's thread, best; on a busy machine the only figure that says something
+struct Times {
+  double best, median, cpu;
+};  // cpu: of the caller's thread, best; on a busy machine the only figure that says something
 Times time_runs(const Executable& executable, Workspace& workspace, CacheStore& caches, int rows, int past, int runs) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 7);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(past + rows, kPageTokens)));

@@ -252,12 +252,12 @@ Times time_product(const Way& way, const std::uint8_t* weights, std::int64_t cop
 double gflops(double macs, double seconds) { return 2e-9 * macs / seconds; }
 
 void products(const Settings& settings) {
-  const std::vector<Shape> shapes =
-      settings.quick || settings.only_short ? std::vector<Shape>{{2048, 2048}}
-                                            : std::vector<Shape>{{1536, 384}, {576, 1536}, {640, 2048}, {2048, 2048}};
-  const std::vector<std::int64_t> counts =
-      settings.only_short ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 96}
-      : settings.quick ? std::vector<std::int64_t>{1, 16, 256} : std::vector<std::int64_t>{1, 2, 4, 16, 64, 256};
+  const std::vector<Shape> shapes = settings.quick || settings.only_short
+                                        ? std::vector<Shape>{{2048, 2048}}
+                                        : std::vector<Shape>{{1536, 384}, {576, 1536}, {640, 2048}, {2048, 2048}};
+  const std::vector<std::int64_t> counts = settings.only_short ? std::vector<std::int64_t>{1, 2, 4, 8, 16, 32, 96}
+                                           : settings.quick    ? std::vector<std::int64_t>{1, 16, 256}
+                                                               : std::vector<std::int64_t>{1, 2, 4, 16, 64, 256};
   const std::int64_t most = 2048 * 2048;
   Activations x(2048);
   std::vector<std::uint8_t> file(static_cast<std::size_t>(most * 4));

@@ -213,8 +213,10 @@ int main(int argc, char** argv) {
     bool tiny = false;
     std::size_t index = 0;
     for (int i = 1; i < argc; ++i) {
-      if (std::strcmp(argv[i], "tiny") == 0) tiny = true;
-      else index = std::strtoul(argv[i], nullptr, 10);
+      if (std::strcmp(argv[i], "tiny") == 0)
+        tiny = true;
+      else
+        index = std::strtoul(argv[i], nullptr, 10);
     }
     const auto& all = Instance::get().devices();
     require(index < all.size() && all[index].usable, "vulkan:", index, " is not there, or cannot be used; pumice devices lists them");

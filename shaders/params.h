@@ -102,9 +102,9 @@ static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && size
 #endif
 
 // ---------------------------------------------------------------- what a batch says, in `meta`
-// Segment tables: kSegmentWords words a segment: {first row in the batch, rows, past, pages, prompt, unseen}; `pages` is the word of meta where the
-// segment's list of page ids begins (as Segment::pages: id i holds positions [32 i, 32 i + 32)).
-// Encoders have no cache: store.comp copies their keys and values to pages of a scratch store in f32, past = 0.
+// Segment tables: kSegmentWords words a segment: {first row in the batch, rows, past, pages, prompt, unseen}; `pages` is the word of meta
+// where the segment's list of page ids begins (as Segment::pages: id i holds positions [32 i, 32 i + 32)). Encoders have no cache:
+// store.comp copies their keys and values to pages of a scratch store in f32, past = 0.
 PUMICE_CONSTANT(kSegmentWords, 6);
 PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
 // FORMAT of keys and values: KvFormat (number() in vulkan/numbers.h).
@@ -171,8 +171,8 @@ struct StoreParams {
   uint rows, q_heads, kv_heads;
   uint pairs, interleaved;  // pairs = inv_freq.size() of the table; interleaved 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
-  uint cells_at;  // meta: per row, page id * 32 + position % 32
-  uint turns_at;  // meta: per row, float cos[pairs], sin[pairs], both times `magnitude`
+  uint cells_at;               // meta: per row, page id * 32 + position % 32
+  uint turns_at;               // meta: per row, float cos[pairs], sin[pairs], both times `magnitude`
   uint factors_at, q_factors;  // meta: per row, float; 0 or 1
   uint page_first, page_count, page_words;
 };
@@ -366,8 +366,8 @@ constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks
   return rows * blocks * (kTopHead + 2 * k);
 }
 static_assert(sizeof(NormParams) <= 128 && sizeof(MultiplyParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 &&
-              sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 &&
-              sizeof(LogProbParams) <= 128 && sizeof(TopParams) <= 128);
+              sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 && sizeof(LogProbParams) <= 128 &&
+              sizeof(TopParams) <= 128);
 #endif
 
 #ifdef __cplusplus

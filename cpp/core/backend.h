@@ -1,4 +1,5 @@
-// The interface of a device that runs programs. CPU, Vulkan and the tests' reference backend implement it; engine/ uses nothing else of them.
+// The interface of a device that runs programs. CPU, Vulkan and the tests' reference backend implement it; engine/ uses nothing else of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,10 @@
 namespace pumice {
 
 struct DeviceInfo {
-  std::string id;      // "cpu", "vulkan:0"
-  std::string name;    // "AMD EPYC (2 threads, avx2)"
-  std::string type;    // "cpu", "integrated", "discrete", "software"
-  std::string driver;  // CPU: instruction set and BLAS
+  std::string id;                                   // "cpu", "vulkan:0"
+  std::string name;                                 // "AMD EPYC (2 threads, avx2)"
+  std::string type;                                 // "cpu", "integrated", "discrete", "software"
+  std::string driver;                               // CPU: instruction set and BLAS
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
   std::vector<std::string> features;
   std::vector<std::string> notes;  // opened devices: what was switched off, and why
@@ -40,21 +41,22 @@ class DeviceWeights {
   virtual std::uint64_t bytes() const = 0;
 };
 
-// The pages of all caches of a model on one device. Page ids run from 0 to the number of reserved pages; engine/ assigns pages to sequences.
-// Pages are not cleared: a page holds garbage until Store writes it.
+// The pages of all caches of a model on one device. Page ids run from 0 to the number of reserved pages; engine/ assigns pages to
+// sequences. Pages are not cleared: a page holds garbage until Store writes it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
-  virtual void reserve(std::int32_t pages) = 0;                        // makes storage for ids below `pages`; it never shrinks. Throws out_of_memory
-  virtual void copy_page(std::int32_t from, std::int32_t to) = 0;      // in all caches
-  // Copies the bytes of pages to `out`, or from `in`: page i at i * stride, page_bytes() bytes each. The layout is this kind of device's own.
+  virtual void reserve(std::int32_t pages) = 0;  // makes storage for ids below `pages`; it never shrinks. Throws out_of_memory
+  virtual void copy_page(std::int32_t from, std::int32_t to) = 0;  // in all caches
+  // Copies the bytes of pages to `out`, or from `in`: page i at i * stride, page_bytes() bytes each. The layout is this kind of device's
+  // own.
   virtual void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) = 0;
   virtual void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) = 0;
-  virtual std::uint64_t page_bytes() const = 0;                        // bytes of one page in all caches
+  virtual std::uint64_t page_bytes() const = 0;  // bytes of one page in all caches
 };
 
-// The scratch memory of one run. Crew::team: the run uses the whole device. Crew::solo: the run uses one worker, so that several runs can go
-// on at the same time.
+// The scratch memory of one run. Crew::team: the run uses the whole device. Crew::solo: the run uses one worker, so that several runs can
+// go on at the same time.
 enum class Crew : std::uint8_t { team, solo };
 class Workspace {
  public:
@@ -71,9 +73,9 @@ class Executable {
 
 // The memory that a program takes on a device. plan() prints it, and it is checked before anything is allocated.
 struct Cost {
-  std::uint64_t weights = 0;           // bytes of the program's packed weights
-  std::uint64_t page = 0;              // bytes of one page in all caches of the program
-  std::uint64_t scratch = 0;           // bytes of one workspace for `rows` rows, input and output included
+  std::uint64_t weights = 0;  // bytes of the program's packed weights
+  std::uint64_t page = 0;     // bytes of one page in all caches of the program
+  std::uint64_t scratch = 0;  // bytes of one workspace for `rows` rows, input and output included
 };
 
 class Backend {
@@ -82,7 +84,7 @@ class Backend {
   virtual DeviceInfo info() const = 0;
   // Packs every matrix (all threads, cancel checked, `progress` called). Only matrices with used[i] true are taken (empty: all).
   virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                                       const Cancel& cancel) = 0;
+                                                    const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
   // Called while pack() runs: makes what prepare() of this program needs and what does not depend on the weights' bytes. A GPU compiles its
   // pipelines while weights are uploaded; a CPU does nothing. Errors are ignored here, because prepare() raises them again.
@@ -95,7 +97,7 @@ class Backend {
   virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
   // true: results come back over a bus, so that copying a row of logits costs more than choosing from it on the device (Top).
   virtual bool reads_back_slowly() const { return false; }
-  virtual int workers() const = 0;  // solo runs that can go on at the same time: the CPU's threads, 1 for a GPU
+  virtual int workers() const = 0;              // solo runs that can go on at the same time: the CPU's threads, 1 for a GPU
   virtual std::int64_t batch_rows() const = 0;  // token rows of one batch that keep the device busy; more rows only take memory and time
   // Runs job(index, worker) for index in [0, jobs), up to workers() at once; the first exception is thrown after all have stopped.
   // The call occupies the device: callers keep it short (tens of milliseconds), so that other calls get their turn.

@@ -19,11 +19,11 @@ struct Segment {
 };
 
 struct Batch {
-  std::int32_t rows = 0;                     // token rows in all
-  std::span<const std::int32_t> ids;         // one id for each row (LogProb: the targets), or empty when the program takes hidden rows
-  std::span<const std::int32_t> types;       // one type for each row, or empty when all are 0
-  std::span<const Segment> segments;         // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
-  std::span<const std::int32_t> selected;    // numbers of the selected rows, ascending
+  std::int32_t rows = 0;                   // token rows in all
+  std::span<const std::int32_t> ids;       // one id for each row (LogProb: the targets), or empty when the program takes hidden rows
+  std::span<const std::int32_t> types;     // one type for each row, or empty when all are 0
+  std::span<const Segment> segments;       // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
+  std::span<const std::int32_t> selected;  // numbers of the selected rows, ascending
   // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first has
   // rows + 1 values, or none when no ids are reported.
   std::span<const std::int32_t> reported, reported_first;

@@ -1,4 +1,5 @@
-// Stops work by a flag, which the waiting thread sets (Ctrl-C, a closed stream), or at a deadline. Workers check it before each piece of work.
+// Stops work by a flag, which the waiting thread sets (Ctrl-C, a closed stream), or at a deadline. Workers check it before each piece of
+// work.
 #pragma once
 
 #include <atomic>

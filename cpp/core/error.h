@@ -38,9 +38,18 @@ class Error : public std::exception {
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
   // The place in a file. files/ and model/ set it for model_format errors.
-  Error&& in_file(std::string file) && { file_ = std::move(file); return std::move(*this); }
-  Error&& at_field(std::string field) && { field_ = std::move(field); return std::move(*this); }
-  Error&& at_offset(std::uint64_t offset) && { offset_ = offset; return std::move(*this); }
+  Error&& in_file(std::string file) && {
+    file_ = std::move(file);
+    return std::move(*this);
+  }
+  Error&& at_field(std::string field) && {
+    field_ = std::move(field);
+    return std::move(*this);
+  }
+  Error&& at_offset(std::uint64_t offset) && {
+    offset_ = offset;
+    return std::move(*this);
+  }
 
   ErrorKind kind() const noexcept { return kind_; }
   const char* what() const noexcept override { return message_.c_str(); }

@@ -8,8 +8,8 @@
 namespace pumice {
 namespace {
 
-// An exponent of all ones means NaN or infinity. Only then does adding one at the exponent's lowest bit carry into the sign's place. Without
-// comparisons and early exits the loop is vectorized, and the check takes little time beside packing.
+// An exponent of all ones means NaN or infinity. Only then does adding one at the exponent's lowest bit carry into the sign's place.
+// Without comparisons and early exits the loop is vectorized, and the check takes little time beside packing.
 template <class Word>
 bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
   Word all = 0;
@@ -28,23 +28,32 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
     return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
   };
   switch (format) {  // the places of scales in a block: ggml-common.h, gguf-py quants.py
-    case Format::F32: return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
-    case Format::F16: return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
-    case Format::BF16: return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
+    case Format::F32:
+      return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
+    case Format::F16:
+      return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
+    case Format::BF16:
+      return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
     case Format::Q4_0:
     case Format::Q5_0:
     case Format::Q8_0:
     case Format::IQ4_NL:
-    case Format::IQ4_XS: return halves(0);
+    case Format::IQ4_XS:
+      return halves(0);
     case Format::Q4_1:
     case Format::Q5_1:
     case Format::Q4_K:
-    case Format::Q5_K: return pairs(0);
-    case Format::Q2_K: return pairs(80);
-    case Format::Q3_K: return halves(108);
-    case Format::Q6_K: return halves(208);
+    case Format::Q5_K:
+      return pairs(0);
+    case Format::Q2_K:
+      return pairs(80);
+    case Format::Q3_K:
+      return halves(108);
+    case Format::Q6_K:
+      return halves(208);
     // The scale is 2^(e - 128) and codes go up to 12: for e > 252 the product exceeds float32 (255 is the format's NaN).
-    case Format::MXFP4: return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
+    case Format::MXFP4:
+      return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
   }
   return false;
 }

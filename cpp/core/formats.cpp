@@ -45,8 +45,8 @@ void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* ou
   kUnpack[static_cast<std::size_t>(format)](packed, n / f.block, out);
 }
 
-// Half to float. Normal numbers: the exponent's bias changes from 15 to 127 (+112). Subnormal numbers are mantissa * 2^-24, which is exact as
-// a float. Infinities and NaN get the largest exponent; a signalling NaN becomes quiet, as in the processors' own conversion.
+// Half to float. Normal numbers: the exponent's bias changes from 15 to 127 (+112). Subnormal numbers are mantissa * 2^-24, which is exact
+// as a float. Infinities and NaN get the largest exponent; a signalling NaN becomes quiet, as in the processors' own conversion.
 float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023;
   std::uint32_t bits;

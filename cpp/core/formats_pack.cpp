@@ -58,8 +58,8 @@ Lanes squared_error(const Tile& tile, Lanes d) {
   return error;
 }
 
-// Candidates map the largest weight to `reach` codes, with either sign of the scale. Each candidate gives codes, and the codes give the scale
-// that fits them best. Candidates are compared by the error with that scale rounded to a half float.
+// Candidates map the largest weight to `reach` codes, with either sign of the scale. Each candidate gives codes, and the codes give the
+// scale that fits them best. Candidates are compared by the error with that scale rounded to a half float.
 template <int low, int high>
 Lanes best_scale(const Tile& tile, float first_reach, float step, int steps) {
   Lanes largest{};

@@ -1,5 +1,5 @@
-// The kinds of operations, as enums. This header includes no class of the standard library: the kernels of every instruction set include it,
-// and it must bring no inline functions (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
+// The kinds of operations, as enums. This header includes no class of the standard library: the kernels of every instruction set include
+// it, and it must bring no inline functions (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class NormKind : std::uint8_t { PUMICE_NORM_KINDS(PUMICE_LISTED) };
 enum class PoolKind : std::uint8_t { PUMICE_POOL_KINDS(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
-inline constexpr std::int32_t kPageTokens = 32;   // positions per cache page
-inline constexpr int kMaxHeadDim = 512;  // any head_dim from 1 on works; multiples of 16 are fast
+inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
+inline constexpr int kMaxHeadDim = 512;          // any head_dim from 1 on works; multiples of 16 are fast
 
 }  // namespace pumice

@@ -78,8 +78,8 @@ struct Linear {
   // A backend that rounds activations to 8 bits keeps at least 15 here. For heads: nothing averages the noise of a logit any more
   // (SmolLM2 Q4_1, KL divergence from float32: 0.0021 without, 0.0014 with).
   bool precise = false;
-  float scale = 1.0f;    // of the product: residual and logit multipliers (Granite, MiniCPM, Command-R)
-  float softcap = 0.0f;  // 0: none
+  float scale = 1.0f;                    // of the product: residual and logit multipliers (Granite, MiniCPM, Command-R)
+  float softcap = 0.0f;                  // 0: none
   float alpha_p = 0.0f, alpha_n = 0.0f;  // of xielu, learned per layer
 };
 

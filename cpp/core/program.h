@@ -13,7 +13,10 @@
 
 namespace pumice {
 
-struct SlotShape { Rows rows = Rows::tokens; std::int32_t width = 0; };
+struct SlotShape {
+  Rows rows = Rows::tokens;
+  std::int32_t width = 0;
+};
 
 // Keys and values of a layer: `kv_heads` heads of `head_dim` for each position.
 struct CacheShape {
@@ -26,8 +29,8 @@ struct Program {
   std::vector<Op> ops;
   std::vector<SlotShape> slots;
   std::vector<CacheShape> caches;  // by CacheId
-  std::int32_t input = -1;   // slot that Io::in fills, or -1: the program begins with ids
-  std::int32_t output = -1;  // slot that Io::out receives
+  std::int32_t input = -1;         // slot that Io::in fills, or -1: the program begins with ids
+  std::int32_t output = -1;        // slot that Io::out receives
 };
 
 }  // namespace pumice

@@ -87,7 +87,7 @@ using ProductBytes = void (*)(const std::uint8_t* groups, std::int64_t rows, std
                               std::int64_t count, float* out, std::int64_t out_stride);  // as ProductInt8; cols: whole blocks of 64
 
 struct ByteKernels {
-  std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
+  std::int64_t (*group_bytes)(std::int64_t cols);                                                      // a multiple of 64
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as FixedKernels'
   ProductFixed of_words;  // exactly one of of_words and of_bytes is null
   ProductBytes of_bytes;

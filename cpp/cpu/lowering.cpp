@@ -58,8 +58,7 @@ class CpuLowering {
   }
 
   void operator()(const GatedLinear& op) {
-    GatedStep step{op.in, op.out, op.activation, part(op.gate, op.gate_bias, op.in, 0, false),
-                   part(op.up, op.up_bias, op.in, 0, false)};
+    GatedStep step{op.in, op.out, op.activation, part(op.gate, op.gate_bias, op.in, 0, false), part(op.up, op.up_bias, op.in, 0, false)};
     plan_.gated = true;
     plan_.steps.push_back(step);
     written(op.out);
@@ -258,8 +257,14 @@ class CpuLowering {
     }
   }
 
-  struct Quantized { View view; std::int32_t id; };
-  struct Made { View view; std::size_t step, op; };
+  struct Quantized {
+    View view;
+    std::int32_t id;
+  };
+  struct Made {
+    View view;
+    std::size_t step, op;
+  };
 
   const Program& program_;
   const WeightShapes& weights_;
@@ -267,7 +272,7 @@ class CpuLowering {
   bool names_what_may_round_ = false;  // an encoder: what it does not name, a classifier, keeps its floats
   CpuPlan plan_;
   std::size_t op_ = 0;
-  std::vector<Quantized> quantized_now_;    // still what their views hold
+  std::vector<Quantized> quantized_now_;  // still what their views hold
   std::vector<Made> made_by_norm_;
   std::vector<Life> quantized_lives_;
   std::size_t tail_step_ = 0;

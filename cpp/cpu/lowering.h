@@ -12,33 +12,81 @@
 namespace pumice::cpu {
 
 // ---------------------------------------------------------------- steps
-struct InputStep { std::int32_t slot; };
-struct EmbedStep { Embed op; };
-struct NormStep { Norm op; std::vector<std::int32_t> quantized = {}; };  // quantized: also leaves `out` as codes there
-struct QuantizeStep { View in; std::int32_t quantized; };
+struct InputStep {
+  std::int32_t slot;
+};
+struct EmbedStep {
+  Embed op;
+};
+struct NormStep {
+  Norm op;
+  std::vector<std::int32_t> quantized = {};
+};  // quantized: also leaves `out` as codes there
+struct QuantizeStep {
+  View in;
+  std::int32_t quantized;
+};
 struct ProductPart {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
-  std::int32_t col;        // of `out`
-  std::int32_t quantized;  // what it multiplies; -1: the floats themselves
+  std::int32_t col;               // of `out`
+  std::int32_t quantized;         // what it multiplies; -1: the floats themselves
   std::int32_t folded_bias = -1;  // in place of `bias`: the executable's, with what a folded norm's bias adds
   bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
 };
-struct LinearStep { Linear op; std::vector<ProductPart> parts; };
-struct GatedStep { View in, out; Activation activation; ProductPart gate, up; };
-struct MultiplyStep { Multiply op; };
-struct TurnsStep { std::int32_t turns; };  // cos and sin of every row
+struct LinearStep {
+  Linear op;
+  std::vector<ProductPart> parts;
+};
+struct GatedStep {
+  View in, out;
+  Activation activation;
+  ProductPart gate, up;
+};
+struct MultiplyStep {
+  Multiply op;
+};
+struct TurnsStep {
+  std::int32_t turns;
+};  // cos and sin of every row
 // Ropes that follow each other, and the Store after them: a row needs no other row's, so that all share one phase.
-struct Turned { View x; std::int32_t head_dim, turns; float temperature; std::int32_t temperature_length; };
-struct RopeStoreStep { std::vector<Turned> ropes; Store store; std::int32_t head_dim = 0; };  // head_dim of the cache; 0: nothing is stored
-struct KeepStep { Attend op; std::int32_t shape; };   // an encoder's k and v to scratch pages
-struct AttendStep { Attend op; std::int32_t shape; };
-struct MergeStep { Attend op; std::int32_t shape; };  // of chunks that several tasks made
-struct SelectStep { View in, out; };
-struct PoolStep { View in, out; PoolKind kind; };
-struct LogProbStep { View logits, out; };
-struct TopStep { Top op; };
+struct Turned {
+  View x;
+  std::int32_t head_dim, turns;
+  float temperature;
+  std::int32_t temperature_length;
+};
+struct RopeStoreStep {
+  std::vector<Turned> ropes;
+  Store store;
+  std::int32_t head_dim = 0;
+};  // head_dim of the cache; 0: nothing is stored
+struct KeepStep {
+  Attend op;
+  std::int32_t shape;
+};  // an encoder's k and v to scratch pages
+struct AttendStep {
+  Attend op;
+  std::int32_t shape;
+};
+struct MergeStep {
+  Attend op;
+  std::int32_t shape;
+};  // of chunks that several tasks made
+struct SelectStep {
+  View in, out;
+};
+struct PoolStep {
+  View in, out;
+  PoolKind kind;
+};
+struct LogProbStep {
+  View logits, out;
+};
+struct TopStep {
+  Top op;
+};
 using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, MultiplyStep, TurnsStep, RopeStoreStep,
                           KeepStep, AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 

@@ -28,9 +28,12 @@ std::int64_t checked_group_bytes(const Matrix& matrix) {
   }
   const MatrixKernels& known = kernels().matrix;
   switch (packing_of(matrix)) {
-    case Packing::fixed: return known.fixed.group_bytes(matrix.cols);
-    case Packing::bytes: return known.bytes.group_bytes(matrix.cols);
-    default: return known[matrix.format].group_bytes(matrix.cols);
+    case Packing::fixed:
+      return known.fixed.group_bytes(matrix.cols);
+    case Packing::bytes:
+      return known.bytes.group_bytes(matrix.cols);
+    default:
+      return known[matrix.format].group_bytes(matrix.cols);
   }
 }
 
@@ -169,7 +172,10 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
   vectors_ = weights.vectors;
 
   // All sizes are known and checked before the first byte is allocated.
-  struct Panel { std::size_t matrix; std::int64_t first_group, groups; };
+  struct Panel {
+    std::size_t matrix;
+    std::int64_t first_group, groups;
+  };
   std::vector<Panel> panels;
   std::uint64_t needed = 0;
   matrices_.resize(weights.matrices.size());

@@ -36,7 +36,7 @@ struct PackedMatrix {
   Narrow narrow = {};      // likewise, without floats
   const Folded* folded = nullptr;
   float* product_of_bias = nullptr;  // of what is folded: what each row's product lacks
-  std::uint8_t* data = nullptr;  // in the weights' arena; null: not among the used matrices
+  std::uint8_t* data = nullptr;      // in the weights' arena; null: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
   void unpack_row(std::int64_t row, float* out) const;

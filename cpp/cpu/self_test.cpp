@@ -181,8 +181,8 @@ class SelfTest {
   void activations() {
     Aligned<float> x = floats(kCols, random_), other = floats(kCols, random_);
     for (std::size_t a = 0; a < std::size(kActivations); ++a) {
-      const Finish finish{.bias = other.data(), .activation = static_cast<Activation>(a), .scale = 3, .softcap = 2, .alpha_p = 0.8f,
-                          .alpha_n = 1.2f};
+      const Finish finish{
+          .bias = other.data(), .activation = static_cast<Activation>(a), .scale = 3, .softcap = 2, .alpha_p = 0.8f, .alpha_n = 1.2f};
       check("activation " + std::string(kActivations[a]), kCols, [&](const Kernels& k, float* out) {
         std::copy(x.span().begin(), x.span().end(), out);
         k.rows.epilogue(out, kCols, 1, kCols, finish);
@@ -217,8 +217,15 @@ class SelfTest {
           k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0,
                           std::min(kPageTokens, keys - page * kPageTokens), at);
         }
-        const AttendCall call{.format = format, .head_dim = head_dim, .scale = 0.125f, .softcap = 0, .pages = table, .chunk = 0,
-                              .reach = reach, .places = places.data(), .by_key_stride = numbers};
+        const AttendCall call{.format = format,
+                              .head_dim = head_dim,
+                              .scale = 0.125f,
+                              .softcap = 0,
+                              .pages = table,
+                              .chunk = 0,
+                              .reach = reach,
+                              .places = places.data(),
+                              .by_key_stride = numbers};
         const Query query{q.data(), 0, keys, keys / 2, bias.data(), 0.05f, by_query.data(), by_key.data()};
         Aligned<float> partial(head_dim + 16);
         k.rows.attend(call, &query, 1, partial.data());

@@ -100,10 +100,10 @@ std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) 
 const GpuRoom& gpu_room() {
 #if PUMICE_VULKAN
   static auto& open = *new Shared<std::size_t>;
-  static const auto& room = *new GpuRoom{
-      .list = [] { return vulkan::devices(); },
-      .open = [](std::size_t index) { return open.get(index, [&] { return vulkan::make_backend(index); }); },
-      .absent = {}};
+  static const auto& room =
+      *new GpuRoom{.list = [] { return vulkan::devices(); },
+                   .open = [](std::size_t index) { return open.get(index, [&] { return vulkan::make_backend(index); }); },
+                   .absent = {}};
 #else
   static const auto& room = *new GpuRoom{
       .list = [] { return std::vector<DeviceInfo>(); },
@@ -142,8 +142,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
   const auto index = best(list, false);
   if (!index) {
     if (wants_gpu) {
-      fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus),
-           ". Leave gpu_layers out to use the CPU");
+      fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
     for (const DeviceInfo& other : list) {  // a card that could be mended; a machine without one is no news
       if (!other.usable && (other.type == "discrete" || other.type == "integrated" || other.why_kind == ErrorKind::forked_device))

@@ -14,9 +14,9 @@ namespace pumice::engine {
 
 // Where GPU backends come from. Tests bring their own.
 struct GpuRoom {
-  std::function<std::vector<DeviceInfo>()> list;                     // ids "vulkan:0", "vulkan:1", ...; never throws
-  std::function<std::shared_ptr<Backend>(std::size_t index)> open;   // throws device_not_found with why and what to install
-  std::string absent;                                                // why there is no such room; empty: there is one
+  std::function<std::vector<DeviceInfo>()> list;                    // ids "vulkan:0", "vulkan:1", ...; never throws
+  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found with why and what to install
+  std::string absent;                                               // why there is no such room; empty: there is one
 };
 const GpuRoom& gpu_room();  // Vulkan, where it is built in. Models share one backend per device
 

@@ -18,7 +18,7 @@ std::string isa();  // cpu_facts().isa
 
 // A kernel of the chosen instruction set against the scalar one.
 struct KernelCheck {
-  std::string name;            // "linear Q4_K, int8 activations"
+  std::string name;             // "linear Q4_K, int8 activations"
   double error = 0, limit = 0;  // normalised mean squared error
   bool ok = false;
 };

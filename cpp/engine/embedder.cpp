@@ -263,8 +263,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
     if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) not_a_number(text);
   };
-  run_all(runtime, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress,
-          cancel);
+  run_all(runtime, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
 }
 
 void check_call(const Runtime& runtime, const EncodeCall& call) {

@@ -16,7 +16,7 @@ struct Texts {
   std::span<const std::int32_t> ids;
   std::span<const std::int64_t> offsets;  // one more than texts, ascending
   std::span<const std::int32_t> types;
-  std::int32_t prompt = 0;  // of the first tokens of each text: pooling leaves so many out
+  std::int32_t prompt = 0;                    // of the first tokens of each text: pooling leaves so many out
   std::span<const std::int32_t> unseen = {};  // of the last tokens of each text: Segment::unseen; or empty
 };
 

@@ -9,8 +9,8 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kSmall = 8;         // micro-batches of a call that is run with others
-constexpr double kTogetherSeconds = 0.1;   // of what is run together, so that nobody waits for long
+constexpr std::int64_t kSmall = 8;        // micro-batches of a call that is run with others
+constexpr double kTogetherSeconds = 0.1;  // of what is run together, so that nobody waits for long
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -19,7 +19,11 @@ EncodeQueue::EncodeQueue(Runtime& runtime)
     : runtime_(runtime),
       at_fork_({.before = [this] { mutex_.lock(); },
                 .in_parent = [this] { mutex_.unlock(); },
-                .in_child = [this] { forget_parent(); mutex_.unlock(); }}) {}
+                .in_child =
+                    [this] {
+                      forget_parent();
+                      mutex_.unlock();
+                    }}) {}
 
 // Calls are on the stacks of threads that are not here.
 void EncodeQueue::forget_parent() {

@@ -46,7 +46,7 @@ class EncodeQueue {
   Runtime& runtime_;
   mutable std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
-  std::deque<Call*> waiting_;   // of threads in encode()
+  std::deque<Call*> waiting_;  // of threads in encode()
   std::vector<Call*> running_;
   std::unique_ptr<Cancel> cancel_;  // of what runs
   double seconds_per_token_ = 0;

@@ -55,9 +55,15 @@ class DeepWork {
     }
     std::unique_lock lock(self->mutex_);
     const auto end = std::chrono::steady_clock::now() + most_time;
-    const auto leave = [&] { ++unseen_; self->unseen_here_ = true; };
+    const auto leave = [&] {
+      ++unseen_;
+      self->unseen_here_ = true;
+    };
     while (!self->done_.wait_for(lock, kPoll, [&] { return self->ended_; })) {
-      if (cancel.requested()) { leave(); cancel.check(); }
+      if (cancel.requested()) {
+        leave();
+        cancel.check();
+      }
       if (std::chrono::steady_clock::now() < end) continue;
       leave();
       fail(ErrorKind::grammar, "compiling takes longer than ", std::chrono::duration_cast<std::chrono::seconds>(most_time).count(),
@@ -126,16 +132,18 @@ class MatchersAtWork {
   std::mutex mutex_;  // held while the process forks, by the thread that does it
   std::condition_variable idle_;
   int working_ = 0;
-  const AtFork at_fork_{{.before = [this] {
-                           std::unique_lock lock(mutex_);
-                           idle_.wait(lock, [this] { return working_ == 0; });
-                           lock.release();
-                         },
+  const AtFork at_fork_{{.before =
+                             [this] {
+                               std::unique_lock lock(mutex_);
+                               idle_.wait(lock, [this] { return working_ == 0; });
+                               lock.release();
+                             },
                          .in_parent = [this] { mutex_.unlock(); },
-                         .in_child = [this] {
-                           mutex_.unlock();
-                           DeepWork::forget_parent();
-                         }}};
+                         .in_child =
+                             [this] {
+                               mutex_.unlock();
+                               DeepWork::forget_parent();
+                             }}};
 };
 
 std::string message_of(const llguidance::Library& library, llguidance::Matcher* matcher) {
@@ -206,26 +214,31 @@ std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const l
     std::shared_ptr<const GrammarTokens> made;
   };
   const auto job = std::make_shared<Job>(Job{std::move(library), std::move(lengths), std::move(eos), std::move(bytes), nullptr});
-  DeepWork::run([job] {
-    llguidance::TokenizerInit init;
-    init.vocab_size = static_cast<std::uint32_t>(job->lengths.size());
-    init.eos = job->eos.front();
-    init.token_lengths = job->lengths.data();
-    init.token_bytes = job->bytes.data();
-    init.tokenize_greedily = true;  // used for forced tokens alone, which are not asked for
-    init.more_eos = job->eos.data() + 1;
-    init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
-    char error[1024] = "";
-    llguidance::Tokenizer* made = job->library->new_tokenizer_v2(&init, error, sizeof(error));
-    require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
-    job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths, std::move(job->bytes)));
-  }, cancel, std::chrono::hours(24));
+  DeepWork::run(
+      [job] {
+        llguidance::TokenizerInit init;
+        init.vocab_size = static_cast<std::uint32_t>(job->lengths.size());
+        init.eos = job->eos.front();
+        init.token_lengths = job->lengths.data();
+        init.token_bytes = job->bytes.data();
+        init.tokenize_greedily = true;  // used for forced tokens alone, which are not asked for
+        init.more_eos = job->eos.data() + 1;
+        init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
+        char error[1024] = "";
+        llguidance::Tokenizer* made = job->library->new_tokenizer_v2(&init, error, sizeof(error));
+        require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
+        job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths, std::move(job->bytes)));
+      },
+      cancel, std::chrono::hours(24));
   return std::exchange(job->made, nullptr);
 }
 
 GrammarTokens::GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer,
                              std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes)
-    : library_(std::move(library)), tokenizer_(tokenizer), words_((lengths.size() + 31) / 32), first_(lengths.size() + 1),
+    : library_(std::move(library)),
+      tokenizer_(tokenizer),
+      words_((lengths.size() + 31) / 32),
+      first_(lengths.size() + 1),
       bytes_(std::move(bytes)) {
   std::partial_sum(lengths.begin(), lengths.end(), first_.begin() + 1);
 }
@@ -261,32 +274,34 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
     std::shared_ptr<const CompiledGrammar> made;
   };
   const auto job = std::make_shared<Job>(Job{std::move(tokens), std::move(kind), std::move(source), nullptr});
-  DeepWork::run([job] {
-    const auto& library = job->tokens->library();
-    llguidance::MatcherInit init;
-    library.constraint_init_set_defaults(&init, job->tokens->get());
-    init.log_stderr_level = 0;
-    init.log_buffer_level = 0;
-    init.limits.verbose_errors = false;
-    llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
-    const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
-    if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
-    std::vector<std::uint32_t> words(job->tokens->words());  // the first mask: what it finds out, copies have
-    const std::size_t bytes = words.size() * sizeof(std::uint32_t);
-    require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");
-    if (library.matcher_compute_mask_into(matcher, words.data(), bytes) != 0) fail(ErrorKind::grammar, message_of(library, matcher));
-    // Some are too large for the parser, which says so when it reads the first tokens.
-    const CompiledGrammar trial(job->tokens, library.clone_matcher(matcher));
-    for (int i = 0; i < kTriedTokens && !library.matcher_is_stopped(trial.matcher_); ++i) {
-      const auto word = std::find_if(words.begin(), words.end(), [](std::uint32_t w) { return w != 0; });
-      if (word == words.end()) fail(ErrorKind::grammar, "no token of the model can ", i == 0 ? "begin" : "go on with", " an answer");
-      const auto id = static_cast<std::uint32_t>((word - words.begin()) * 32 + std::countr_zero(*word));
-      if (library.matcher_consume_token(trial.matcher_, id) != 0 ||
-          library.matcher_compute_mask_into(trial.matcher_, words.data(), bytes) != 0)
-        fail(ErrorKind::grammar, message_of(library, trial.matcher_));
-    }
-    job->made = made;
-  }, cancel, kMostTime);
+  DeepWork::run(
+      [job] {
+        const auto& library = job->tokens->library();
+        llguidance::MatcherInit init;
+        library.constraint_init_set_defaults(&init, job->tokens->get());
+        init.log_stderr_level = 0;
+        init.log_buffer_level = 0;
+        init.limits.verbose_errors = false;
+        llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
+        const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
+        if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
+        std::vector<std::uint32_t> words(job->tokens->words());  // the first mask: what it finds out, copies have
+        const std::size_t bytes = words.size() * sizeof(std::uint32_t);
+        require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");
+        if (library.matcher_compute_mask_into(matcher, words.data(), bytes) != 0) fail(ErrorKind::grammar, message_of(library, matcher));
+        // Some are too large for the parser, which says so when it reads the first tokens.
+        const CompiledGrammar trial(job->tokens, library.clone_matcher(matcher));
+        for (int i = 0; i < kTriedTokens && !library.matcher_is_stopped(trial.matcher_); ++i) {
+          const auto word = std::find_if(words.begin(), words.end(), [](std::uint32_t w) { return w != 0; });
+          if (word == words.end()) fail(ErrorKind::grammar, "no token of the model can ", i == 0 ? "begin" : "go on with", " an answer");
+          const auto id = static_cast<std::uint32_t>((word - words.begin()) * 32 + std::countr_zero(*word));
+          if (library.matcher_consume_token(trial.matcher_, id) != 0 ||
+              library.matcher_compute_mask_into(trial.matcher_, words.data(), bytes) != 0)
+            fail(ErrorKind::grammar, message_of(library, trial.matcher_));
+        }
+        job->made = made;
+      },
+      cancel, kMostTime);
   return std::exchange(job->made, nullptr);
 }
 

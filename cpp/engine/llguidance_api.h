@@ -48,21 +48,21 @@ struct MatcherInit {  // LlgConstraintInit. It has no size: the library writes i
 };
 
 // name in the library, type. Results of int are 0, or -1 for an error that matcher_get_error() tells.
-#define PUMICE_LLGUIDANCE_FUNCTIONS(X)                                                                      \
-  X(get_version, const char* (*)())                                                                         \
-  X(new_tokenizer_v2, Tokenizer* (*)(const TokenizerInit*, char* error, std::size_t error_size))            \
-  X(free_tokenizer, void (*)(Tokenizer*))                                                                   \
-  X(constraint_init_set_defaults, void (*)(MatcherInit*, const Tokenizer*))                                 \
+#define PUMICE_LLGUIDANCE_FUNCTIONS(X)                                                                                                     \
+  X(get_version, const char* (*)())                                                                                                        \
+  X(new_tokenizer_v2, Tokenizer* (*)(const TokenizerInit*, char* error, std::size_t error_size))                                           \
+  X(free_tokenizer, void (*)(Tokenizer*))                                                                                                  \
+  X(constraint_init_set_defaults, void (*)(MatcherInit*, const Tokenizer*))                                                                \
   X(validate_grammar, std::int32_t (*)(const MatcherInit*, const char* kind, const char* source, char* message, std::size_t message_size)) \
-  X(new_matcher, Matcher* (*)(const MatcherInit*, const char* kind, const char* source))                    \
-  X(clone_matcher, Matcher* (*)(const Matcher*))                                                            \
-  X(free_matcher, void (*)(Matcher*))                                                                       \
-  X(matcher_get_error, const char* (*)(Matcher*))                                                           \
-  X(matcher_is_error, bool (*)(const Matcher*))                                                             \
-  X(matcher_is_stopped, bool (*)(const Matcher*))                                                           \
-  X(matcher_is_accepting, bool (*)(Matcher*))                                                               \
-  X(matcher_get_mask_byte_size, std::size_t (*)(const Matcher*))                                            \
-  X(matcher_compute_mask_into, std::int32_t (*)(Matcher*, std::uint32_t* words, std::size_t bytes))         \
+  X(new_matcher, Matcher* (*)(const MatcherInit*, const char* kind, const char* source))                                                   \
+  X(clone_matcher, Matcher* (*)(const Matcher*))                                                                                           \
+  X(free_matcher, void (*)(Matcher*))                                                                                                      \
+  X(matcher_get_error, const char* (*)(Matcher*))                                                                                          \
+  X(matcher_is_error, bool (*)(const Matcher*))                                                                                            \
+  X(matcher_is_stopped, bool (*)(const Matcher*))                                                                                          \
+  X(matcher_is_accepting, bool (*)(Matcher*))                                                                                              \
+  X(matcher_get_mask_byte_size, std::size_t (*)(const Matcher*))                                                                           \
+  X(matcher_compute_mask_into, std::int32_t (*)(Matcher*, std::uint32_t* words, std::size_t bytes))                                        \
   X(matcher_consume_token, std::int32_t (*)(Matcher*, std::uint32_t token))
 
 struct Library {

@@ -26,7 +26,7 @@ struct LoadOptions {
   std::vector<PoolKind> pooling;           // side by side; empty: what the file says, else last of decoders and mean
   std::vector<model::ModuleSpec> modules;  // behind the layers, in order
   std::vector<std::int32_t> score_ids;     // a causal reranker: ids whose logits at the last token are its labels
-  std::string task;  // whose adapters are merged; empty: not said
+  std::string task;                        // whose adapters are merged; empty: not said
   std::vector<model::LoraSpec> lora;
 };
 

@@ -25,13 +25,11 @@ std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
 }
 
 // Where nothing is said: a decoder's last row has seen the whole text, and no other has.
-PoolKind usual_pooling(const model::Description& d) {
-  return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean;
-}
+PoolKind usual_pooling(const model::Description& d) { return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
-  model::Description d = model::describe(
-      file, {.quantize = options.quantize, .compute = options.compute, .task = options.task, .lora = options.lora});
+  model::Description d =
+      model::describe(file, {.quantize = options.quantize, .compute = options.compute, .task = options.task, .lora = options.lora});
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
@@ -347,8 +345,8 @@ std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) c
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {
-  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.family->name,
-       "\". Use ", instead);
+  fail(ErrorKind::unsupported_task, call, " needs ", needs, "; ", file_->path(), " is \"", description_.config.family->name, "\". Use ",
+       instead);
 }
 
 Runtime& Model::decoder() const {

@@ -27,9 +27,22 @@ PageTable::~PageTable() {
 PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes)
     : caches_(std::move(caches)),
       page_bytes_(caches_.page_bytes()),
-      at_fork_({.before = [this] { mutex_.lock(); storage_mutex_.lock(); },
-                .in_parent = [this] { storage_mutex_.unlock(); mutex_.unlock(); },
-                .in_child = [this] { forget_parent(); storage_mutex_.unlock(); mutex_.unlock(); }}) {
+      at_fork_({.before =
+                    [this] {
+                      mutex_.lock();
+                      storage_mutex_.lock();
+                    },
+                .in_parent =
+                    [this] {
+                      storage_mutex_.unlock();
+                      mutex_.unlock();
+                    },
+                .in_child =
+                    [this] {
+                      forget_parent();
+                      storage_mutex_.unlock();
+                      mutex_.unlock();
+                    }}) {
   require(page_bytes_ > 0, "a model without caches needs no page pool");
   budget_pages_ = static_cast<std::int64_t>(
       std::min<std::uint64_t>(budget_bytes / page_bytes_, std::numeric_limits<std::int32_t>::max() / kPageTokens));

@@ -31,7 +31,10 @@ void CacheSet::write_pages(std::span<const std::int32_t> pages, std::span<const 
 }
 
 Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top)
-    : backends_(std::move(backends)), body_(std::move(body)), head_(std::move(head)), log_probs_(std::move(log_probs)),
+    : backends_(std::move(backends)),
+      body_(std::move(body)),
+      head_(std::move(head)),
+      log_probs_(std::move(log_probs)),
       top_(std::move(top)) {
   hidden_size_ = body_.back().output_width;
   vocab_size_ = head_.executable ? head_.output_width : 0;

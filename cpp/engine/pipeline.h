@@ -16,8 +16,12 @@ namespace pumice::engine {
 class CacheSet {
  public:
   explicit CacheSet(std::vector<std::unique_ptr<CacheStore>> stores) : stores_(std::move(stores)) {}
-  void reserve(std::int32_t pages) { for (auto& store : stores_) store->reserve(pages); }
-  void copy_page(std::int32_t from, std::int32_t to) { for (auto& store : stores_) store->copy_page(from, to); }
+  void reserve(std::int32_t pages) {
+    for (auto& store : stores_) store->reserve(pages);
+  }
+  void copy_page(std::int32_t from, std::int32_t to) {
+    for (auto& store : stores_) store->copy_page(from, to);
+  }
   std::uint64_t page_bytes() const;
   // Pages as bytes, page after page, of each what its stages keep, one after another.
   void read_pages(std::span<const std::int32_t> pages, std::span<std::uint8_t> out);

@@ -264,8 +264,10 @@ class Placer {
                           .kv_page = all.page,
                           .memory_free = parts.info.memory_free,
                           .in_host_memory = in_host_memory(parts.info)});
-    bounds_.push_back({.name = parts.info.id, .kind = is_gpu(parts.info) ? ErrorKind::out_of_device_memory : ErrorKind::out_of_memory,
-                       .free = parts.free, .cost = all});
+    bounds_.push_back({.name = parts.info.id,
+                       .kind = is_gpu(parts.info) ? ErrorKind::out_of_device_memory : ErrorKind::out_of_memory,
+                       .free = parts.free,
+                       .cost = all});
     if (p_.devices.back().in_host_memory) hosts_.push_back(bounds_.back());
     const auto row = [&](std::string name, const Cost& cost, const Program& program) {
       p_.rows.push_back({.name = std::move(name),
@@ -339,7 +341,10 @@ class Placer {
 
   // ---------------------------------------------------------------- keys and values
   // A page id means the same positions on every device: the tightest one says how many there are.
-  struct Room { std::uint64_t pages, quarter; const Bound* tightest; };
+  struct Room {
+    std::uint64_t pages, quarter;
+    const Bound* tightest;
+  };
   Room room() const {
     Room room{UINT64_MAX, UINT64_MAX, nullptr};
     for (const Bound& bound : bounds_) {

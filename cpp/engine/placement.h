@@ -19,7 +19,7 @@
 namespace pumice::engine {
 
 struct PlacementRow {
-  std::string name;    // "embedding", "layer 0", ..., "head", "modules", "classifier"
+  std::string name;  // "embedding", "layer 0", ..., "head", "modules", "classifier"
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; a tied head costs nothing again
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
@@ -37,7 +37,7 @@ struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
   std::uint64_t weights = 0, scratch = 0, kv_page = 0, memory_free = 0;  // bytes; free: before the model is there
-  bool in_host_memory = true;  // what several devices may share
+  bool in_host_memory = true;                                            // what several devices may share
 };
 
 struct Placement {
@@ -50,8 +50,8 @@ struct Placement {
   std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
   // What the file "lacks ..." of the model, or "has ..." that is not run, so that results are not the original's.
   std::vector<std::string> incomplete;
-  std::string fallback;            // a GPU is there, and with device="auto" nothing lies on it: why
-  std::optional<Error> problem;    // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
+  std::string fallback;          // a GPU is there, and with device="auto" nothing lies on it: why
+  std::optional<Error> problem;  // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
 };
 
 // Positions of one sequence whose keys and values have their place on a GPU before layers have, unless n_ctx or kv_budget say otherwise.

@@ -45,7 +45,10 @@ void prefill(Runtime& runtime, std::span<const std::int32_t> ids, bool all, cons
     selected.clear();
     for (std::int32_t row = all ? 0 : rows - 1; row < rows; ++row) selected.push_back(row);
     hidden.resize(selected.size() * width);
-    const Segment segment{.first = 0, .rows = rows, .past = static_cast<std::int32_t>(done), .pages = table.pages(),
+    const Segment segment{.first = 0,
+                          .rows = rows,
+                          .past = static_cast<std::int32_t>(done),
+                          .pages = table.pages(),
                           .length = static_cast<std::int32_t>(count)};
     const Batch batch{.rows = rows, .ids = ids.subspan(done, rows), .segments = {&segment, 1}, .selected = selected};
     const auto spaces = runtime.spaces.take(Crew::team, cancel);

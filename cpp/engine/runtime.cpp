@@ -12,7 +12,11 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
       returned_(std::make_unique<std::condition_variable>()),
       at_fork_({.before = [this] { mutex_.lock(); },
                 .in_parent = [this] { mutex_.unlock(); },
-                .in_child = [this] { forget_parent(); mutex_.unlock(); }}) {}
+                .in_child =
+                    [this] {
+                      forget_parent();
+                      mutex_.unlock();
+                    }}) {}
 
 // Spaces that were lent stay with the parent's threads, and so do those who wait: a condition variable with waiters is never left alone.
 void RunSpaces::forget_parent() {
@@ -112,9 +116,8 @@ std::int64_t Runtime::rope_stage(std::int64_t length) const {
 }
 
 bool Runtime::rope_outgrown(std::int64_t length, std::int64_t longer) const {
-  return std::any_of(ropes.begin(), ropes.end(), [&](const RopeTable& rope) {
-    return !rope.long_inv_freq.empty() && rope.stage(length) != rope.stage(longer);
-  });
+  return std::any_of(ropes.begin(), ropes.end(),
+                     [&](const RopeTable& rope) { return !rope.long_inv_freq.empty() && rope.stage(length) != rope.stage(longer); });
 }
 
 void Runtime::check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const {

@@ -94,7 +94,7 @@ struct Runtime {
   const std::int32_t vocab;  // valid ids are below
   const std::int32_t types;  // valid type ids are below (encoders)
   const std::span<const RopeTable> ropes;
-  model::TextEnd text_end;   // of pooled texts
+  model::TextEnd text_end;  // of pooled texts
   RunSpaces spaces;
   Pace pace;
 

@@ -32,15 +32,15 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
   // Tokens that would go on with a repetition (DRY, p-e-w 2024): where the text's last n ids stand earlier too, what came after them there
   // loses multiplier * base^(n - allowed length), for the longest such n from the allowed length on. No repetition reaches over a breaker.
-  float dry_multiplier = 0.0f;      // 0: off
+  float dry_multiplier = 0.0f;  // 0: off
   float dry_base = 1.75f;
   std::int32_t dry_allowed_length = 2, dry_range = 0;  // dry_range: the last ids that are looked at; 0: all
-  std::vector<std::int32_t> dry_breakers;       // ascending
-  float top_n_sigma = 0.0f;         // 0: off. Tang et al. 2024: logits within so many standard deviations of the largest
-  float xtc_probability = 0.0f;     // 0: off. XTC, p-e-w 2024: so often, all tokens of at least the threshold's probability but the least
-  float xtc_threshold = 0.1f;       // likely of them are left out
-  float mirostat_tau = 0.0f;        // 0: off. Mirostat 2, Basu et al. 2021: no token of more surprise than mu bits, which follows the
-  float mirostat_eta = 0.1f;        // tokens' surprise towards tau, at this rate
+  std::vector<std::int32_t> dry_breakers;              // ascending
+  float top_n_sigma = 0.0f;                            // 0: off. Tang et al. 2024: logits within so many standard deviations of the largest
+  float xtc_probability = 0.0f;  // 0: off. XTC, p-e-w 2024: so often, all tokens of at least the threshold's probability but the least
+  float xtc_threshold = 0.1f;    // likely of them are left out
+  float mirostat_tau = 0.0f;     // 0: off. Mirostat 2, Basu et al. 2021: no token of more surprise than mu bits, which follows the
+  float mirostat_eta = 0.1f;     // tokens' surprise towards tau, at this rate
   std::vector<std::pair<std::int32_t, float>> logit_bias;  // added, at most 1e20; -inf bans an id
   std::optional<std::uint64_t> seed;                       // none: one is drawn from the system
   std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
@@ -170,7 +170,7 @@ class Sampler {
   float mu_ = 0;                            // mirostat's, before and after the draw
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
-  std::vector<Candidate> candidates_, ranked_;           // candidates stay in the order of ids
+  std::vector<Candidate> candidates_, ranked_;                 // candidates stay in the order of ids
   std::vector<std::pair<std::int32_t, float>> patched_, dry_;  // id, value before; id, what it loses
 };
 

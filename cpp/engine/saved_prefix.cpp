@@ -21,8 +21,8 @@ std::uint64_t save_prefix(const Model& model, const std::string& path, std::span
   Runtime& runtime = model.decoder();
   PagePool& pool = *runtime.pages;
   check_text(runtime, ids);
-  files::PrefixWriter writer(path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()},
-                                    .page_bytes = pool.page_bytes()});
+  files::PrefixWriter writer(
+      path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()}, .page_bytes = pool.page_bytes()});
   prefill(runtime, ids, false, {}, cancel, [&](const PageTable& table) {
     const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());
     std::vector<std::uint8_t> bytes;

@@ -10,9 +10,9 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::size_t kLongestMatch = 32;
-constexpr double kForgets = 0.95;         // of what was seen, a step later
+constexpr double kForgets = 0.95;                            // of what was seen, a step later
 constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;  // of steps: what an account gets in each, at first, and holds at most
-constexpr std::int64_t kCatchUp = 64;     // rows of a text that the drafter reads in a call, where others wait for its step
+constexpr std::int64_t kCatchUp = 64;  // rows of a text that the drafter reads in a call, where others wait for its step
 
 }  // namespace
 
@@ -111,8 +111,11 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
     Drafted& d = *task->drafted;
     const std::size_t size = s.ids.size() + task->guesses->size(), past = d.ids.size();
     const std::size_t rows = std::min(size - past, static_cast<std::size_t>(most_rows));
-    segments.push_back({.first = static_cast<std::int32_t>(ids.size()), .rows = static_cast<std::int32_t>(rows),
-                        .past = static_cast<std::int32_t>(past), .pages = d.table.pages(), .length = s.length});
+    segments.push_back({.first = static_cast<std::int32_t>(ids.size()),
+                        .rows = static_cast<std::int32_t>(rows),
+                        .past = static_cast<std::int32_t>(past),
+                        .pages = d.table.pages(),
+                        .length = s.length});
     for (std::size_t i = past; i < past + rows; ++i) ids.push_back(i < s.ids.size() ? s.ids[i] : (*task->guesses)[i - s.ids.size()]);
     if (past + rows < size) continue;
     selected.push_back(static_cast<std::int32_t>(ids.size()) - 1);

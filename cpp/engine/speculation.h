@@ -19,12 +19,12 @@ namespace pumice::engine {
 class Drafter;
 struct Sequence;
 
-struct Speculation {  // of a call
-  std::int32_t matching = 0;         // ids that must stand elsewhere too for a lookup; 0: none is made
-  std::int32_t most = 8;             // guesses of a step
-  std::shared_ptr<Drafter> drafter;  // null: no model
-  bool foreseen = true;              // what a grammar leaves no choice of but where its tokens are cut
-  bool always = false;               // whether it pays or not. For tests and bench, as is `replay`:
+struct Speculation {                              // of a call
+  std::int32_t matching = 0;                      // ids that must stand elsewhere too for a lookup; 0: none is made
+  std::int32_t most = 8;                          // guesses of a step
+  std::shared_ptr<Drafter> drafter;               // null: no model
+  bool foreseen = true;                           // what a grammar leaves no choice of but where its tokens are cut
+  bool always = false;                            // whether it pays or not. For tests and bench, as is `replay`:
   std::vector<std::vector<std::int32_t>> replay;  // by sequence: these are the guesses, whatever the drafter says
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
 };

@@ -1,5 +1,5 @@
-// The largest sizes that parts of a model file may have. Real files stay far below; a larger part is broken or hostile, and is refused before
-// memory is allocated for it. Each limit has the largest size seen in published models beside it.
+// The largest sizes that parts of a model file may have. Real files stay far below; a larger part is broken or hostile, and is refused
+// before memory is allocated for it. Each limit has the largest size seen in published models beside it.
 #pragma once
 
 #include <cstdint>

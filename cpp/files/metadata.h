@@ -40,8 +40,8 @@ using Value = std::variant<std::monostate,  // null in config.json
 
 std::string type_name(const Value& value);  // "an integer", "a list of 3 strings"
 
-// Stored strings have the file's bytes; string() and strings() return valid UTF-8 or throw. Getters return an empty optional for keys that are
-// missing or null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
+// Stored strings have the file's bytes; string() and strings() return valid UTF-8 or throw. Getters return an empty optional for keys that
+// are missing or null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;

@@ -11,8 +11,8 @@
 
 namespace pumice::files {
 
-// The tensors of one file in the order of their bytes. Checks that they cover the data from first to last byte without holes or overlaps, and
-// that each shape and dtype has the right number of bytes. Tensors get `file_index`.
+// The tensors of one file in the order of their bytes. Checks that they cover the data from first to last byte without holes or overlaps,
+// and that each shape and dtype has the right number of bytes. Tensors get `file_index`.
 std::vector<TensorInfo> read_safetensors_header(const File& file, std::uint32_t file_index);
 
 // model.safetensors.index.json: which shard holds which tensor.

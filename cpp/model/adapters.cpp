@@ -71,7 +71,9 @@ AddRow Adapters::of(const files::TensorInfo& tensor, bool embedding) const {
   const std::string at = tensor.name.substr(0, tensor.name.size() - std::string_view("original").size()) + "0.";
   const std::int64_t rows = tensor.shape[0], cols = tensor.shape[1];
   LowRank factors{.left = factor(at + (embedding ? "lora_A" : "lora_B"), rows, rank_),
-                  .right = factor(at + (embedding ? "lora_B" : "lora_A"), rank_, cols), .rank = rank_, .cols = cols};
+                  .right = factor(at + (embedding ? "lora_B" : "lora_A"), rank_, cols),
+                  .rank = rank_,
+                  .cols = cols};
   for (float& value : factors.left) value *= scale_;
   return adding(std::move(factors));
 }

@@ -10,8 +10,7 @@ void Builder::embed_inputs() {
   const LayerInputs& inputs = c_.layer_inputs;
   inputs_ = slot(Rows::tokens, inputs_width(0));
   const View projected = slot(Rows::tokens, inputs_.width);
-  program_.ops.push_back(
-      Embed{.out = inputs_, .tokens = d_.global(Role::inputs_embedding).matrix, .scale = inputs.embedding_scale});
+  program_.ops.push_back(Embed{.out = inputs_, .tokens = d_.global(Role::inputs_embedding).matrix, .scale = inputs.embedding_scale});
   Linear op = make_linear(x_, projected, {d_.global(Role::inputs_projection)});
   op.scale = inputs.projection_scale;
   program_.ops.push_back(std::move(op));

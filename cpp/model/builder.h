@@ -27,8 +27,8 @@ class Builder {
   static View part(const View& whole, std::int32_t col, std::int32_t width) { return {whole.slot, col, width}; }
 
   void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0) {
-    program_.ops.push_back(Norm{.in = in, .out = out, .add = add, .weight = p.vector, .bias = p.bias, .kind = c_.norm, .group = group,
-                                .eps = c_.eps});
+    program_.ops.push_back(
+        Norm{.in = in, .out = out, .add = add, .weight = p.vector, .bias = p.bias, .kind = c_.norm, .group = group, .eps = c_.eps});
   }
 
   static Linear make_linear(View in, View out, std::initializer_list<Parameter> parts) {

@@ -60,7 +60,7 @@ struct Description {
   std::int32_t labels = 0;      // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
   std::vector<std::shared_ptr<const files::ModelFile>> files;  // weights are read from these: the model's, its adapters' and its modules'
-  std::vector<std::string> notes;       // what was asked for and not done, and why
+  std::vector<std::string> notes;                              // what was asked for and not done, and why
   std::vector<std::string> incomplete;  // Config::incomplete, tensors that are missing and need not be there, and those that nothing reads
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }

@@ -6,9 +6,11 @@ namespace pumice::model {
 
 void Builder::embed() {
   const View rows = c_.embedding_size > 0 ? slot(Rows::tokens, c_.embedding_size) : x_;
-  program_.ops.push_back(Embed{.out = rows, .tokens = d_.global(Role::token_embedding).matrix,
+  program_.ops.push_back(Embed{.out = rows,
+                               .tokens = d_.global(Role::token_embedding).matrix,
                                .positions = d_.global(Role::position_embedding).matrix,
-                               .types = d_.global(Role::type_embedding).matrix, .scale = c_.embedding_scale});
+                               .types = d_.global(Role::type_embedding).matrix,
+                               .scale = c_.embedding_scale});
   if (c_.embedding_norm && !c_.norm_after_map) norm(d_.global(Role::embedding_norm), rows, rows);
   if (c_.embedding_size > 0) linear(rows, x_, {d_.global(Role::embedding_map)});
   if (c_.embedding_norm && c_.norm_after_map) norm(d_.global(Role::embedding_norm), x_, x_);
@@ -19,7 +21,8 @@ void Builder::finish_body(Output output, bool with_modules) {
   const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
   if (looked_at && c_.final_norm) norm(d_.global(Role::final_norm), x_, x_);
   switch (output) {
-    case Output::hidden: return give(give_row(last_));
+    case Output::hidden:
+      return give(give_row(last_));
     case Output::tokens: {
       const View rows = with_modules ? modules(x_, true) : x_;
       return give(rows.slot == x_.slot ? give_row(last_) : rows);
@@ -29,8 +32,10 @@ void Builder::finish_body(Output output, bool with_modules) {
       program_.ops.push_back(Select{.in = x_, .out = out});
       return give(out);
     }
-    case Output::pooled: return give(modules(projected(pool(modules(x_, true), d_.pooling)), false));
-    case Output::classes: return give(d_.score.present() ? score() : classify());
+    case Output::pooled:
+      return give(modules(projected(pool(modules(x_, true), d_.pooling)), false));
+    case Output::classes:
+      return give(d_.score.present() ? score() : classify());
   }
 }
 
@@ -63,7 +68,11 @@ View Builder::modules(View x, bool on_tokens) {
       dense(m, x, out);
     } else {
       const bool layer = m.kind == ModuleKind::layer_norm;  // eps of torch.nn.LayerNorm; a length of at least 1e-12 of torch's normalize()
-      program_.ops.push_back(Norm{.in = x, .out = out, .add = {}, .weight = m.weight.vector, .bias = m.weight.bias,
+      program_.ops.push_back(Norm{.in = x,
+                                  .out = out,
+                                  .add = {},
+                                  .weight = m.weight.vector,
+                                  .bias = m.weight.bias,
                                   .kind = layer ? NormKind::layer : NormKind::rms,
                                   .eps = layer ? 1e-5f : 1e-24f / static_cast<float>(m.width)});
     }

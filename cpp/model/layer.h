@@ -56,7 +56,7 @@ struct Layer {
   // Both branches read the layer's input, and both are added to it. A feed-forward network without a norm of its own then reads what
   // attention's gave.
   bool parallel = false;
-  bool windowed = false;  // of the kind that has a window in this family, which may be wider than the context
+  bool windowed = false;   // of the kind that has a window in this family, which may be wider than the context
   float branch_scale = 1;  // of what each branch adds (Granite, MiniCPM)
   bool scaled = false;     // in the end all of the row is multiplied by a number that the layer has learned (Gemma 4)
 };

@@ -20,11 +20,16 @@ class Adder {
   std::int32_t run() {
     Module module{.kind = spec_.kind, .on_tokens = spec_.on_tokens, .width = width_, .weight = {}, .shortcut = {}};
     switch (spec_.kind) {
-      case ModuleKind::dense: dense(module); break;
-      case ModuleKind::layer_norm: layer_norm(module); break;
+      case ModuleKind::dense:
+        dense(module);
+        break;
+      case ModuleKind::layer_norm:
+        layer_norm(module);
+        break;
       case ModuleKind::normalize:  // an rms norm is sqrt(width) times as long
-        module.weight.vector = keep({.name = "1 / sqrt(width)", .values = std::vector<float>(
-                                         static_cast<std::size_t>(width_), static_cast<float>(1 / std::sqrt(double{1.0} * width_)))});
+        module.weight.vector =
+            keep({.name = "1 / sqrt(width)",
+                  .values = std::vector<float>(static_cast<std::size_t>(width_), static_cast<float>(1 / std::sqrt(double{1.0} * width_)))});
         break;
     }
     d_.modules.push_back(module);
@@ -131,8 +136,10 @@ std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>
 }
 
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs) {
-  if (!pooling.empty()) d.pooling = pooling;
-  else if (d.config.pooling) d.pooling = {*d.config.pooling};
+  if (!pooling.empty())
+    d.pooling = pooling;
+  else if (d.config.pooling)
+    d.pooling = {*d.config.pooling};
   const std::int32_t hidden = d.config.hidden_size;
   std::int32_t width = hidden;
   bool pooled = false;
@@ -156,8 +163,11 @@ void add_score(Description& d, const std::vector<std::int32_t>& ids) {
   for (const std::int32_t id : ids)
     require(id >= 0 && id < d.vocab_size, "token id ", id, " of the score; this model's are 0 to ", d.vocab_size - 1);
   const Matrix& all = d.matrix(head.matrix);
-  Matrix rows{.name = all.name + " (rows of the score)", .format = all.format, .rows = static_cast<std::int64_t>(ids.size()),
-              .cols = all.cols, .read = {}};
+  Matrix rows{.name = all.name + " (rows of the score)",
+              .format = all.format,
+              .rows = static_cast<std::int64_t>(ids.size()),
+              .cols = all.cols,
+              .read = {}};
   rows.read = [read = all.read, ids, bytes = row_bytes(all.format, all.cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
     for (std::int64_t i = 0; i < count; ++i) read(ids[static_cast<std::size_t>(first + i)], 1, out + i * bytes);
   };

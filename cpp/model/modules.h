@@ -15,12 +15,12 @@ namespace pumice::model {
 // As its config.json says.
 struct ModuleSpec {
   ModuleKind kind = ModuleKind::dense;
-  bool on_tokens = false;       // before pooling, or in a model that does not pool
-  std::string file;             // model.safetensors of its folder; normalize: none
+  bool on_tokens = false;                                    // before pooling, or in a model that does not pool
+  std::string file;                                          // model.safetensors of its folder; normalize: none
   std::shared_ptr<const files::ModelFile> opened = nullptr;  // that file, where it is open already
   std::string tensor = "linear";                             // of a dense one: its matrix is TENSOR.weight
-  std::int64_t in = 0, out = 0;  // dense: sizes of its rows; layer_norm: `in`
-  bool bias = true, residual = false;  // of a dense one
+  std::int64_t in = 0, out = 0;                              // dense: sizes of its rows; layer_norm: `in`
+  bool bias = true, residual = false;                        // of a dense one
   Activation activation = Activation::none;
 };
 

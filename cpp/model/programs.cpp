@@ -19,7 +19,10 @@ class Body : public Builder {
     last_ = last;
     const bool embeds = first == 0 && from_ids;
     make_slots(embeds ? c_.hidden_size : row_width(first));
-    if (embeds) embed(); else take_row(first);
+    if (embeds)
+      embed();
+    else
+      take_row(first);
     for (std::size_t layer = first; layer < last; ++layer) block(layer);
     finish_body(last == c_.layers.size() ? output : Output::hidden, from_ids);
     return std::move(program_);
@@ -117,15 +120,21 @@ class Body : public Builder {
   void turn(const Attention& a, const View& q, const View& k) {
     const RopeTable table = a.rope < 0 ? RopeTable{} : c_.ropes[static_cast<std::size_t>(a.rope)];
     if (a.rope >= 0 || a.temperature_length > 0) {
-      program_.ops.push_back(Rope{.x = q, .head_dim = a.head_dim, .table = table, .temperature = a.temperature,
-                                  .temperature_length = a.temperature_length});
+      program_.ops.push_back(
+          Rope{.x = q, .head_dim = a.head_dim, .table = table, .temperature = a.temperature, .temperature_length = a.temperature_length});
     }
     if (a.rope >= 0 && a.kv_from < 0) program_.ops.push_back(Rope{.x = k, .head_dim = a.head_dim, .table = table});
   }
 
   void attend(std::size_t layer, const View& q, const View& k, const View& v, const View& out) {
     const Attention& a = c_.layers[layer].attention;
-    Attend op{.q = q, .out = out, .head_dim = a.head_dim, .kv_heads = a.kv_heads, .causal = a.causal, .window = a.window, .scale = a.scale,
+    Attend op{.q = q,
+              .out = out,
+              .head_dim = a.head_dim,
+              .kv_heads = a.kv_heads,
+              .causal = a.causal,
+              .window = a.window,
+              .scale = a.scale,
               .softcap = a.softcap};
     if (a.position_bias == PositionBias::alibi) op.slopes = d_.alibi_slopes;
     if (a.position_bias == PositionBias::buckets) {
@@ -170,8 +179,8 @@ class Body : public Builder {
     if (!gate_) gate_ = slot(Rows::tokens, width);
     const View input = input_of(layer);
     linear(x_, gate_, {d_.at(layer, Role::input_gate)});
-    program_.ops.push_back(Multiply{.a = input, .b = gate_, .out = input, .activation = c_.layers[layer].feed_forward.activation,
-                                    .scale = c_.layer_inputs.scale});
+    program_.ops.push_back(Multiply{
+        .a = input, .b = gate_, .out = input, .activation = c_.layers[layer].feed_forward.activation, .scale = c_.layer_inputs.scale});
     linear(input, h_, {d_.at(layer, Role::input_out)});
     norm(d_.at(layer, Role::input_norm), h_, x_, x_);
   }
@@ -189,8 +198,13 @@ class Body : public Builder {
       add_low_rank(in, wide, up);
       program_.ops.push_back(Multiply{.a = wide, .b = opened, .out = wide, .activation = f.activation});
     } else if (f.gated) {
-      program_.ops.push_back(GatedLinear{.in = in, .out = wide, .gate = gate.matrix, .up = up.matrix, .gate_bias = gate.bias,
-                                         .up_bias = up.bias, .activation = f.activation});
+      program_.ops.push_back(GatedLinear{.in = in,
+                                         .out = wide,
+                                         .gate = gate.matrix,
+                                         .up = up.matrix,
+                                         .gate_bias = gate.bias,
+                                         .up_bias = up.bias,
+                                         .activation = f.activation});
     } else {
       Linear op = make_linear(in, wide, {up});
       op.activation = f.activation;
@@ -248,8 +262,6 @@ Program head_program(const Description& d) { return Builder(d, "head").head(Buil
 Program log_prob_program(const Description& d) { return Builder(d, "log-probabilities").head(Builder::Give::log_probs); }
 Program top_program(const Description& d) { return Builder(d, "largest logits").head(Builder::Give::top); }
 
-std::vector<bool> used_matrices(const Program& program, const Weights& weights) {
-  return check_program(program, shapes_of(weights)).used;
-}
+std::vector<bool> used_matrices(const Program& program, const Weights& weights) { return check_program(program, shapes_of(weights)).used; }
 
 }  // namespace pumice::model

@@ -20,8 +20,8 @@ Program body_program(const Description& d, std::size_t first, std::size_t last, 
 Program layer_program(const Description& d, std::size_t layer);
 // The same layer up to its attention: hidden rows to rows that hold what Attend reads of them. `attend` is that operation.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
-Program head_program(const Description& d);       // hidden rows to logits
-Program log_prob_program(const Description& d);   // hidden rows and targets to log-probabilities
+Program head_program(const Description& d);      // hidden rows to logits
+Program log_prob_program(const Description& d);  // hidden rows and targets to log-probabilities
 
 // Hidden rows to what choosing a token needs of their logits: the largest, and those of reported ids. 64 is more than top_k usually is; all
 // of a row of Top together are an eighth of the logits, at most 17 KB.

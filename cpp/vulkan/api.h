@@ -60,76 +60,76 @@ class Function<Result(VKAPI_PTR*)(Arguments...)> {
   Result(VKAPI_PTR* pointer_)(Arguments...) = nullptr;
 };
 
-#define PUMICE_VULKAN_GLOBAL(F) \
-  F(vkEnumerateInstanceVersion) \
+#define PUMICE_VULKAN_GLOBAL(F)             \
+  F(vkEnumerateInstanceVersion)             \
   F(vkEnumerateInstanceExtensionProperties) \
-  F(vkEnumerateInstanceLayerProperties) \
+  F(vkEnumerateInstanceLayerProperties)     \
   F(vkCreateInstance)
 
-#define PUMICE_VULKAN_INSTANCE(F) \
-  F(vkDestroyInstance) \
-  F(vkEnumeratePhysicalDevices) \
-  F(vkGetPhysicalDeviceProperties2) \
-  F(vkGetPhysicalDeviceFeatures2) \
-  F(vkGetPhysicalDeviceMemoryProperties2) \
+#define PUMICE_VULKAN_INSTANCE(F)             \
+  F(vkDestroyInstance)                        \
+  F(vkEnumeratePhysicalDevices)               \
+  F(vkGetPhysicalDeviceProperties2)           \
+  F(vkGetPhysicalDeviceFeatures2)             \
+  F(vkGetPhysicalDeviceMemoryProperties2)     \
   F(vkGetPhysicalDeviceQueueFamilyProperties) \
-  F(vkEnumerateDeviceExtensionProperties) \
-  F(vkCreateDevice) \
+  F(vkEnumerateDeviceExtensionProperties)     \
+  F(vkCreateDevice)                           \
   F(vkGetDeviceProcAddr)
 
 #define PUMICE_VULKAN_INSTANCE_OPTIONAL(F) \
-  F(vkCreateDebugUtilsMessengerEXT) \
-  F(vkDestroyDebugUtilsMessengerEXT) \
+  F(vkCreateDebugUtilsMessengerEXT)        \
+  F(vkDestroyDebugUtilsMessengerEXT)       \
   F(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
-#define PUMICE_VULKAN_DEVICE(F) \
-  F(vkDestroyDevice) \
-  F(vkGetDeviceQueue) \
-  F(vkAllocateMemory) \
-  F(vkFreeMemory) \
-  F(vkMapMemory) \
-  F(vkFlushMappedMemoryRanges) \
+#define PUMICE_VULKAN_DEVICE(F)     \
+  F(vkDestroyDevice)                \
+  F(vkGetDeviceQueue)               \
+  F(vkAllocateMemory)               \
+  F(vkFreeMemory)                   \
+  F(vkMapMemory)                    \
+  F(vkFlushMappedMemoryRanges)      \
   F(vkInvalidateMappedMemoryRanges) \
-  F(vkCreateBuffer) \
-  F(vkDestroyBuffer) \
-  F(vkGetBufferMemoryRequirements) \
-  F(vkBindBufferMemory) \
-  F(vkCreateShaderModule) \
-  F(vkDestroyShaderModule) \
-  F(vkCreatePipelineCache) \
-  F(vkDestroyPipelineCache) \
-  F(vkGetPipelineCacheData) \
-  F(vkCreateDescriptorSetLayout) \
-  F(vkDestroyDescriptorSetLayout) \
-  F(vkCreatePipelineLayout) \
-  F(vkDestroyPipelineLayout) \
-  F(vkCreateComputePipelines) \
-  F(vkDestroyPipeline) \
-  F(vkCreateDescriptorPool) \
-  F(vkDestroyDescriptorPool) \
-  F(vkAllocateDescriptorSets) \
-  F(vkUpdateDescriptorSets) \
-  F(vkCreateCommandPool) \
-  F(vkDestroyCommandPool) \
-  F(vkAllocateCommandBuffers) \
-  F(vkBeginCommandBuffer) \
-  F(vkEndCommandBuffer) \
-  F(vkCmdBindPipeline) \
-  F(vkCmdBindDescriptorSets) \
-  F(vkCmdPushConstants) \
-  F(vkCmdDispatch) \
-  F(vkCmdCopyBuffer) \
-  F(vkCmdPipelineBarrier) \
-  F(vkCreateQueryPool) \
-  F(vkDestroyQueryPool) \
-  F(vkCmdResetQueryPool) \
-  F(vkCmdWriteTimestamp) \
-  F(vkGetQueryPoolResults) \
-  F(vkCreateFence) \
-  F(vkDestroyFence) \
-  F(vkResetFences) \
-  F(vkWaitForFences) \
-  F(vkQueueSubmit) \
+  F(vkCreateBuffer)                 \
+  F(vkDestroyBuffer)                \
+  F(vkGetBufferMemoryRequirements)  \
+  F(vkBindBufferMemory)             \
+  F(vkCreateShaderModule)           \
+  F(vkDestroyShaderModule)          \
+  F(vkCreatePipelineCache)          \
+  F(vkDestroyPipelineCache)         \
+  F(vkGetPipelineCacheData)         \
+  F(vkCreateDescriptorSetLayout)    \
+  F(vkDestroyDescriptorSetLayout)   \
+  F(vkCreatePipelineLayout)         \
+  F(vkDestroyPipelineLayout)        \
+  F(vkCreateComputePipelines)       \
+  F(vkDestroyPipeline)              \
+  F(vkCreateDescriptorPool)         \
+  F(vkDestroyDescriptorPool)        \
+  F(vkAllocateDescriptorSets)       \
+  F(vkUpdateDescriptorSets)         \
+  F(vkCreateCommandPool)            \
+  F(vkDestroyCommandPool)           \
+  F(vkAllocateCommandBuffers)       \
+  F(vkBeginCommandBuffer)           \
+  F(vkEndCommandBuffer)             \
+  F(vkCmdBindPipeline)              \
+  F(vkCmdBindDescriptorSets)        \
+  F(vkCmdPushConstants)             \
+  F(vkCmdDispatch)                  \
+  F(vkCmdCopyBuffer)                \
+  F(vkCmdPipelineBarrier)           \
+  F(vkCreateQueryPool)              \
+  F(vkDestroyQueryPool)             \
+  F(vkCmdResetQueryPool)            \
+  F(vkCmdWriteTimestamp)            \
+  F(vkGetQueryPoolResults)          \
+  F(vkCreateFence)                  \
+  F(vkDestroyFence)                 \
+  F(vkResetFences)                  \
+  F(vkWaitForFences)                \
+  F(vkQueueSubmit)                  \
   F(vkDeviceWaitIdle)
 
 struct InstanceApi {

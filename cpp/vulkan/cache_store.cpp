@@ -33,8 +33,7 @@ std::uint64_t kv_half_page_bytes(const CacheShape& shape, KvFormat format) {
     fail(ErrorKind::unsupported_model, "a cache of ", shape.kv_heads, " kv heads of ", shape.head_dim, "; heads have 1 to ", kMaxHeadDim,
          " values");
   }
-  return 4 * params::kv_page_words(number(format), static_cast<std::uint32_t>(shape.head_dim),
-                                   static_cast<std::uint32_t>(shape.kv_heads));
+  return 4 * params::kv_page_words(number(format), static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.kv_heads));
 }
 
 std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format) {

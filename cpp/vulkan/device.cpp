@@ -57,11 +57,16 @@ VkDebugUtilsMessengerCreateInfoEXT messenger() {
 
 const char* type_name(VkPhysicalDeviceType type) {
   switch (type) {
-    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return "integrated";
-    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return "discrete";
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return "virtual";
-    case VK_PHYSICAL_DEVICE_TYPE_CPU: return "software";
-    default: return "other";
+    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
+      return "integrated";
+    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
+      return "discrete";
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+      return "virtual";
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+      return "software";
+    default:
+      return "other";
   }
 }
 
@@ -197,10 +202,19 @@ std::atomic<pid_t> made_in{0};
 
 // ---------------------------------------------------------------- limits
 void lower_limits(Limits& limits, std::string_view text) {
-  struct { std::string_view name; std::uint64_t* value; std::uint64_t least; } const known[] = {
-      {"push", &limits.push_bytes, 128},         {"range", &limits.range, 1 << 20},          {"allocation", &limits.allocation, 1 << 20},
-      {"invocations", &limits.invocations, 32},  {"shared", &limits.shared, 16384},          {"groups", &limits.groups_x, 1},
-      {"memory", &limits.memory, 0},             {"submit_ms", &limits.submit_ms, 1},
+  struct {
+    std::string_view name;
+    std::uint64_t* value;
+    std::uint64_t least;
+  } const known[] = {
+      {"push", &limits.push_bytes, 128},
+      {"range", &limits.range, 1 << 20},
+      {"allocation", &limits.allocation, 1 << 20},
+      {"invocations", &limits.invocations, 32},
+      {"shared", &limits.shared, 16384},
+      {"groups", &limits.groups_x, 1},
+      {"memory", &limits.memory, 0},
+      {"submit_ms", &limits.submit_ms, 1},
   };
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view item = text.substr(at, std::min(text.find(',', at), text.size()) - at);
@@ -239,7 +253,7 @@ std::vector<std::string> validation_messages() {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed: drivers are not safe to leave while the process ends
-  check_fork();  // before the lock: another thread of the parent may have held it
+  check_fork();                         // before the lock: another thread of the parent may have held it
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());
@@ -260,7 +274,8 @@ bool Instance::forked() noexcept {
 
 void Instance::check_fork() {
   if (forked()) {
-    fail(ErrorKind::forked_device, "this process was forked from one that used Vulkan, and a driver does not survive that. "
+    fail(ErrorKind::forked_device,
+         "this process was forked from one that used Vulkan, and a driver does not survive that. "
          "Start workers with the spawn method (multiprocessing.set_start_method(\"spawn\")), or load the model in the worker only");
   }
 }
@@ -286,14 +301,16 @@ Instance::Instance() {
   const bool validates = validation != nullptr && std::strcmp(validation, "1") == 0;
   const VkValidationFeatureEnableEXT sync = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
   VkDebugUtilsMessengerCreateInfoEXT messenger_info = messenger();
-  VkValidationFeaturesEXT checks{.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT, .pNext = &messenger_info,
-                                 .enabledValidationFeatureCount = 1, .pEnabledValidationFeatures = &sync};
+  VkValidationFeaturesEXT checks{.sType = VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+                                 .pNext = &messenger_info,
+                                 .enabledValidationFeatureCount = 1,
+                                 .pEnabledValidationFeatures = &sync};
   if (validates) {
     layers.push_back("VK_LAYER_KHRONOS_validation");
     wanted.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
   }
-  const VkApplicationInfo application{.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "pumice", .pEngineName = "pumice",
-                                      .apiVersion = kVersion};
+  const VkApplicationInfo application{
+      .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO, .pApplicationName = "pumice", .pEngineName = "pumice", .apiVersion = kVersion};
   const VkInstanceCreateInfo info{.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
                                   .pNext = validates ? &checks : nullptr,
                                   .flags = flags,
@@ -360,14 +377,17 @@ Device::Device(const PhysicalDevice& physical) : physical_(physical) {}
 void Device::create() {
   const InstanceApi& api = Instance::get().api();
   const float priority = 1.0f;
-  const VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueFamilyIndex = physical_.queue_family,
-                                      .queueCount = 1, .pQueuePriorities = &priority};
+  const VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                      .queueFamilyIndex = physical_.queue_family,
+                                      .queueCount = 1,
+                                      .pQueuePriorities = &priority};
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES,
                                                       .shaderIntegerDotProduct = VK_TRUE};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
                                                       .cooperativeMatrix = VK_TRUE};
   VkPhysicalDeviceSubgroupSizeControlFeatures sizes{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
-                                                    .subgroupSizeControl = VK_TRUE, .computeFullSubgroups = VK_TRUE};
+                                                    .subgroupSizeControl = VK_TRUE,
+                                                    .computeFullSubgroups = VK_TRUE};
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
   VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core12};
   features.features.robustBufferAccess = VK_TRUE;  // every device has it

@@ -16,15 +16,15 @@ namespace pumice::vulkan {
 // What a device may be asked for. Numbers are the driver's, lowered by PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384"):
 // code that obeys small limits on a device that has large ones is code that has been tested.
 struct Limits {
-  std::uint64_t push_bytes = 128;        // push constants
-  std::uint64_t range = 1 << 27;         // bytes of one buffer binding
-  std::uint64_t alignment = 256;         // of a binding's offset; always 256 here, the largest that Vulkan allows
-  std::uint64_t allocation = 1 << 30;    // bytes of one allocation and buffer
-  std::uint64_t invocations = 128;       // of one workgroup
-  std::uint64_t shared = 16384;          // bytes of one workgroup
+  std::uint64_t push_bytes = 128;      // push constants
+  std::uint64_t range = 1 << 27;       // bytes of one buffer binding
+  std::uint64_t alignment = 256;       // of a binding's offset; always 256 here, the largest that Vulkan allows
+  std::uint64_t allocation = 1 << 30;  // bytes of one allocation and buffer
+  std::uint64_t invocations = 128;     // of one workgroup
+  std::uint64_t shared = 16384;        // bytes of one workgroup
   std::uint64_t groups_x = 65535, groups_y = 65535;
-  std::uint64_t memory = UINT64_MAX;     // bytes that may be allocated in all
-  std::uint64_t submit_ms = 10;          // of estimated work in one submission
+  std::uint64_t memory = UINT64_MAX;  // bytes that may be allocated in all
+  std::uint64_t submit_ms = 10;       // of estimated work in one submission
 };
 
 // Ranges of a buffer begin at multiples of Limits::alignment.
@@ -47,8 +47,8 @@ struct PhysicalDevice {
   std::uint32_t queue_family = 0, subgroup = 1;
   float timestamp_ns = 0;  // of one tick; 0: no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
-  bool integer_dot_used = false;  // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
-  CooperativeShape cooperative;   // where cooperative_matrix
+  bool integer_dot_used = false;      // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
+  CooperativeShape cooperative;       // where cooperative_matrix
   std::vector<std::string> features;  // of the optional ones, those that it has
   bool usable = true;
   std::string why_not;

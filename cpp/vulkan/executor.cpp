@@ -153,8 +153,15 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
     for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
   }
   const auto commands = [&] {
-    return lower({.plan = plan_, .weights = *weights_, .device = device_->physical(), .counts = counts, .tables = tables, .areas = areas,
-                  .buffers = buffers, .caches = *slabs, .format = store != nullptr ? store->format() : KvFormat::f32},
+    return lower({.plan = plan_,
+                  .weights = *weights_,
+                  .device = device_->physical(),
+                  .counts = counts,
+                  .tables = tables,
+                  .areas = areas,
+                  .buffers = buffers,
+                  .caches = *slabs,
+                  .format = store != nullptr ? store->format() : KvFormat::f32},
                  device_->pipelines());
   };
   Recording* recording = nullptr;

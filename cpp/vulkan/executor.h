@@ -27,8 +27,8 @@ class GpuWorkspace final : public Workspace {
 
   const std::shared_ptr<Device> device;
   std::shared_ptr<Buffer> scratch, meta, in, out;
-  std::uint64_t buffers = 0;      // counts changes of the buffers: recordings of older ones are void
-  std::list<Recorded> recorded;   // the latest first
+  std::uint64_t buffers = 0;     // counts changes of the buffers: recordings of older ones are void
+  std::list<Recorded> recorded;  // the latest first
   Tables tables;
   std::atomic<bool> busy{false};
 };

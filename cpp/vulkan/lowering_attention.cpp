@@ -126,10 +126,9 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   const Block block{tiles.first_row, tiles.rows};
   const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none, placed = op.places != VectorId::none;
   const View& by_any = op.by_query ? op.by_query : op.by_key;
-  KeyedDispatch d = dispatch(
-      "attend", "attend",
-      {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias}, uint{slopes},
-       uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
+  KeyedDispatch d = dispatch("attend", "attend",
+                             {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias},
+                              uint{slopes}, uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
   d.bind(rows(op.q, block, false));
   bind_pages(d, range, words, false);
   d.bind(meta());
@@ -177,7 +176,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
 }
 
 void GpuLowering::merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles,
-                     const Partials& partials) {
+                        const Partials& partials) {
   KeyedDispatch d = dispatch("merge", "merge", {64});
   d.bind({partials.binding.buffer, partials.binding.offset, partials.binding.bytes});
   d.bind(rows(op.out, {tiles.first_row, tiles.rows}, true));

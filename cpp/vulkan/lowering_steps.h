@@ -44,7 +44,9 @@ class GpuLowering {
   void operator()(const TopStep& step);
 
  private:
-  struct Block { std::int64_t first, count; };  // of rows
+  struct Block {
+    std::int64_t first, count;
+  };                  // of rows
   struct PageRange {  // pages [first, first + pages) of keys and of values, as one binding each
     const Buffer* buffer = nullptr;
     std::uint64_t keys = 0, values = 0;
@@ -85,9 +87,7 @@ class GpuLowering {
   // Views and buffers.
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
-  uint lanes(std::int64_t wanted) const {
-    return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations)));
-  }
+  uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }
   Binding rows(const View& v, const Block& block, bool written) const;  // of no view: none
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }

@@ -57,8 +57,10 @@ ComputePipeline::ComputePipeline(const Device& device, const PipelineKey& key, V
     device.check(api.vkCreateShaderModule(device.handle(), &code, nullptr, &module), "vkCreateShaderModule");
     std::vector<VkSpecializationMapEntry> entries;
     for (std::uint32_t c = 0; c < key.constants.size(); ++c) entries.push_back({.constantID = c, .offset = 4 * c, .size = 4});
-    const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()), .pMapEntries = entries.data(),
-                                         .dataSize = 4 * key.constants.size(), .pData = key.constants.data()};
+    const VkSpecializationInfo constants{.mapEntryCount = static_cast<std::uint32_t>(entries.size()),
+                                         .pMapEntries = entries.data(),
+                                         .dataSize = 4 * key.constants.size(),
+                                         .pData = key.constants.data()};
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO, .requiredSubgroupSize = key.subgroup};
     const bool sized = key.subgroup > 0;
@@ -188,7 +190,7 @@ void Pipelines::save() noexcept {
     file.write(0, bytes_of(&header, sizeof header));
     file.write(sizeof header, bytes_of(data.data(), data.size()));
     file.finish(false);  // a file that a loss of power has spoilt is not read
-  } catch (...) {  // a cache that cannot be written costs time, nothing else
+  } catch (...) {        // a cache that cannot be written costs time, nothing else
   }
 }
 

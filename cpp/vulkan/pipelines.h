@@ -63,7 +63,7 @@ class Pipelines {
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;
   std::size_t taken_from_disk() const;  // bytes that the driver was given
-  void save() noexcept;  // what the driver compiled, for the next process
+  void save() noexcept;                 // what the driver compiled, for the next process
 
  private:
   VkPipelineCache cache();

@@ -68,8 +68,7 @@ struct Areas {
   std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, total = 0;
   std::uint64_t partial_bytes = 0, kept_bytes = 0;
 };
-Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,
-            std::uint64_t range);
+Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
 // Bytes of a run's tables (Tables), each of `rows` rows being a segment of its own, without a past.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);

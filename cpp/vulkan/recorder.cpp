@@ -63,8 +63,8 @@ void Recording::make_pools() {
                                      .queueFamilyIndex = device_->physical().queue_family};
   device_->check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
   const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, std::max(1u, buffers)};
-  const VkDescriptorPoolCreateInfo set_pool{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets),
-                                            .poolSizeCount = 1, .pPoolSizes = &size};
+  const VkDescriptorPoolCreateInfo set_pool{
+      .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets), .poolSizeCount = 1, .pPoolSizes = &size};
   device_->check(api.vkCreateDescriptorPool(device_->handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
   for (VkFence& fence : fences_) {
     const VkFenceCreateInfo info{.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
@@ -90,8 +90,10 @@ void Recording::record_piece() {
 void Recording::begin_piece() {
   const DeviceApi& api = device_->api();
   Piece piece;
-  const VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, .commandPool = commands_,
-                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY, .commandBufferCount = 1};
+  const VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                         .commandPool = commands_,
+                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                         .commandBufferCount = 1};
   device_->check(api.vkAllocateCommandBuffers(device_->handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
   const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   device_->check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
@@ -170,8 +172,12 @@ void Recording::describe(const Dispatch& dispatch) {
            binding.buffer->bytes(), " does not fit the device's range of ", device_->limits().range);
     }
     buffers[b] = {.buffer = binding.buffer->handle(), .offset = binding.offset, .range = binding.bytes};
-    writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, .dstSet = set_, .dstBinding = b, .descriptorCount = 1,
-                 .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, .pBufferInfo = &buffers[b]};
+    writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+                 .dstSet = set_,
+                 .dstBinding = b,
+                 .descriptorCount = 1,
+                 .descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                 .pBufferInfo = &buffers[b]};
     if (given) {
       (binding.written ? writes_ : reads_)
           .push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});

@@ -78,8 +78,8 @@ class Recording {
   static constexpr std::size_t kMostInFlight = 4;
   struct Piece {
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double work = 0;       // Device::work of it
-    bool compiles = false; // a pipeline runs for the first time
+    double work = 0;        // Device::work of it
+    bool compiles = false;  // a pipeline runs for the first time
   };
   struct Range {
     const Buffer* buffer;

@@ -80,9 +80,7 @@ std::uint64_t top_found_bytes(const Top& op, std::int64_t rows) {
 }
 
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range) {
-  const auto row_bytes = [&](const View& view) {
-    return slot_stride(program.slots[static_cast<std::size_t>(view.slot)].width) * 4;
-  };
+  const auto row_bytes = [&](const View& view) { return slot_stride(program.slots[static_cast<std::size_t>(view.slot)].width) * 4; };
   const std::int64_t most = std::max({row_bytes(op.logits), row_bytes(op.out), static_cast<std::int64_t>(top_found_bytes(op, 1))});
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
 }
@@ -140,7 +138,10 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
     const std::uint64_t row_bytes = 4 * params::attend_partial_words(heads, tables.parts, static_cast<std::uint32_t>(shape.head_dim));
     block_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(request.range / row_bytes), 1, block_rows);
   }
-  struct Tile { std::uint32_t segment, row, rows; std::int64_t keys; };
+  struct Tile {
+    std::uint32_t segment, row, rows;
+    std::int64_t keys;
+  };
   tables.blocks.clear();
   for (std::int64_t first = 0; first < batch.rows; first += block_rows) {
     const std::int64_t end = std::min<std::int64_t>(batch.rows, first + block_rows);

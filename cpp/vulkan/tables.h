@@ -46,8 +46,8 @@ struct TableRequest {
   std::span<const AttendShape> attends;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
   std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
-  std::uint64_t range = UINT32_MAX;  // bytes of a binding
-  bool software = false;             // a device of few slow lanes: few groups are wanted, and short ones
+  std::uint64_t range = UINT32_MAX;                 // bytes of a binding
+  bool software = false;                            // a device of few slow lanes: few groups are wanted, and short ones
 };
 
 class Tables {

@@ -8,7 +8,9 @@
 
 namespace pumice::vulkan {
 
-struct LinearTile { std::uint32_t lanes = 0, tokens = 0, outputs = 0; };
+struct LinearTile {
+  std::uint32_t lanes = 0, tokens = 0, outputs = 0;
+};
 
 inline constexpr std::int64_t kFewRows = 8;  // up to here a product is bound by reading weights
 

@@ -42,7 +42,7 @@ class VulkanBackend final : public Backend {
   }
 
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                               const Cancel& cancel) override {
+                                            const Cancel& cancel) override {
     device_->check_alive();
     return std::make_shared<GpuWeights>(device_, weights, used, progress, cancel);
   }
@@ -89,7 +89,9 @@ class VulkanBackend final : public Backend {
     for (const AttendShape& shape : plan.attends) {
       attends.push_back({params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
                                              static_cast<std::uint32_t>(rows)),
-                         1, 1, {}});
+                         1,
+                         1,
+                         {}});
     }
     const Counts counts{rows, 1, rows};
     cost.scratch = place(plan, counts, attends, kept_pages({&text, 1}), device_->limits().range).total + table_bytes(plan, rows) +

@@ -15,11 +15,11 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;           // of a binding's offset
-constexpr std::uint64_t kArenaBytes = 1ull << 30;   // of one allocation
-constexpr std::uint64_t kStagingBytes = 32 << 20;   // two of these take turns: one is filled while the other is copied
-constexpr std::int64_t kJobBytes = 1 << 20;         // that one thread packs at a time
-constexpr std::uint64_t kTurnBytes = 64 << 20;      // between looks at cancel, where the host writes device memory itself
+constexpr std::uint64_t kAlignment = 256;          // of a binding's offset
+constexpr std::uint64_t kArenaBytes = 1ull << 30;  // of one allocation
+constexpr std::uint64_t kStagingBytes = 32 << 20;  // two of these take turns: one is filled while the other is copied
+constexpr std::int64_t kJobBytes = 1 << 20;        // that one thread packs at a time
+constexpr std::uint64_t kTurnBytes = 64 << 20;     // between looks at cancel, where the host writes device memory itself
 
 std::uint64_t checked_row_bytes(const Matrix& m) {
   const FormatInfo& format = info(m.format);
@@ -34,7 +34,10 @@ std::uint64_t checked_row_bytes(const Matrix& m) {
 class Arenas {
  public:
   explicit Arenas(std::uint64_t limit) : limit_(limit) {}
-  struct Place { std::size_t arena; std::uint64_t offset; };
+  struct Place {
+    std::size_t arena;
+    std::uint64_t offset;
+  };
   Place take(std::uint64_t bytes) {
     const std::uint64_t aligned = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     if (sizes_.empty() || sizes_.back() + aligned > limit_) sizes_.push_back(0);

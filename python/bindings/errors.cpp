@@ -10,23 +10,40 @@ namespace {
 
 const char* kind_name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::invalid_argument: return "invalid_argument";
-    case ErrorKind::wrong_type: return "wrong_type";
-    case ErrorKind::io: return "io";
-    case ErrorKind::model_format: return "model_format";
-    case ErrorKind::unsupported_model: return "unsupported_model";
-    case ErrorKind::context_length: return "context_length";
-    case ErrorKind::unsupported_task: return "unsupported_task";
-    case ErrorKind::out_of_memory: return "out_of_memory";
-    case ErrorKind::device: return "device";
-    case ErrorKind::device_not_found: return "device_not_found";
-    case ErrorKind::device_lost: return "device_lost";
-    case ErrorKind::forked_device: return "forked_device";
-    case ErrorKind::out_of_device_memory: return "out_of_device_memory";
-    case ErrorKind::overloaded: return "overloaded";
-    case ErrorKind::numeric: return "numeric";
-    case ErrorKind::grammar: return "grammar";
-    case ErrorKind::cancelled: return "cancelled";
+    case ErrorKind::invalid_argument:
+      return "invalid_argument";
+    case ErrorKind::wrong_type:
+      return "wrong_type";
+    case ErrorKind::io:
+      return "io";
+    case ErrorKind::model_format:
+      return "model_format";
+    case ErrorKind::unsupported_model:
+      return "unsupported_model";
+    case ErrorKind::context_length:
+      return "context_length";
+    case ErrorKind::unsupported_task:
+      return "unsupported_task";
+    case ErrorKind::out_of_memory:
+      return "out_of_memory";
+    case ErrorKind::device:
+      return "device";
+    case ErrorKind::device_not_found:
+      return "device_not_found";
+    case ErrorKind::device_lost:
+      return "device_lost";
+    case ErrorKind::forked_device:
+      return "forked_device";
+    case ErrorKind::out_of_device_memory:
+      return "out_of_device_memory";
+    case ErrorKind::overloaded:
+      return "overloaded";
+    case ErrorKind::numeric:
+      return "numeric";
+    case ErrorKind::grammar:
+      return "grammar";
+    case ErrorKind::cancelled:
+      return "cancelled";
   }
   return "base";
 }
@@ -34,13 +51,23 @@ const char* kind_name(ErrorKind kind) {
 // Until pumice.errors registers its classes (and in tests of the bare module): Python's own.
 PyObject* builtin(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::invalid_argument: case ErrorKind::context_length: case ErrorKind::model_format: case ErrorKind::grammar:
+    case ErrorKind::invalid_argument:
+    case ErrorKind::context_length:
+    case ErrorKind::model_format:
+    case ErrorKind::grammar:
       return PyExc_ValueError;
-    case ErrorKind::wrong_type: case ErrorKind::unsupported_task: return PyExc_TypeError;
-    case ErrorKind::io: return PyExc_OSError;
-    case ErrorKind::out_of_memory: case ErrorKind::out_of_device_memory: return PyExc_MemoryError;
-    case ErrorKind::cancelled: return PyExc_KeyboardInterrupt;
-    default: return PyExc_RuntimeError;
+    case ErrorKind::wrong_type:
+    case ErrorKind::unsupported_task:
+      return PyExc_TypeError;
+    case ErrorKind::io:
+      return PyExc_OSError;
+    case ErrorKind::out_of_memory:
+    case ErrorKind::out_of_device_memory:
+      return PyExc_MemoryError;
+    case ErrorKind::cancelled:
+      return PyExc_KeyboardInterrupt;
+    default:
+      return PyExc_RuntimeError;
   }
 }
 
@@ -66,12 +93,12 @@ py::str text(const std::string& message) {
 
 void raise(const Error& error) {
   const py::object type = types().contains(kind_name(error.kind())) ? py::object(types()[kind_name(error.kind())])
-                                                                   : py::reinterpret_borrow<py::object>(builtin(error.kind()));
+                                                                    : py::reinterpret_borrow<py::object>(builtin(error.kind()));
   if (error.kind() == ErrorKind::model_format && types().contains("model_format")) {
     const py::object offset = error.offset() ? py::object(py::int_(*error.offset())) : py::object(py::none());
-    const py::object exception = call(type, py::make_tuple(text(error.what())),
-                                      py::dict(py::arg("file") = text(error.file()), py::arg("field") = text(error.field()),
-                                               py::arg("offset") = offset));
+    const py::object exception =
+        call(type, py::make_tuple(text(error.what())),
+             py::dict(py::arg("file") = text(error.file()), py::arg("field") = text(error.field()), py::arg("offset") = offset));
     PyErr_SetObject(type.ptr(), exception.ptr());
     return;
   }
@@ -82,10 +109,13 @@ void raise(const Error& error) {
 }  // namespace
 
 void bind_errors(py::module_& module) {
-  module.def("set_error_types", [](const py::dict& given) {
-    types().clear();
-    for (const auto& [kind, type] : given) types()[kind] = type;
-  }, py::arg("types"));
+  module.def(
+      "set_error_types",
+      [](const py::dict& given) {
+        types().clear();
+        for (const auto& [kind, type] : given) types()[kind] = type;
+      },
+      py::arg("types"));
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);

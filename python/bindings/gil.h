@@ -51,7 +51,9 @@ template <class Call>
 class WithoutGil {
  public:
   WithoutGil() : thread_(PyEval_SaveThread()) {}
-  ~WithoutGil() { ends_with_python([this] { PyEval_RestoreThread(thread_); }); }
+  ~WithoutGil() {
+    ends_with_python([this] { PyEval_RestoreThread(thread_); });
+  }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 

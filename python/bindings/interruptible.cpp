@@ -91,7 +91,11 @@ class Workers {
   std::vector<Worker*> idle_;
   const engine::AtFork at_fork_{{.before = [this] { mutex_.lock(); },
                                  .in_parent = [this] { mutex_.unlock(); },
-                                 .in_child = [this] { idle_.clear(); mutex_.unlock(); }}};
+                                 .in_child =
+                                     [this] {
+                                       idle_.clear();
+                                       mutex_.unlock();
+                                     }}};
 };
 
 Workers& workers() {

@@ -39,7 +39,9 @@ View view(const py::dict& d, const char* key, bool required = true) {
 }
 
 template <class Id>
-Id id(const py::dict& d, const char* key) { return static_cast<Id>(field<std::int32_t>(d, key, -1)); }
+Id id(const py::dict& d, const char* key) {
+  return static_cast<Id>(field<std::int32_t>(d, key, -1));
+}
 
 // The value of an enum by its place in the list of names.
 template <class Enum, class Names>
@@ -72,9 +74,16 @@ void read(Norm& op, const py::dict& d) {
         .eps = field<float>(d, "eps", 1e-5f)};
 }
 void read(Linear& op, const py::dict& d) {
-  op = {.in = view(d, "in"), .out = view(d, "out"), .parts = {}, .activation = activation(d), .residual = view(d, "residual", false),
-        .precise = field<bool>(d, "precise", false), .scale = field<float>(d, "scale", 1), .softcap = field<float>(d, "softcap", 0),
-        .alpha_p = field<float>(d, "alpha_p", 0), .alpha_n = field<float>(d, "alpha_n", 0)};
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .parts = {},
+        .activation = activation(d),
+        .residual = view(d, "residual", false),
+        .precise = field<bool>(d, "precise", false),
+        .scale = field<float>(d, "scale", 1),
+        .softcap = field<float>(d, "softcap", 0),
+        .alpha_p = field<float>(d, "alpha_p", 0),
+        .alpha_n = field<float>(d, "alpha_n", 0)};
   for (const auto& part : field<std::vector<py::dict>>(d, "parts"))
     op.parts.push_back({id<MatrixId>(part, "weight"), id<VectorId>(part, "bias")});
 }
@@ -150,8 +159,8 @@ Op read_op(const std::string& name, const py::dict& d) {
 }
 
 // ---------------------------------------------------------------- runner
-using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t,
-                                 std::int32_t>;
+using RaggedSegment =
+    std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t, std::int32_t>;
 
 class Runner {
  public:
@@ -179,11 +188,14 @@ class Runner {
       const std::int64_t row = row_bytes(*known, cols);
       require(rows > 0 && cols > 0 && static_cast<std::int64_t>(data->size()) == rows * row, format, ": ", data->size(), " bytes for ",
               rows, " x ", cols);
-      weights.matrices.push_back({.name = str("matrix ", weights.matrices.size()), .format = *known, .rows = rows, .cols = cols,
-                                  .read = [data, row](std::int64_t first, std::int64_t count, std::uint8_t* out) {
-                                    std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row));
-                                  },
-                                  .may_round = may_round && compute_mode(compute) == Compute::automatic});
+      weights.matrices.push_back(
+          {.name = str("matrix ", weights.matrices.size()),
+           .format = *known,
+           .rows = rows,
+           .cols = cols,
+           .read = [data, row](std::int64_t first, std::int64_t count,
+                               std::uint8_t* out) { std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row)); },
+           .may_round = may_round && compute_mode(compute) == Compute::automatic});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
@@ -196,16 +208,22 @@ class Runner {
 
   // segments: (first, rows, past, pages, length, prompt, unseen).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
-                         const std::vector<RaggedSegment>& segments,
-                         const std::vector<std::int32_t>& selected,
+                         const std::vector<RaggedSegment>& segments, const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
                          const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first,
                          const std::vector<std::uint32_t>& allowed, const std::vector<std::int32_t>& allowed_first) {
     std::vector<Segment> parts;
     for (const auto& [first, count, past, pages, length, prompt, unseen] : segments)
       parts.push_back({first, count, past, pages, length, prompt, unseen});
-    const Batch batch{.rows = rows, .ids = ids, .types = types, .segments = parts, .selected = selected, .reported = reported,
-                      .reported_first = reported_first, .allowed = allowed, .allowed_first = allowed_first};
+    const Batch batch{.rows = rows,
+                      .ids = ids,
+                      .types = types,
+                      .segments = parts,
+                      .selected = selected,
+                      .reported = reported,
+                      .reported_first = reported_first,
+                      .allowed = allowed,
+                      .allowed_first = allowed_first};
     const std::size_t out_rows = output_.rows == Rows::tokens     ? static_cast<std::size_t>(rows)
                                  : output_.rows == Rows::segments ? parts.size()
                                                                   : selected.size();

@@ -19,30 +19,38 @@ __m256 widen(const std::uint8_t* words) {
 
 // tile<Format::F32, 1, 6> in assembly, to the bit: 21 instructions a column, where GCC 12 makes 26, or spills when it unrolls. Issue slots
 // are short when a neighbour runs on the core's other thread: 130 GFLOP/s of two Zen 3 cores then, 142 unrolled, 158 so (OpenBLAS: 148).
-#define PUMICE_COLUMN(w, x)                              \
-  "vmovups " #w "(%[panel]), %%ymm12\n\t"                \
-  "vmovups " #w "+32(%[panel]), %%ymm13\n\t"             \
-  "vbroadcastss " #x "(%[x0]), %%ymm14\n\t"              \
-  "vbroadcastss " #x "(%[x0], %[stride]), %%ymm15\n\t"   \
-  "vfmadd231ps %%ymm14, %%ymm12, %%ymm0\n\t"             \
-  "vfmadd231ps %%ymm14, %%ymm13, %%ymm1\n\t"             \
-  "vbroadcastss " #x "(%[x0], %[stride], 2), %%ymm14\n\t" \
-  "vfmadd231ps %%ymm15, %%ymm12, %%ymm2\n\t"             \
-  "vfmadd231ps %%ymm15, %%ymm13, %%ymm3\n\t"             \
-  "vbroadcastss " #x "(%[x3]), %%ymm15\n\t"              \
-  "vfmadd231ps %%ymm14, %%ymm12, %%ymm4\n\t"             \
-  "vfmadd231ps %%ymm14, %%ymm13, %%ymm5\n\t"             \
-  "vbroadcastss " #x "(%[x3], %[stride]), %%ymm14\n\t"   \
-  "vfmadd231ps %%ymm15, %%ymm12, %%ymm6\n\t"             \
-  "vfmadd231ps %%ymm15, %%ymm13, %%ymm7\n\t"             \
-  "vbroadcastss " #x "(%[x3], %[stride], 2), %%ymm15\n\t" \
-  "vfmadd231ps %%ymm14, %%ymm12, %%ymm8\n\t"             \
-  "vfmadd231ps %%ymm14, %%ymm13, %%ymm9\n\t"             \
-  "vfmadd231ps %%ymm15, %%ymm12, %%ymm10\n\t"            \
+#define PUMICE_COLUMN(w, x)                   \
+  "vmovups " #w                               \
+  "(%[panel]), %%ymm12\n\t"                   \
+  "vmovups " #w                               \
+  "+32(%[panel]), %%ymm13\n\t"                \
+  "vbroadcastss " #x                          \
+  "(%[x0]), %%ymm14\n\t"                      \
+  "vbroadcastss " #x                          \
+  "(%[x0], %[stride]), %%ymm15\n\t"           \
+  "vfmadd231ps %%ymm14, %%ymm12, %%ymm0\n\t"  \
+  "vfmadd231ps %%ymm14, %%ymm13, %%ymm1\n\t"  \
+  "vbroadcastss " #x                          \
+  "(%[x0], %[stride], 2), %%ymm14\n\t"        \
+  "vfmadd231ps %%ymm15, %%ymm12, %%ymm2\n\t"  \
+  "vfmadd231ps %%ymm15, %%ymm13, %%ymm3\n\t"  \
+  "vbroadcastss " #x                          \
+  "(%[x3]), %%ymm15\n\t"                      \
+  "vfmadd231ps %%ymm14, %%ymm12, %%ymm4\n\t"  \
+  "vfmadd231ps %%ymm14, %%ymm13, %%ymm5\n\t"  \
+  "vbroadcastss " #x                          \
+  "(%[x3], %[stride]), %%ymm14\n\t"           \
+  "vfmadd231ps %%ymm15, %%ymm12, %%ymm6\n\t"  \
+  "vfmadd231ps %%ymm15, %%ymm13, %%ymm7\n\t"  \
+  "vbroadcastss " #x                          \
+  "(%[x3], %[stride], 2), %%ymm15\n\t"        \
+  "vfmadd231ps %%ymm14, %%ymm12, %%ymm8\n\t"  \
+  "vfmadd231ps %%ymm14, %%ymm13, %%ymm9\n\t"  \
+  "vfmadd231ps %%ymm15, %%ymm12, %%ymm10\n\t" \
   "vfmadd231ps %%ymm15, %%ymm13, %%ymm11\n\t"
-#define PUMICE_EACH_SUM(move)                                                                                          \
-  move(0, 0) move(32, 1) move(64, 2) move(96, 3) move(128, 4) move(160, 5) move(192, 6) move(224, 7) move(256, 8)      \
-  move(288, 9) move(320, 10) move(352, 11)
+#define PUMICE_EACH_SUM(move)                                                                                                  \
+  move(0, 0) move(32, 1) move(64, 2) move(96, 3) move(128, 4) move(160, 5) move(192, 6) move(224, 7) move(256, 8) move(288, 9) \
+      move(320, 10) move(352, 11)
 #define PUMICE_LOAD(at, i) "vmovups " #at "(%[sums]), %%ymm" #i "\n\t"
 #define PUMICE_STORE(at, i) "vmovups %%ymm" #i ", " #at "(%[sums])\n\t"
 

@@ -46,9 +46,12 @@ struct Element {
 template <class F>
 PUMICE_INLINE void with_element(KvFormat format, F f) {
   switch (format) {
-    case KvFormat::f16: return f(Element<std::uint16_t>{});
-    case KvFormat::f32: return f(Element<float>{});
-    case KvFormat::q8_0: return f(Element<std::int8_t>{});
+    case KvFormat::f16:
+      return f(Element<std::uint16_t>{});
+    case KvFormat::f32:
+      return f(Element<float>{});
+    case KvFormat::q8_0:
+      return f(Element<std::int8_t>{});
   }
 }
 

@@ -27,8 +27,10 @@ constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found(1);
   for (const char c : text) {
-    if (c == '|') found.emplace_back();
-    else if (c != ' ') found.back() += c;
+    if (c == '|')
+      found.emplace_back();
+    else if (c != ' ')
+      found.back() += c;
   }
   return found;
 }
@@ -38,9 +40,12 @@ void read_terms(const Reader& read, RelativePlaces& places) {
   const bool text = said != nullptr && std::holds_alternative<std::string>(*said);
   const auto list = text ? std::nullopt : read.file().strings(read.key("", "pos_att_type"));
   for (const std::string& term : text ? words(std::get<std::string>(*said)) : list.value_or(std::vector<std::string>{})) {
-    if (term == "c2p") places.by_query = true;
-    else if (term == "p2c") places.by_key = true;
-    else read.unsupported("pos_att_type \"", term, "\" is not known; there are c2p and p2c");
+    if (term == "c2p")
+      places.by_query = true;
+    else if (term == "p2c")
+      places.by_key = true;
+    else
+      read.unsupported("pos_att_type \"", term, "\" is not known; there are c2p and p2c");
   }
 }
 
@@ -54,8 +59,10 @@ void read_places(const Reader& read, Config& c) {
   if (!read.flag("", "relative_attention", false)) return;  // the scale above is what it is all the same
   if (!places.by_query && !places.by_key) read.unsupported("pos_att_type names neither c2p nor p2c, of which relative_attention needs one");
   for (const std::string& norm : words(read.string("", "norm_rel_ebd").value_or("none"))) {
-    if (norm == "layer_norm") places.norm = true;
-    else if (norm != "none") read.unsupported("norm_rel_ebd \"", norm, "\" is not known; there are layer_norm and none");
+    if (norm == "layer_norm")
+      places.norm = true;
+    else if (norm != "none")
+      read.unsupported("norm_rel_ebd \"", norm, "\" is not known; there are layer_norm and none");
   }
   places.shared = read.flag("", "share_att_key", false);
   constexpr const char *kMost = "max_relative_positions", *kBuckets = "position_buckets";

@@ -41,11 +41,7 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-const Family distilbert{.name = "distilbert",
-                        .model_types = kTypes,
-                        .prefixes = kPrefixes,
-                        .names = kNames,
-                        .keys = kKeys,
-                        .configure = configure};
+const Family distilbert{
+    .name = "distilbert", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .keys = kKeys, .configure = configure};
 
 }  // namespace pumice::model::families_in_files::distilbert

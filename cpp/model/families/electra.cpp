@@ -8,9 +8,8 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kTypes[] = {"electra"}, kPrefixes[] = {"", "electra."};
-constexpr TensorName kNames[] = {{embedding_map, "", "embeddings_project"},
-                                 {head_dense, "", "classifier.dense"},
-                                 {classifier, "", "classifier.out_proj"}};
+constexpr TensorName kNames[] = {
+    {embedding_map, "", "embeddings_project"}, {head_dense, "", "classifier.dense"}, {classifier, "", "classifier.out_proj"}};
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
@@ -26,11 +25,7 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-const Family electra{.name = "electra",
-                     .model_types = kTypes,
-                     .prefixes = kPrefixes,
-                     .names = kNames,
-                     .more_names = names::kBert,
-                     .configure = configure};
+const Family electra{
+    .name = "electra", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .more_names = names::kBert, .configure = configure};
 
 }  // namespace pumice::model::families_in_files::electra

@@ -77,23 +77,29 @@ void read_dense_layers(const Reader& read, Config& c) {
   if (!c.gguf || read.text("general.architecture") != kGguf3[1]) return;
   std::string missing;
   for (const char* name : {"dense_2", "dense_3"}) {
-    if (read.file().find(str(name, ".weight"))) c.dense.push_back(name);
-    else missing += str(missing.empty() ? "" : ", ", name, ".weight");
+    if (read.file().find(str(name, ".weight")))
+      c.dense.push_back(name);
+    else
+      missing += str(missing.empty() ? "" : ", ", name, ".weight");
   }
   if (missing.empty()) return;
   c.incomplete.push_back(str("lacks Dense layers of EmbeddingGemma (", missing,
                              "): vectors are not the original model's. Load its folder, or a file ",
-                        "that llama.cpp converted with --sentence-transformers-dense-modules"));
+                             "that llama.cpp converted with --sentence-transformers-dense-modules"));
 }
 
 // Gemma3TextConfig: the 4B's config.json names neither heads nor context nor rope base.
 void configure3(const Reader& read, Config& c) {
   const bool both_ways = sees_both_ways(read);
   read_dense_layers(read, c);
-  read_common(
-      read, c,
-      {.heads = 8, .kv_heads = 4, .head_dim = 256, .query_pre_attn_scalar = 256, .n_ctx = 131072, .activation = Activation::gelu_tanh,
-       .logit_softcap = 0});
+  read_common(read, c,
+              {.heads = 8,
+               .kv_heads = 4,
+               .head_dim = 256,
+               .query_pre_attn_scalar = 256,
+               .n_ctx = 131072,
+               .activation = Activation::gelu_tanh,
+               .logit_softcap = 0});
   read_windows(read, c, {.window = 4096, .full_every = 6, .symmetric = both_ways});
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
   scale_of_27b(c, 62);

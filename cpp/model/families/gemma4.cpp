@@ -178,7 +178,11 @@ void configure(const Reader& read, Config& c) {
   refuse_what_is_not_run(read);
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
   read_sizes(read, c,
-             {.heads = 8, .kv_heads = 4, .head_dim = 256, .n_ctx = unified ? 262144 : 131072, .activation = Activation::gelu_tanh,
+             {.heads = 8,
+              .kv_heads = 4,
+              .head_dim = 256,
+              .n_ctx = unified ? 262144 : 131072,
+              .activation = Activation::gelu_tanh,
               .logit_softcap = 0});
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_layer_kinds(read, c, unified ? 1024 : 512);

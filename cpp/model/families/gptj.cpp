@@ -17,15 +17,9 @@ constexpr KeyName kKeys[] = {
     {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"}, {"layer_norm_eps", "layer_norm_epsilon"},
 };
 constexpr TensorName kNames[] = {
-    {token_embedding, "", "wte"},
-    {attn_norm, "", "h.{}.ln_1"},
-    {q, "", "h.{}.attn.q_proj"},
-    {k, "", "h.{}.attn.k_proj"},
-    {v, "", "h.{}.attn.v_proj"},
-    {attn_out, "", "h.{}.attn.out_proj"},
-    {up, "", "h.{}.mlp.fc_in"},
-    {down, "", "h.{}.mlp.fc_out"},
-    {final_norm, "", "ln_f"},
+    {token_embedding, "", "wte"}, {attn_norm, "", "h.{}.ln_1"},  {q, "", "h.{}.attn.q_proj"},
+    {k, "", "h.{}.attn.k_proj"},  {v, "", "h.{}.attn.v_proj"},   {attn_out, "", "h.{}.attn.out_proj"},
+    {up, "", "h.{}.mlp.fc_in"},   {down, "", "h.{}.mlp.fc_out"}, {final_norm, "", "ln_f"},
     {head, "", "lm_head"},
 };
 

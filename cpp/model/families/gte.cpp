@@ -51,7 +51,6 @@ void configure(const Reader& read, Config& c) {
 
 }  // namespace
 
-const Family gte{
-    .name = "gte", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+const Family gte{.name = "gte", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
 
 }  // namespace pumice::model::families_in_files::gte

@@ -61,8 +61,8 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 1000, .partial = 1});
   // Trained for 2,048 positions; the base grows with the length of longer texts (dynamic NTK), where the hub's files say so.
   if (read.number("", "rotary_scaling_factor")) {
-    const std::int64_t trained = read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext,
-                                               read.key("", "max_trained_positions"));
+    const std::int64_t trained =
+        read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext, read.key("", "max_trained_positions"));
     for (RopeTable& rope : c.ropes) {
       rope.original = trained;
       rope.base = static_cast<float>(read.positive("", "rope_theta", 1000));

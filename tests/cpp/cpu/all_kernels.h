@@ -14,8 +14,10 @@ inline const std::vector<const Kernels*>& native_kernels() {
   static const std::vector<const Kernels*> all = [] {
     std::vector<const Kernels*> found;
     for (const char* isa : known_isas()) {
-      if (const Kernels* kernels = kernels_for(isa)) found.push_back(kernels);
-      else std::printf("not run here: %s\n", isa);
+      if (const Kernels* kernels = kernels_for(isa))
+        found.push_back(kernels);
+      else
+        std::printf("not run here: %s\n", isa);
     }
     return found;
   }();

@@ -82,8 +82,11 @@ Decoder decoder(const DecoderShape& shape) {
     p.caches.push_back({shape.kv_heads, shape.head_dim});
     const auto cache = static_cast<CacheId>(l);
     p.ops.push_back(Norm{x, h, {}, b.vector("norm1", d, 1), VectorId::none, NormKind::rms});
-    p.ops.push_back(Linear{h, qkv, {{b.matrix("q", shape.format, q, d)}, {b.matrix("k", shape.format, kv, d), b.vector("k.bias", kv, 0)},
-                                    {b.matrix("v", shape.other, kv, d)}}});
+    p.ops.push_back(Linear{h,
+                           qkv,
+                           {{b.matrix("q", shape.format, q, d)},
+                            {b.matrix("k", shape.format, kv, d), b.vector("k.bias", kv, 0)},
+                            {b.matrix("v", shape.other, kv, d)}}});
     p.ops.push_back(Norm{{2, 0, q}, {2, 0, q}, {}, b.vector("q_norm", shape.head_dim, 1), VectorId::none, NormKind::rms, shape.head_dim});
     p.ops.push_back(Rope{{2, 0, q}, shape.head_dim, rope});
     p.ops.push_back(Rope{{2, q, kv}, shape.head_dim, rope});
@@ -240,7 +243,13 @@ double nmse(const std::vector<float>& truth, const std::vector<float>& found) {
 std::shared_ptr<Backend> reference_backend() { return std::make_shared<reference::ReferenceBackend>(); }
 
 // ---------------------------------------------------------------- against the truth
-struct TruthCase { const char* name; Format format, other; Compute compute; KvFormat kv; double limit; };
+struct TruthCase {
+  const char* name;
+  Format format, other;
+  Compute compute;
+  KvFormat kv;
+  double limit;
+};
 std::ostream& operator<<(std::ostream& out, const TruthCase& c) { return out << c.name; }
 class Truth : public testing::TestWithParam<TruthCase> {};
 
@@ -269,16 +278,16 @@ TEST_P(Truth, DecoderOfTwoSequences) {
   EXPECT_LT(nmse(found[0], found[1]), rounds ? 1e-4 : c.limit);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Truth, testing::Values(
-    TruthCase{"F32", Format::F32, Format::F32, Compute::automatic, KvFormat::f32, 1e-10},
-    TruthCase{"F32_f16cache", Format::F32, Format::F32, Compute::automatic, KvFormat::f16, 1e-6},
-    TruthCase{"F32_q8cache", Format::F32, Format::F32, Compute::automatic, KvFormat::q8_0, 2e-3},
-    TruthCase{"BF16_F16", Format::BF16, Format::F16, Compute::automatic, KvFormat::f32, 1e-10},
-    TruthCase{"BF16_float32", Format::BF16, Format::F16, Compute::float32, KvFormat::f32, 1e-10},
-    TruthCase{"Q8_0_float32", Format::Q8_0, Format::Q4_0, Compute::float32, KvFormat::f32, 1e-10},
-    TruthCase{"Q8_0_int8", Format::Q8_0, Format::Q8_0, Compute::automatic, KvFormat::f32, 2e-3},
-    TruthCase{"Q4_0_F32_mixed", Format::Q4_0, Format::F32, Compute::automatic, KvFormat::f16, 2e-3}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Formats, Truth,
+                         testing::Values(TruthCase{"F32", Format::F32, Format::F32, Compute::automatic, KvFormat::f32, 1e-10},
+                                         TruthCase{"F32_f16cache", Format::F32, Format::F32, Compute::automatic, KvFormat::f16, 1e-6},
+                                         TruthCase{"F32_q8cache", Format::F32, Format::F32, Compute::automatic, KvFormat::q8_0, 2e-3},
+                                         TruthCase{"BF16_F16", Format::BF16, Format::F16, Compute::automatic, KvFormat::f32, 1e-10},
+                                         TruthCase{"BF16_float32", Format::BF16, Format::F16, Compute::float32, KvFormat::f32, 1e-10},
+                                         TruthCase{"Q8_0_float32", Format::Q8_0, Format::Q4_0, Compute::float32, KvFormat::f32, 1e-10},
+                                         TruthCase{"Q8_0_int8", Format::Q8_0, Format::Q8_0, Compute::automatic, KvFormat::f32, 2e-3},
+                                         TruthCase{"Q4_0_F32_mixed", Format::Q4_0, Format::F32, Compute::automatic, KvFormat::f16, 2e-3}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Backend, EncodersMatchTheReference) {
   for (const PoolKind pool :
@@ -393,7 +402,9 @@ TEST(Backend, APromptInOneGoInPiecesAndTokenByToken) {
 TEST(Backend, RowsDoNotDependOnTheirBatch) {
   const Decoder model = decoder(kMixed);
   Session s(make_backend(2), model.weights, model.body);
-  struct Text { std::int32_t past, rows; };
+  struct Text {
+    std::int32_t past, rows;
+  };
   const Text texts[] = {{0, 40}, {0, 1}, {31, 2}, {260, 1}, {0, 129}, {7, 90}};
   std::vector<std::int32_t> ids;
   std::vector<Segment> segments;
@@ -552,11 +563,14 @@ TEST(Backend, ManyCallersGetWhatOneGets) {
   for (auto& caller : callers) caller.join();
   std::vector<std::unique_ptr<Workspace>> spaces;
   for (int worker = 0; worker < s.backend->workers(); ++worker) spaces.push_back(s.backend->make_workspace(Crew::solo));
-  s.backend->parallel(40, [&](std::int64_t, int worker) {
-    std::vector<float> out(expected.size());
-    s.executable->run(*spaces[static_cast<std::size_t>(worker)], nullptr, batch, {{}, out}, s.cancel);
-    wrong += out != expected;
-  }, s.cancel);
+  s.backend->parallel(
+      40,
+      [&](std::int64_t, int worker) {
+        std::vector<float> out(expected.size());
+        s.executable->run(*spaces[static_cast<std::size_t>(worker)], nullptr, batch, {{}, out}, s.cancel);
+        wrong += out != expected;
+      },
+      s.cancel);
   EXPECT_EQ(wrong.load(), 0);
 }
 
@@ -738,7 +752,10 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
 
 // A NaN or an infinity in the floats or the scales of any format is found and named, wherever the format keeps them.
 TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
-  struct Place { Format format; int offset; };
+  struct Place {
+    Format format;
+    int offset;
+  };
   const Place places[] = {{Format::Q4_0, 0},   {Format::Q4_1, 0},   {Format::Q4_1, 2},  {Format::Q5_0, 0},  {Format::Q5_1, 0},
                           {Format::Q5_1, 2},   {Format::Q8_0, 0},   {Format::Q2_K, 80}, {Format::Q2_K, 82}, {Format::Q3_K, 108},
                           {Format::Q4_K, 0},   {Format::Q4_K, 2},   {Format::Q5_K, 0},  {Format::Q5_K, 2},  {Format::Q6_K, 208},
@@ -759,10 +776,14 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
     std::uint8_t* at = bytes->data() + 33 * stride + block * info(place.format).block_bytes * (info(place.format).block > 1) + place.offset;
     const std::uint32_t f32 = 0x7F800000u;
     const std::uint16_t f16 = 0xFC00u, bf16 = 0x7FC0u;
-    if (place.format == Format::F32) std::memcpy(at, &f32, 4);
-    else if (place.format == Format::BF16) std::memcpy(at, &bf16, 2);
-    else if (place.format == Format::MXFP4) *at = 255;
-    else std::memcpy(at, &f16, 2);
+    if (place.format == Format::F32)
+      std::memcpy(at, &f32, 4);
+    else if (place.format == Format::BF16)
+      std::memcpy(at, &bf16, 2);
+    else if (place.format == Format::MXFP4)
+      *at = 255;
+    else
+      std::memcpy(at, &f16, 2);
     try {
       make_backend(2)->pack(b.weights, {}, {}, cancel);
       ADD_FAILURE() << name(place.format) << " at " << place.offset << " was taken";
@@ -789,7 +810,9 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
   try {
     make_backend(2)->pack(b.weights, {}, {}, never);
     FAIL();
-  } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::io); }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::io);
+  }
   b.weights.matrices[0].read = [](std::int64_t, std::int64_t count, std::uint8_t* out) {
     std::memset(out, 0, static_cast<std::size_t>(count * 256));
   };
@@ -797,7 +820,9 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
   try {
     make_backend(2)->pack(b.weights, {}, [&](std::uint64_t) { cancel.request(); }, cancel);
     FAIL();
-  } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::cancelled); }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::cancelled);
+  }
   b.weights.matrices[0].rows = INT64_MAX / 2;
   EXPECT_THROW(make_backend(2)->pack(b.weights, {}, {}, never), Error);
   b.weights.matrices[0].rows = INT32_MAX;
@@ -805,7 +830,9 @@ TEST(Weights, ErrorsOfReadersAndCancelReachTheCaller) {
   try {
     make_backend(2)->pack(b.weights, {}, {}, never);
     FAIL();
-  } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::out_of_memory); }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::out_of_memory);
+  }
 }
 
 // ---------------------------------------------------------------- what does not fit is refused
@@ -826,7 +853,8 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
     }
   };
   const auto op = [](Program& p, auto tag) -> decltype(tag)& {
-    for (Op& o : p.ops) if (auto* found = std::get_if<decltype(tag)>(&o)) return *found;
+    for (Op& o : p.ops)
+      if (auto* found = std::get_if<decltype(tag)>(&o)) return *found;
     throw std::logic_error("no such operation");
   };
   refused("an unknown matrix", [&](Program& p) { op(p, Linear{}).parts[0].weight = static_cast<MatrixId>(9999); }, "9999");
@@ -858,8 +886,9 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("head_dim 0", [&](Program& p) { op(p, Rope{}).head_dim = 0; }, "heads of 0");
   refused("too many rope pairs", [&](Program& p) { op(p, Rope{}).table.inv_freq.resize(9, 1.0f); }, "pairs");
   refused("a rope of NaN", [&](Program& p) { op(p, Rope{}).table.inv_freq[0] = NAN; }, "rope");
-  refused("fewer frequencies of long texts", [&](Program& p) { op(p, Rope{}).table.original = 9, op(p, Rope{}).table.long_inv_freq = {1}; },
-          "of long texts");
+  refused(
+      "fewer frequencies of long texts", [&](Program& p) { op(p, Rope{}).table.original = 9, op(p, Rope{}).table.long_inv_freq = {1}; },
+      "of long texts");
   refused("a base of 0 that grows", [&](Program& p) { op(p, Rope{}).table.original = 9, op(p, Rope{}).table.growth = 2; }, "base 0");
   refused("an original length below 0", [&](Program& p) { op(p, Rope{}).table.original = -1; }, "original length");
   refused("a temperature of NaN", [&](Program& p) { op(p, Rope{}).temperature = NAN; }, "temperature");
@@ -867,12 +896,12 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("a cache of other heads", [&](Program& p) { op(p, Store{}).k.width = 16; }, "the cache keeps");
   refused("a cache that is read both ways", [&](Program& p) { op(p, Attend{}).causal = false; }, "causal");
   refused("a bias of another size", [&](Program& p) { op(p, Attend{}).bias = VectorId{0}; }, "needed are 4");
-  refused(
-      "a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
+  refused("a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
   refused("slopes of another size", [&](Program& p) { op(p, Attend{}).slopes = VectorId{0}; }, "needed are 4");
   refused("views of places without places", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q; }, "belong together");
-  refused("places beside a cache", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q, op(p, Attend{}).places = VectorId{0}; },
-          "stand beside a cache");
+  refused(
+      "places beside a cache", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q, op(p, Attend{}).places = VectorId{0}; },
+      "stand beside a cache");
   refused("a gate's bias of another size", [&](Program& p) { op(p, GatedLinear{}).gate_bias = VectorId{0}; }, "needed are 96");
   refused("a soft cap below 0", [&](Program& p) { op(p, Linear{}).softcap = -1; }, "softcap -1");
   refused("a scale of NaN", [&](Program& p) { op(p, Linear{}).scale = NAN; }, "scale nan");
@@ -894,8 +923,8 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
       [](Program& p) { p.ops.insert(p.ops.end() - 1, Multiply{.a = {0, 0, 64}, .b = {}, .out = {0, 0, 64}, .scale = NAN}); }, "scale nan");
   refused("a product onto its own input", [&](Program& p) { op(p, Linear{}).out = {1, 0, 64}; }, "overlap");
   refused(
-      "a cache that nothing fills",
-      [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<Store>(o); }); }, "stored");
+      "a cache that nothing fills", [&](Program& p) { std::erase_if(p.ops, [](const Op& o) { return std::holds_alternative<Store>(o); }); },
+      "stored");
   refused("an output that is not written", [&](Program& p) { p.ops.pop_back(); }, "output slot");
   refused("an output that is not there", [&](Program& p) { p.output = 6; }, "output slot");
   refused("an input that is not there", [&](Program& p) { p.input = -2; }, "input slot");
@@ -957,7 +986,9 @@ TEST(Backend, BatchesThatDoNotFitAreRefused) {
   try {
     encode.run(batch, 1);
     FAIL() << "more tokens than positions";
-  } catch (const Error& error) { EXPECT_EQ(error.kind(), ErrorKind::context_length); }
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::context_length);
+  }
   EXPECT_THROW(make_backend(-1), Error);
   EXPECT_THROW(encode.executable->run(*s.workspace, nullptr, Batch{}, Io{{}, out}, s.cancel), Error);
 }

@@ -65,15 +65,17 @@ std::vector<float> product(const Kernels& k, const std::vector<float>& w, std::i
                        packed.data() + g * bytes);
   for (std::size_t i = packed.size() - 64; i < packed.size(); ++i) EXPECT_EQ(packed[i], 0xcd);
   std::vector<float> out(static_cast<std::size_t>(count * (rows + 3)), -5.0f);
-  if (kernels.of_bytes) kernels.of_bytes(packed.data(), rows, cols, x.as_bytes, first, count, out.data(), rows + 3);
-  else kernels.of_words(packed.data(), rows, cols, x.as_words, first, count, out.data(), rows + 3);
+  if (kernels.of_bytes)
+    kernels.of_bytes(packed.data(), rows, cols, x.as_bytes, first, count, out.data(), rows + 3);
+  else
+    kernels.of_words(packed.data(), rows, cols, x.as_words, first, count, out.data(), rows + 3);
   for (std::int64_t t = 0; t < count; ++t)
     for (std::int64_t i = rows; i < rows + 3; ++i) EXPECT_EQ(out[static_cast<std::size_t>(t * (rows + 3) + i)], -5.0f);
   return out;
 }
 
 TEST(Bytes, ProductsMatchDoublePrecisionAndEachOther) {
-  constexpr std::int64_t kShapes[][3] = {{1, 64, 1},   {15, 64, 2},   {16, 128, 3},   {17, 192, 4}, {48, 384, 5},
+  constexpr std::int64_t kShapes[][3] = {{1, 64, 1},    {15, 64, 2},    {16, 128, 3},   {17, 192, 4}, {48, 384, 5},
                                          {70, 320, 97}, {129, 1536, 9}, {33, 256, 200}, {32, 64, 7},  {40, 576, 14}};
   for (const auto& [rows, cols, tokens] : kShapes) {
     const auto w = normals(rows * cols, 1);
@@ -156,7 +158,7 @@ TEST(Bytes, CodesAreAWindowOf256AroundZero) {
   row(2)[5] = -infinity;
   std::fill_n(row(3), cols, 0.0f);
   row(3)[1] = 1e-31f;
-  std::fill_n(row(4), cols, 5.0f);                                     // above zero: the window begins there
+  std::fill_n(row(4), cols, 5.0f);  // above zero: the window begins there
   for (std::int64_t c = 0; c < cols; ++c) row(5)[c] = -2.0f - 0.01f * static_cast<float>(c);
   for (std::int64_t c = 0; c < cols; ++c) row(6)[c] = c % 2 ? 243.5f : -10.5f;  // both ends halfway between codes
   for (std::int64_t c = 0; c < cols; ++c) row(7)[c] = c % 2 ? 244.5f : -9.5f;
@@ -173,8 +175,10 @@ TEST(Bytes, CodesAreAWindowOf256AroundZero) {
     EXPECT_EQ(word(c, 6, 0), -10);  // ties to even
     EXPECT_EQ(word(c, 6, 1), 244);
     for (std::size_t i = 0; i < c.scales[0].size(); ++i) {
-      if (std::isnan(c.scales[0][i])) EXPECT_TRUE(std::isnan(c.scales[1][i]));
-      else EXPECT_EQ(c.scales[0][i], c.scales[1][i]);
+      if (std::isnan(c.scales[0][i]))
+        EXPECT_TRUE(std::isnan(c.scales[1][i]));
+      else
+        EXPECT_EQ(c.scales[0][i], c.scales[1][i]);
     }
     for (std::int64_t t = 0; t < rows; ++t) {
       for (std::int64_t i = 0; i < cols; ++i) {

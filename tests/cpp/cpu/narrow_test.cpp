@@ -42,17 +42,16 @@ Model model() {
   Random random(5);
   Model m;
   std::vector<float> weight = random.normals(kWidth, 0.5f, 1.0f), bias = random.normals(kWidth, 0.3f);
-  weight[3] = 0.0f;     // nothing to divide by
-  weight[4] = 1e-9f;    // nor here, beside its bias
-  weight[5] = -40.0f;   // a column that stands apart
+  weight[3] = 0.0f;    // nothing to divide by
+  weight[4] = 1e-9f;   // nor here, beside its bias
+  weight[5] = -40.0f;  // a column that stands apart
   m.weights.vectors = {{"norm", weight}, {"norm.bias", bias}, {"bias", random.normals(kOutputs, 0.2f)}};
   const MatrixId q = m.matrix(random, kOutputs, true), k = m.matrix(random, kOutputs, true), v = m.matrix(random, kOutputs, false);
   const View in{0, 0, kWidth}, x{1, 0, kWidth}, out{2, 0, 3 * kOutputs};
   const std::vector<SlotShape> slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth}, {Rows::tokens, 3 * kOutputs}};
   const Linear linear{.in = x, .out = out, .parts = {{q, VectorId{2}}, {k}, {v, VectorId{2}}}};
   const Norm norm{.in = in, .out = x, .weight = VectorId{0}, .bias = VectorId{1}, .kind = NormKind::layer};
-  m.whole = {.name = "whole", .ops = {norm, linear},
-             .slots = slots, .input = 0, .output = 2};
+  m.whole = {.name = "whole", .ops = {norm, linear}, .slots = slots, .input = 0, .output = 2};
   m.apart = {.name = "apart", .ops = {linear}, .slots = slots, .input = 1, .output = 2};
   return m;
 }

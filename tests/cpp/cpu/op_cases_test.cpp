@@ -23,8 +23,8 @@
 namespace pumice {
 namespace {
 
-using cases::OpCase;
 using cases::op_cases;
+using cases::OpCase;
 using cases::OpRun;
 using cases::Slice;
 

@@ -126,8 +126,13 @@ TEST(Reference, MultipliesByColumnsOfGates) {
 TEST(Reference, GatesWithBiases) {
   Device d;
   const View x = d.slot(1), out = d.slot(1);
-  d.program.ops = {GatedLinear{.in = x, .out = out, .gate = d.matrix(1, 1, {1}), .up = d.matrix(1, 1, {3}), .gate_bias = d.vector({-1}),
-                               .up_bias = d.vector({10}), .activation = Activation::relu2}};
+  d.program.ops = {GatedLinear{.in = x,
+                               .out = out,
+                               .gate = d.matrix(1, 1, {1}),
+                               .up = d.matrix(1, 1, {3}),
+                               .gate_bias = d.vector({-1}),
+                               .up_bias = d.vector({10}),
+                               .activation = Activation::relu2}};
   d.program.input = x.slot, d.program.output = out.slot;
   expect_near(d.run({.rows = 2}, {3, .5f}, 2), {4 * 19, 0});
 }

@@ -124,12 +124,15 @@ TEST(Team, ManyCallersAtOnceTakeTurns) {
         team.run(job, cancel);
         wrong += job.wrong.load() != 0;
         std::atomic<std::int64_t> sum{0};
-        team.parallel(100, [&](std::int64_t index, int thread) {
-          if (index == 0 && running.fetch_add(1) != 0) wrong += 1;
-          if (thread < 0 || thread >= 4) wrong += 1;
-          sum += index;
-          if (index == 0) running.fetch_sub(1);
-        }, cancel);
+        team.parallel(
+            100,
+            [&](std::int64_t index, int thread) {
+              if (index == 0 && running.fetch_add(1) != 0) wrong += 1;
+              if (thread < 0 || thread >= 4) wrong += 1;
+              sum += index;
+              if (index == 0) running.fetch_sub(1);
+            },
+            cancel);
         wrong += sum.load() != 4950;
       }
     });
@@ -144,7 +147,12 @@ TEST(Team, FirstComeFirstServed) {
   std::atomic<bool> hold{true};
   std::vector<int> order;  // written inside turns only
   std::thread holder([&] {
-    team.parallel(1, [&](std::int64_t, int) { while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1)); }, cancel);
+    team.parallel(
+        1,
+        [&](std::int64_t, int) {
+          while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        cancel);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   std::vector<std::thread> callers;
@@ -163,7 +171,12 @@ TEST(Team, ExceptionReachesTheCallerAndTheTeamGoesOn) {
   Team team(4);
   for (int round = 0; round < 50; ++round) {
     try {
-      team.parallel(64, [&](std::int64_t i, int) { if (i == 17) fail(ErrorKind::numeric, "job ", i); }, cancel);
+      team.parallel(
+          64,
+          [&](std::int64_t i, int) {
+            if (i == 17) fail(ErrorKind::numeric, "job ", i);
+          },
+          cancel);
       FAIL() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::numeric);
@@ -204,7 +217,12 @@ TEST(Team, CancelEndsTheWaitForATurn) {
   Team team(2);
   std::atomic<bool> hold{true};
   std::thread holder([&] {
-    team.parallel(1, [&](std::int64_t, int) { while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1)); }, never);
+    team.parallel(
+        1,
+        [&](std::int64_t, int) {
+          while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        },
+        never);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   Cancel cancel;
@@ -230,11 +248,14 @@ TEST(Team, AJobInsideAJobRunsAlone) {
   const Cancel cancel;
   Team team(3);
   std::atomic<int> wrong{0};
-  team.parallel(12, [&](std::int64_t, int) {
-    Counting job(4, 6);
-    team.run(job, cancel);
-    wrong += job.wrong.load();
-  }, cancel);
+  team.parallel(
+      12,
+      [&](std::int64_t, int) {
+        Counting job(4, 6);
+        team.run(job, cancel);
+        wrong += job.wrong.load();
+      },
+      cancel);
   EXPECT_EQ(wrong.load(), 0);
 }
 
@@ -281,17 +302,20 @@ TEST(Team, ThreadsAreNamedAndLeaveSignalsAlone) {
   Team team(2);
   std::atomic<int> seen{0};
   for (int round = 0; round < 200 && seen == 0; ++round) {
-    team.parallel(2, [&](std::int64_t, int thread) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      if (thread == 0) return;
-      char name[16] = {};
-      pthread_getname_np(pthread_self(), name, sizeof name);
-      sigset_t blocked;
-      pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
-      EXPECT_STREQ(name, "pumice-1");
-      EXPECT_EQ(sigismember(&blocked, SIGINT), 1);
-      ++seen;
-    }, cancel);
+    team.parallel(
+        2,
+        [&](std::int64_t, int thread) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          if (thread == 0) return;
+          char name[16] = {};
+          pthread_getname_np(pthread_self(), name, sizeof name);
+          sigset_t blocked;
+          pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+          EXPECT_STREQ(name, "pumice-1");
+          EXPECT_EQ(sigismember(&blocked, SIGINT), 1);
+          ++seen;
+        },
+        cancel);
   }
   EXPECT_GT(seen.load(), 0);
 }
@@ -303,10 +327,13 @@ TEST(Team, TheCallersFloatModeIsNotTheTeams) {
   _mm_setcsr(before | 0x8040);  // flush denormals
   Team team(2);
   std::atomic<int> flushed{0};
-  team.parallel(50, [&](std::int64_t, int) {
-    volatile float small = 1e-38f;
-    flushed += small * 0.01f == 0.0f;
-  }, cancel);
+  team.parallel(
+      50,
+      [&](std::int64_t, int) {
+        volatile float small = 1e-38f;
+        flushed += small * 0.01f == 0.0f;
+      },
+      cancel);
   const unsigned after = _mm_getcsr();
   _mm_setcsr(before);
   EXPECT_EQ(flushed.load(), 0);

@@ -134,8 +134,7 @@ TEST(Embedder, TokensKeepTheirPlaces) {
   const Input in = some(200);
   std::vector<float> out(in.ids.size() * 2);
   std::int64_t last = 0;
-  encode_tokens(
-      *m.runtime, in.texts(), out, [&](std::int64_t done) { last = done; }, m.cancel);
+  encode_tokens(*m.runtime, in.texts(), out, [&](std::int64_t done) { last = done; }, m.cancel);
   EXPECT_EQ(last, 200);
   for (std::size_t i = 0; i < in.size(); ++i) {
     std::uint64_t state = 0;
@@ -152,17 +151,13 @@ TEST(Embedder, ReportsProgressAndStops) {
   const Input in = some(3000);
   std::vector<std::int64_t> done;
   std::vector<float> out(in.size() * 2);
-  encode(
-      *m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t n) { done.push_back(n); }, m.cancel);
+  encode(*m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t n) { done.push_back(n); }, m.cancel);
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
   EXPECT_EQ(done.back(), 3000);
   Cancel cancel;
   int calls = 0;
   m.seen->in_run = [&] { cancel.request(); };
-  EXPECT_EQ(toy::error_of([&] {
-              encode(
-                  *m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t) { ++calls; }, cancel);
-            }),
+  EXPECT_EQ(toy::error_of([&] { encode(*m.runtime, in.texts(), out, 2, true, 0, [&](std::int64_t) { ++calls; }, cancel); }),
             ErrorKind::cancelled);
   EXPECT_EQ(calls, 0);
   m.seen->in_run = {};

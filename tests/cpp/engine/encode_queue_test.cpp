@@ -76,8 +76,8 @@ TEST(EncodeQueue, SeveralCallsOfOneThreadRunTogether) {
   Encoder e;
   std::vector<std::vector<Ids>> texts;
   for (std::uint64_t i = 1; i <= 9; ++i) texts.push_back({toy::text(i, 5 + 3 * i), toy::text(i + 20, 7)});
-  texts[2] = {Ids{}};                        // no tokens
-  texts[5] = {toy::text(5, 2000)};           // runs by itself
+  texts[2] = {Ids{}};               // no tokens
+  texts[5] = {toy::text(5, 2000)};  // runs by itself
   std::vector<Ids> ids(texts.size());
   std::vector<std::vector<std::int64_t>> offsets(texts.size(), {0});
   std::vector<std::vector<float>> out(texts.size());

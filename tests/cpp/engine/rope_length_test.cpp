@@ -65,8 +65,8 @@ TEST_P(RopeLength, AloneAndInBatches) {
     toy::Model m = model(rope);
     EXPECT_EQ(run(m, {prompt}, 40, 3)[0], continued(rope, prompt, 40));
     const bool crosses = !rope.long_inv_freq.empty() && prompt.size() <= kOriginal && prompt.size() + 39 > kOriginal;
-    EXPECT_EQ(m.seen->rows, static_cast<std::int64_t>(prompt.size()) + 39 + (crosses ? kOriginal : 0)) << "rows computed, "
-                                                                                                      << prompt.size();
+    EXPECT_EQ(m.seen->rows, static_cast<std::int64_t>(prompt.size()) + 39 + (crosses ? kOriginal : 0))
+        << "rows computed, " << prompt.size();
   }
 }
 

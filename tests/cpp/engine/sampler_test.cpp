@@ -202,7 +202,8 @@ std::map<std::int32_t, float> slow_dry(const SamplingParams& p, std::vector<std:
     if (n > size || std::any_of(ids.end() - n, ids.end(), breaks)) break;
     for (std::ptrdiff_t first = 0; first + n < size; ++first)
       if (std::equal(ids.end() - n, ids.end(), ids.begin() + first) && !breaks(ids[static_cast<std::size_t>(first + n)]))
-        all[ids[static_cast<std::size_t>(first + n)]] = static_cast<float>(p.dry_multiplier * std::pow(p.dry_base, n - p.dry_allowed_length));
+        all[ids[static_cast<std::size_t>(first + n)]] =
+            static_cast<float>(p.dry_multiplier * std::pow(p.dry_base, n - p.dry_allowed_length));
   }
   return all;
 }
@@ -254,7 +255,13 @@ TEST(Sampler, MirostatFollowsTheSurprise) {
     Sampler sampler;
     for (std::uint64_t step = 0; step < 400; ++step) {
       auto logits = row(500, static_cast<unsigned>(step), 2);
-      const auto all = reference(logits, [&] { auto q = p; q.mirostat_tau = 0; return q; }(), {});
+      const auto all = reference(logits,
+                                 [&] {
+                                   auto q = p;
+                                   q.mirostat_tau = 0;
+                                   return q;
+                                 }(),
+                                 {});
       const double most = *std::max_element(all.begin(), all.end());
       double total = 0;
       const auto stays = [&](double x) { return x == most || x >= std::exp2(-expected_mu); };
@@ -432,8 +439,10 @@ std::vector<std::uint32_t> any_mask(std::size_t size, std::mt19937& random) {
   const auto some = [&](std::size_t count, bool set) {
     for (; count > 0; --count) {
       const std::size_t id = random() % size;
-      if (set) mask[id / 32] |= 1u << id % 32;
-      else mask[id / 32] &= ~(1u << id % 32);
+      if (set)
+        mask[id / 32] |= 1u << id % 32;
+      else
+        mask[id / 32] &= ~(1u << id % 32);
     }
   };
   if (kind == 3) some(1, true);

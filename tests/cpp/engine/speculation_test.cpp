@@ -20,10 +20,10 @@ Ids looked_up(const Ids& ids, std::int32_t matching, std::size_t most) {
 
 TEST(LookUp, FindsWhatFollowedTheLongestAndLatestMatch) {
   EXPECT_EQ(looked_up({1, 2, 3, 4, 9, 2, 3}, 2, 3), (Ids{4, 9, 2}));
-  EXPECT_EQ(looked_up({7, 3, 5, 1, 3, 6, 2, 3}, 1, 1), (Ids{6}));                    // the latest
-  EXPECT_EQ(looked_up({2, 3, 5, 1, 4, 3, 6, 2, 3}, 1, 2), (Ids{5, 1}));              // the longest
-  EXPECT_EQ(looked_up({2, 3, 5, 4, 3, 6, 2, 3}, 3, 2), Ids{});                       // two are not enough
-  EXPECT_EQ(looked_up({1, 2, 1, 2}, 2, 7), (Ids{1, 2, 1, 2, 1, 2, 1}));              // into its own end
+  EXPECT_EQ(looked_up({7, 3, 5, 1, 3, 6, 2, 3}, 1, 1), (Ids{6}));        // the latest
+  EXPECT_EQ(looked_up({2, 3, 5, 1, 4, 3, 6, 2, 3}, 1, 2), (Ids{5, 1}));  // the longest
+  EXPECT_EQ(looked_up({2, 3, 5, 4, 3, 6, 2, 3}, 3, 2), Ids{});           // two are not enough
+  EXPECT_EQ(looked_up({1, 2, 1, 2}, 2, 7), (Ids{1, 2, 1, 2, 1, 2, 1}));  // into its own end
   EXPECT_EQ(looked_up({5, 5, 5}, 2, 4), (Ids{5, 5, 5, 5}));
   EXPECT_EQ(looked_up({5}, 1, 4), Ids{});
 }

@@ -287,7 +287,10 @@ TEST(Split, GenerationIsThatOfOneDevice) {
 
 TEST(Split, APrefixIsSharedOnBothSides) {
   const auto second = std::make_shared<Second>();
-  struct Case { const char* name; Backends backends; };
+  struct Case {
+    const char* name;
+    Backends backends;
+  };
   for (const auto& [name, backends] : {Case{"gemma3", {cpu(), second}}, Case{"gemma3", {second, cpu()}}, Case{"gemma4", {cpu(), second}},
                                        Case{"gemma4", {second, cpu()}}}) {
     const Ids first = text(1, 100);

@@ -193,7 +193,14 @@ TEST(TokenFilters, ThatFailEndTheirRequestAlone) {
       toy::Model m;
       if (guesses) {
         GenerateParams sound = broken(1 << 20);
-        const Ids right = expected(text(1, 20), [&] { sound.sampling.seed = 1; return sound; }(), 0).ids;
+        const Ids right = expected(
+                              text(1, 20),
+                              [&] {
+                                sound.sampling.seed = 1;
+                                return sound;
+                              }(),
+                              0)
+                              .ids;
         each.params.speculation = {.most = 5, .always = true, .replay = {right}};
       }
       const auto other = m.scheduler->request({text(9, 40)}, GenerateParams{.max_new_tokens = 60});
@@ -201,10 +208,13 @@ TEST(TokenFilters, ThatFailEndTheirRequestAlone) {
       const auto request = m.scheduler->request({text(1, 20)}, each.params);
       std::size_t tokens = 0;
       std::string message;
-      EXPECT_EQ(toy::error_of([&] {
-        for (;;)
-          for (const News& news : toy::advance(*request, 3)) tokens += news.ids.size();
-      }, &message), each.kind);
+      EXPECT_EQ(toy::error_of(
+                    [&] {
+                      for (;;)
+                        for (const News& news : toy::advance(*request, 3)) tokens += news.ids.size();
+                    },
+                    &message),
+                each.kind);
       EXPECT_NE(message.find(each.what), std::string::npos) << message;
       EXPECT_EQ(tokens, each.tokens) << message;
       Ids said;
@@ -343,9 +353,12 @@ TEST(TokenFilters, AnswersAreChecked) {
   row.assign(toy::kVocab, -std::numeric_limits<float>::infinity());
   request->answer(0, row);
   std::string message;
-  EXPECT_EQ(toy::error_of([&] {
-    for (;;) toy::advance(*request, 1);
-  }, &message), ErrorKind::invalid_argument);
+  EXPECT_EQ(toy::error_of(
+                [&] {
+                  for (;;) toy::advance(*request, 1);
+                },
+                &message),
+            ErrorKind::invalid_argument);
   EXPECT_NE(message.find("sequence 0, position 5: nothing that the token filters allow is left"), std::string::npos) << message;
   EXPECT_EQ(m.leaked(), 0);
 }

@@ -34,7 +34,7 @@ class Bus final : public Backend {
 
   DeviceInfo info() const override { return inner_->info(); }
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                               const Cancel& cancel) override {
+                                            const Cancel& cancel) override {
     return inner_->pack(weights, used, progress, cancel);
   }
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
@@ -128,9 +128,10 @@ void check(const std::shared_ptr<Backend>& device, const std::string& name, std:
   EXPECT_EQ(tokens_of("greedy", 1, [](auto&) {}, true).second, 0);
   tokens_of("greedy, bias", 2, [](auto& p) { p.logit_bias = {{3, 2.0f}, {40, -std::numeric_limits<float>::infinity()}, {3, 0.5f}}; }, true);
   tokens_of("top_k", 3, [](auto& p) { p.temperature = 1.5f, p.top_k = 5; }, true);
-  tokens_of("all filters", 2, [](auto& p) {
-    p.temperature = 2, p.top_k = 30, p.typical_p = 0.95f, p.top_p = 0.9f, p.min_p = 0.01f, p.presence_penalty = 0.5f;
-  }, true);
+  tokens_of(
+      "all filters", 2,
+      [](auto& p) { p.temperature = 2, p.top_k = 30, p.typical_p = 0.95f, p.top_p = 0.9f, p.min_p = 0.01f, p.presence_penalty = 0.5f; },
+      true);
   tokens_of("top_p", 1, [](auto& p) { p.temperature = 1, p.top_p = 0.9f; }, false);
   tokens_of("log-probabilities", 1, [](auto& p) { p.logprobs = 2; }, false);
   tokens_of("filters", 2, [](auto& p) { p.temperature = 1.5f, p.top_k = 7; }, true, {{3}, {17, 4}, {40}}, 12);

@@ -299,9 +299,8 @@ struct Model {
       stores.push_back(std::move(owned));
       pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), static_cast<std::uint64_t>(pages) * 1000);
     }
-    pipeline =
-        std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head), std::move(log_probs),
-                                   Pipeline::Stage{});
+    pipeline = std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head),
+                                          std::move(log_probs), Pipeline::Stage{});
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2, ropes);
     scheduler = std::make_unique<Scheduler>(*runtime);
   }

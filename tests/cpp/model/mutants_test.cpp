@@ -1,5 +1,6 @@
-// What a layer is, changed one field at a time in every small decoder: logits that a golden compares (tests/python/families/test_random_models.py)
-// must move by three times what it forgives, or the program is refused. A mutant that none notices would be a switch that nothing tests.
+// What a layer is, changed one field at a time in every small decoder: logits that a golden compares
+// (tests/python/families/test_random_models.py) must move by three times what it forgives, or the program is refused. A mutant that none
+// notices would be a switch that nothing tests.
 #include <gtest/gtest.h>
 
 #include <algorithm>

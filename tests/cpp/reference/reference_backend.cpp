@@ -87,7 +87,9 @@ struct DoubleCaches : CacheStore {
   }
 };
 
-struct Alphas { double p = 0, n = 0; };  // of xielu
+struct Alphas {
+  double p = 0, n = 0;
+};  // of xielu
 double activate(Activation activation, double x, Alphas alphas = {}) {
   switch (activation) {
     case Activation::none:
@@ -349,9 +351,8 @@ class Run {
       }
       const std::int32_t mask = batch_.allowed_first.empty() ? -1 : batch_.allowed_first[static_cast<std::size_t>(r)];
       if (mask >= 0)
-        std::erase_if(ids, [&](std::int64_t id) {
-          return (batch_.allowed[static_cast<std::size_t>(mask + id / 32)] >> (id % 32) & 1u) == 0;
-        });
+        std::erase_if(ids,
+                      [&](std::int64_t id) { return (batch_.allowed[static_cast<std::size_t>(mask + id / 32)] >> (id % 32) & 1u) == 0; });
       if (!finite) continue;
       std::stable_sort(ids.begin(), ids.end(), [&](std::int64_t a, std::int64_t b) { return logits[a] > logits[b]; });
       const std::int64_t count = std::min<std::int64_t>(op.k, static_cast<std::int64_t>(ids.size()));
@@ -481,8 +482,8 @@ struct Interpreter : Executable {
 
 DeviceInfo ReferenceBackend::info() const { return {.id = id_, .name = "double precision, for tests", .type = "cpu", .driver = "scalar"}; }
 
-std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, const std::vector<bool>& used,
-                                                               const Progress& progress, const Cancel& cancel) {
+std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+                                                            const Cancel& cancel) {
   auto loaded = std::make_shared<DoubleWeights>();
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < weights.matrices.size(); ++i) {

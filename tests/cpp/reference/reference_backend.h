@@ -15,7 +15,7 @@ class ReferenceBackend : public Backend {
 
   DeviceInfo info() const override;
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                               const Cancel& cancel) override;
+                                            const Cancel& cancel) override;
   // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override;
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}

@@ -26,8 +26,8 @@ inline void expect_not_finite_found(Backend& backend) {
     std::int32_t row, id;
     float value;
   };
-  const Bad all[] = {{1, 0, kInfinity}, {2, 8999, -kInfinity}, {3, 4095, std::nanf("")}, {3, 4096, kInfinity}, {3, 17, -kInfinity},
-                     {5, 4097, -std::nanf("")}};
+  const Bad all[] = {{1, 0, kInfinity},    {2, 8999, -kInfinity}, {3, 4095, std::nanf("")},
+                     {3, 4096, kInfinity}, {3, 17, -kInfinity},   {5, 4097, -std::nanf("")}};
   for (const Bad& b : all) logits[static_cast<std::size_t>(b.row * kWidth + b.id)] = b.value;
   const std::vector<std::int32_t> reported = {3, 4096, 8999, 4096, 4097}, reported_first = {0, 0, 0, 3, 3, 3, 5};
   const auto weights = backend.pack({}, {}, {}, Cancel());

@@ -172,10 +172,15 @@ Case cached() {
   RopeTable rope;
   for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
   c.program.ops = {Rope{.x = q, .head_dim = kHead, .table = rope, .temperature = 0.1f, .temperature_length = 16},
-                   Rope{.x = k, .head_dim = kHead, .table = rope},
-                   Store{.k = k, .v = v, .cache = CacheId{0}},
-                   Attend{.q = q, .out = {1, 0, kKv}, .cache = CacheId{0}, .head_dim = kHead, .kv_heads = kKvHeads, .causal = true,
-                          .scale = 0.1f, .slopes = VectorId{0}}};
+                   Rope{.x = k, .head_dim = kHead, .table = rope}, Store{.k = k, .v = v, .cache = CacheId{0}},
+                   Attend{.q = q,
+                          .out = {1, 0, kKv},
+                          .cache = CacheId{0},
+                          .head_dim = kHead,
+                          .kv_heads = kKvHeads,
+                          .causal = true,
+                          .scale = 0.1f,
+                          .slopes = VectorId{0}}};
   c.weights.vectors = {{"slopes", cases::Random(7).normals(kKvHeads, 0.03f, 0.1f)}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {70, 5};
@@ -196,8 +201,15 @@ Case encoder() {
   for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
   constexpr std::int32_t kReach = 6;
   c.program.ops = {Rope{.x = q, .head_dim = kHead, .table = rope}, Rope{.x = k, .head_dim = kHead, .table = rope},
-                   Attend{.q = q, .out = {1, 0, kKv}, .k = k, .v = v, .head_dim = kHead, .kv_heads = kKvHeads, .scale = 0.1f,
-                          .bias = VectorId{0}, .reach = kReach}};
+                   Attend{.q = q,
+                          .out = {1, 0, kKv},
+                          .k = k,
+                          .v = v,
+                          .head_dim = kHead,
+                          .kv_heads = kKvHeads,
+                          .scale = 0.1f,
+                          .bias = VectorId{0},
+                          .reach = kReach}};
   c.weights.vectors = {{"bias", cases::Random(9).normals(kKvHeads * (2 * kReach + 1))}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {5, 1, 40, 3, 2, 7, 4, 6, 5, 2};
@@ -368,7 +380,7 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   other.join();
   RecordProperty("cancel_ms", static_cast<int>(late));
   EXPECT_LT(late, kPromisedMs * 5);
-  go(64, Cancel{});       // the workspace serves the next one
+  go(64, Cancel{});  // the workspace serves the next one
   EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
 }
 

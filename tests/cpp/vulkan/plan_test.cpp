@@ -19,8 +19,11 @@ Store store(View k = kK, View v = kV) { return {.k = k, .v = v, .cache = CacheId
 GpuPlan plan_of(std::vector<Op> ops) {
   PhysicalDevice device;
   device.limits.range = 1 << 20;
-  Program program{.name = "plan", .ops = std::move(ops), .slots = {{Rows::tokens, kWidth + 2 * kKv}, {Rows::tokens, kWidth}},
-                  .caches = {{2, kHead}}, .input = 0};
+  Program program{.name = "plan",
+                  .ops = std::move(ops),
+                  .slots = {{Rows::tokens, kWidth + 2 * kKv}, {Rows::tokens, kWidth}},
+                  .caches = {{2, kHead}},
+                  .input = 0};
   return make_plan(std::move(program), {}, {}, device);
 }
 std::vector<RopeStore> steps(std::vector<Op> ops) {
