@@ -87,6 +87,8 @@ ends(load, 200)
         "model.encode(['a b c' * 30] * 20, show_progress_bar=True)",
         "model.encode(['a b c' * 1000] * 20)",
         "model.tokenize('a b c ' * 20000)",
+        "model.encode('%x' % (i % 65536) for i in itertools.count())",
+        "model._tokenizer.encode_batch([os.urandom(3).hex() for _ in range(300)])",
     ],
 )
 def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Path, work: str) -> None:
@@ -95,6 +97,7 @@ def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Pat
     ended = run(
         f"{ENDS}\npaths = {paths}\n"
         f"""
+import itertools
 from pumice import _core as core
 folder = str(samples.minilm())
 model = pumice.load(folder, threads=2)
