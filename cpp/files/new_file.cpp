@@ -106,7 +106,7 @@ void NewFile::find_place() {
 }
 
 void NewFile::refuse_what_is_there() const {
-  struct stat found, at_end_of_links;
+  struct stat found;
   // As the system follows links, which also knows those that have no path (/dev/stdout).
   if (::stat(path_.c_str(), &found) != 0) {
     if (errno != ENOENT) fail_io(path_, kUnwritable, errno);
@@ -116,7 +116,8 @@ void NewFile::refuse_what_is_there() const {
     fail_at(ErrorKind::io, path_, "", std::nullopt, "is ", kind_of(found.st_mode),
             "; a file is written to a new name, or in the place of a plain file");
   }
-  if (::fstatat(folder_.get(), name_.c_str(), &at_end_of_links, AT_SYMLINK_NOFOLLOW) != 0 || !same_file(found, at_end_of_links))
+  // Another writer may put its file in the same place meanwhile: a name must be there, not a certain file.
+  if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
   if (is_mount_point(folder_, name_)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is a mount point, which cannot be replaced");
   if (::faccessat(folder_.get(), name_.c_str(), W_OK, AT_EACCESS) != 0) fail_io(path_, kUnwritable, errno);
