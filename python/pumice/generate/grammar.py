@@ -128,6 +128,7 @@ class Grammar:
 
     @property
     def relaxed(self) -> tuple[str, ...]:
+        """JSON pointers of the parts of the schema that are not enforced, because relax= said so; () where all are."""
         return self._relaxed
 
     def __setattr__(self, name: str, value: Any) -> None:

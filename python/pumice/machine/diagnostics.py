@@ -42,9 +42,11 @@ class Report(list[Check]):
 
     @property
     def ok(self) -> bool:
+        """Whether no line says FAIL."""
         return all(check.level != "FAIL" for check in self)
 
     def to_dict(self) -> dict[str, Any]:
+        """For JSON: `ok`, and `checks`, a dict of level, name, detail and fix for each line."""
         return {"ok": self.ok, "checks": [asdict(check) for check in self]}
 
     def __repr__(self) -> str:
