@@ -46,7 +46,7 @@ class GpuLowering {
  private:
   struct Block {
     std::int64_t first, count;
-  };                  // of rows
+  };  // of rows
   struct PageRange {  // pages [first, first + pages) of keys and of values, as one binding each
     const Buffer* buffer = nullptr;
     std::uint64_t keys = 0, values = 0;
