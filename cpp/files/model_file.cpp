@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <iomanip>
 #include <map>
 #include <numeric>
@@ -319,10 +318,10 @@ const TensorInfo* ModelFile::find(std::string_view name) const {
 }
 
 std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
-  const std::vector<TensorInfo>& tensors = contents_->tensors;
-  require(!std::less()(&tensor, tensors.data()) && std::less()(&tensor, tensors.data() + tensors.size()), "tensor ", tensor.name,
+  const TensorInfo* own = find(tensor.name);  // a copy of a tensor's description names the same bytes
+  require(own && own->file == tensor.file && own->offset == tensor.offset && own->bytes == tensor.bytes, "tensor ", tensor.name,
           " is of another model");
-  return static_cast<std::size_t>(&tensor - tensors.data());
+  return static_cast<std::size_t>(own - contents_->tensors.data());
 }
 
 void ModelFile::read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {

@@ -449,7 +449,7 @@ def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
         ("lists", "none", True), ("lists", '["up"]', False), ("lists", "nothing", False), ("free", "what <is> this", True),
     ]  # fmt: skip
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
-        made = model._grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
         for key, value, good in cases:
             parameter = form.parameter.replace("%key%", key).replace("%value%", value)
             text = form.before + form.call.replace("%name%", "f").replace("%parameters%", parameter) + form.after

@@ -188,9 +188,10 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
 def idle(seconds: float) -> bool:
     """Whether no thread works for an event loop any more."""
     end = time.monotonic() + seconds
-    while async_calls._encode._busy and time.monotonic() < end:
+    workers = async_calls._encode
+    while workers._free < workers._threads and time.monotonic() < end:
         time.sleep(0.005)
-    return async_calls._encode._busy == 0
+    return workers._free == workers._threads
 
 
 @pytest.mark.parametrize("name", ["dense", "static", "model2vec", "late", "decoder", "router"])
