@@ -557,7 +557,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     p.top_k = 1 + below(std::min(kMost, size - 1));
     if (p.greedy() && below(2) == 0) p.top_k = below(500);
     p.typical_p = one_of({1, 1, 0.9f, 0.3f});
-    p.top_p = one_of({1, 1, 0.95f, 0.5f, 0});
+    p.top_p = one_of({1, 1, 0.95f, 0.5f, 1e-6f});
     p.min_p = one_of({0, 0, 0.02f, 0.5f, 1});
     p.xtc_probability = one_of({0, 0, 0.5f});
     p.mirostat_tau = one_of({0, 0, 1.5f});
