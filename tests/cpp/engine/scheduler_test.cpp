@@ -759,7 +759,7 @@ TEST(Scheduler, RefusesWhatCannotBe) {
   refused({text(1, 5)}, greedy(0), ErrorKind::invalid_argument, {"max_new_tokens"});
   auto params = greedy(5);
   params.n = 0;
-  refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"n must"});
+  refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"n=0 is out of range"});
   params.n = 1, params.eos_ids = {toy::kVocab};
   refused({text(1, 5)}, params, ErrorKind::invalid_argument, {"eos"});
   params.eos_ids = {}, params.sampling.temperature = -1;
