@@ -168,35 +168,6 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
     assert accepted == [] and fields == {"model"} and len(starts) > 20
 
 
-def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    shutil.copytree(folder, path)
-    weights = path / "model.safetensors"
-    data = weights.read_bytes()
-
-    def overwrite(done: int, total: int) -> None:
-        with weights.open("r+b") as file:
-            file.seek(len(data) - 64)
-            file.write(bytes(64))
-
-    def replace(done: int, total: int) -> None:
-        (path / "new").write_bytes(bytes(len(data)))
-        (path / "new").replace(weights)
-
-    def cut(done: int, total: int) -> None:
-        os.truncate(weights, len(data) // 2)
-
-    for change, said in ((overwrite, "was changed while"), (cut, "was changed|ends here now")):
-        with pytest.raises(OSError, match=said):
-            load(path, progress=change)
-        weights.write_bytes(data)
-    with load(path, progress=replace) as model:  # another file of the same name: the open one is as it was
-        ids = text(40, model.info["vocab_size"])
-        model.save_prefix(tmp_path / "p", ids)
-    with load(folder) as model:
-        assert np.array_equal(model.load_prefix(tmp_path / "p"), ids)
-
-
 def test_broken_files(folder: Path, tmp_path: Path) -> None:
     """Every number of the head, bytes anywhere, every length: ModelFormatError (or what its words say), and the model is as before."""
     good, bad = tmp_path / "good", tmp_path / "bad"
