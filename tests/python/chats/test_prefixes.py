@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -166,6 +168,49 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
                 except pumice.ModelFormatError as error:
                     fields.add(error.field)
     assert accepted == [] and fields == {"model"} and len(starts) > 20
+
+
+def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change comes after the file is opened and before its weights are read."""
+    path = tmp_path / "model"
+    shutil.copytree(folder, path)
+    weights = path / "model.safetensors"
+    data = weights.read_bytes()
+    module = importlib.import_module("pumice.model.load")
+    open_layout = module.open_layout
+
+    def overwrite() -> None:
+        with weights.open("r+b") as file:
+            file.seek(len(data) - 64)
+            file.write(bytes(64))
+
+    def replace() -> None:
+        (path / "new").write_bytes(bytes(len(data)))
+        (path / "new").replace(weights)
+
+    def cut() -> None:
+        os.truncate(weights, len(data) // 2)
+
+    def load_changed(change: Callable[[], None]) -> pumice.Model:
+        def opened(layout: object) -> object:
+            file = open_layout(layout)
+            change()
+            return file
+
+        os.utime(weights, (1, 1))  # times of change may be coarse: the one before the load differs for sure
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "open_layout", opened)
+            return load(path)
+
+    for change, said in ((overwrite, "was changed while"), (cut, "was changed|ends here now")):
+        with pytest.raises(OSError, match=said):
+            load_changed(change)
+        weights.write_bytes(data)
+    with load_changed(replace) as model:  # another file of the same name: the open one is as it was
+        ids = text(40, model.info["vocab_size"])
+        model.save_prefix(tmp_path / "p", ids)
+    with load(folder) as model:
+        assert np.array_equal(model.load_prefix(tmp_path / "p"), ids)
 
 
 def test_broken_files(folder: Path, tmp_path: Path) -> None:
