@@ -139,7 +139,7 @@ def test_each_prompt_has_its_settings(smollm2: pumice.Model) -> None:
         (["a", "b"], [{}, 3], TypeError, r"sampling\[1\] must be a dict"),
         (["a", "b"], [{}, {"n": 2}], ValueError, r"sampling\[1\] has 'n', which is the same for all"),
         (["a", "b"], [{}, {"tempratur": 2}], TypeError, r"sampling\[1\] has no setting 'tempratur'; did you mean 'temperature'"),
-        (["a", "b"], [{}, {"top_p": 2}], ValueError, r"sampling\[1\]: top_p=2.0 is out of range"),
+        (["a", "b"], [{}, {"top_p": 2}], ValueError, r"sampling\[1\]: top_p=2 is out of range: it must be more than 0 and at most 1"),
     ],
 )
 def test_settings_are_checked(smollm2: pumice.Model, prompts: Any, sampling: Any, error: type[Exception], match: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -175,7 +176,7 @@ def test_progress(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_a_bar_appears_after_a_second(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pumice import loader
+    loader = importlib.import_module("pumice.model.load")
 
     made: list[Any] = []
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **options: made.append(options) or types.SimpleNamespace(n=0, update=int, close=bool))
