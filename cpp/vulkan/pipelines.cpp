@@ -182,6 +182,8 @@ void Pipelines::save() noexcept {
     if (data.size() > kMostBytes) return;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+    // NewFile follows links. A link that leads to nothing would keep the cache from ever being written, so the cache takes its place.
+    if (std::filesystem::is_symlink(path, error) && !std::filesystem::exists(path, error)) std::filesystem::remove(path, error);
     const FileHeader header{kMagic, data.size(), fnv1a(data)};
     const auto bytes_of = [](const auto* values, std::size_t size) {
       return std::span(reinterpret_cast<const std::uint8_t*>(values), size);
