@@ -49,6 +49,7 @@ class Metadata {
   Metadata() = default;
   Metadata(std::string file, Entries entries) : file_(std::move(file)), entries_(std::move(entries)) {}
 
+  const std::string& file() const { return file_; }
   // true also for keys that are null, and for the names of nested objects ("rope_scaling").
   bool has(std::string_view key) const;
   const Value* value(std::string_view key) const;

@@ -174,6 +174,21 @@ void ModelFile::require_unchanged() const {
   for (const File& file : contents_->files) file.require_unchanged();
 }
 
+namespace {
+
+// The first part of a split model has its metadata; later parts have the keys of the split, and may repeat others (gguf-split writes them
+// without). One that is repeated with another value belongs to a part of another model.
+void require_same(const Metadata& part, const Metadata& first) {
+  for (const auto& [key, value] : part.entries()) {
+    const Value* expected = first.value(key);
+    if (key == "split.no" || !expected || *expected == value) continue;
+    fail_at(ErrorKind::model_format, part.file(), key, std::nullopt, "differs from the value in the first part, ", quote(first.file()),
+            ". The parts do not belong together");
+  }
+}
+
+}  // namespace
+
 ModelFile::Contents ModelFile::open_gguf(const std::string& path, File file) {
   Contents model;
   model.kind = Kind::gguf;
@@ -227,6 +242,8 @@ ModelFile::Contents ModelFile::open_gguf(const std::string& path, File file) {
     if (part == 1) {
       model.gguf_version = part_header.version;
       model.metadata = std::move(part_metadata);
+    } else {
+      require_same(part_metadata, model.metadata);
     }
   }
   if (static_cast<std::int64_t>(model.tensors.size()) != announced) {

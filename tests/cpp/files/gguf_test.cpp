@@ -310,6 +310,10 @@ TEST_F(SplitGguf, PartsThatDoNotBelongTogether) {
   refused(ErrorKind::model_format, "tensor a: comes twice");
   write(2, 3, GgufBuilder().tensor("c", {8}, 0, pattern(32, 1)));
   refused(ErrorKind::model_format, "split.no: is missing");
+  write(2, 3, part(2, 3, 3).text("general.architecture", "gemma2").tensor("c", {8}, 0, pattern(32, 1)));
+  refused(ErrorKind::model_format, "model-00003-of-00003.gguf: general.architecture: differs from the value in the first part");
+  write(2, 3, part(2, 3, 3).text("general.architecture", "llama").text("general.name", "x").tensor("c", {8}, 0, pattern(32, 1)));
+  EXPECT_EQ(ModelFile::open(first)->tensors().size(), 3u);  // a part may repeat a key, and have keys of its own
   folder_.write(name(1, 3), "hello");
   refused(ErrorKind::model_format, "model-00002-of-00003.gguf: magic");
   ASSERT_EQ(ModelFile::open(first)->tensors().size(), 3u);
