@@ -31,23 +31,23 @@ from pumice import _core  # noqa: E402
 
 PAGE = ROOT / "docs" / "families.md"
 HEAD = """# Families, as they were compared
-Each row is a small model with random weights that transformers wrote (or, for families with remote code, that a reference of our own
-describes: tests/reference_models.py), in float32. Made by `python tests/make_families_table.py`; what the columns mean:
+Each row is a small model with random float32 weights. transformers wrote it and computed its results; for families with remote code
+a reference of our own did (tests/reference_models.py). Made by `python tests/make_families_table.py`; what the columns mean:
 - **folder**: the largest difference of any logit from transformers' on the CPU; **greedy**: whether 64 greedy tokens are the same.
 - **GGUF**: the same weights as llama.cpp's converter would write them, in F32: `same bits` as the folder's logits, or the largest
   difference.
-- **Vulkan**, **split**: the largest difference from transformers' of 40 tokens' logits (of all, where the rope follows their number) on
-  {device}, whole, and with all but the last layer on the CPU.
+- **Vulkan**, **split**: the largest difference from transformers' logits over 40 tokens (over all tokens, where the rope follows
+  their number) on {device}, whole, and with all but the last layer on the CPU.
 
 | family | small model | folder | greedy | GGUF | Vulkan | split |
 |---|---|---|---|---|---|---|
 """
 ENCODERS_TITLE = "\n## Encoders, and decoders that encode"
 ENCODERS_HEAD = """{title}
-- **folder**: the largest difference from transformers' of any number of the last hidden rows, a classifier's logits and a
-  projection, all texts in one ragged batch on the CPU; **default**: the smallest cosine of a text's vector as loaded by default with the
-  same vector in float32, cut to six digits.
-- **GGUF**, **Vulkan**, **split**: as above, of the same numbers.
+- **folder**: the largest difference from transformers' numbers in the last hidden rows, a classifier's logits and a projection, with all
+  texts in one ragged batch on the CPU.
+- **default**: the smallest cosine between a text's vector as loaded by default and the same vector in float32, cut to six digits.
+- **GGUF**, **Vulkan**, **split**: as above, for the same numbers.
 
 | family | small model | folder | default | GGUF | Vulkan | split |
 |---|---|---|---|---|---|---|

@@ -32,34 +32,38 @@ from pumice import _core  # noqa: E402
 
 PAGE = ROOT / "docs" / "mixes.md"
 HEAD = """# Quantized files, as they were compared
-Each row is a small model of one family with random weights, whose matrices have {columns} columns or a multiple of that, written as
-GGUF in F32 through what llama.cpp's converter does, and quantized by llama.cpp (llama-cpp-python {version}, `llama_model_quantize`) to the
+Each row is a small model of one family with random weights, whose matrices have {columns} columns or a multiple of that. It is written as
+GGUF in F32 as llama.cpp's converter would write it, and quantized by llama.cpp (llama-cpp-python {version}, `llama_model_quantize`) to the
 mixes that people download. Made by `python tests/make_mix_table.py`.
 
-A cell has two numbers, pumice's and llama.cpp's, both on the same file as loaded by default on one CPU: the Kullback-Leibler
-divergence of the next token's distribution from that of the F32 weights in float32, in nats, the mean of {tokens} positions in {texts}
-texts. Most of it is what quantizing took from the weights, the same for both; the rest is what each rounds while it runs. The last norm
-is multiplied so that the distributions have an entropy of {entropy:.0f} nats, about what a language model's have on prose: those of bare
-random weights are nearly flat, and would hide what is lost. Random weights lose more than trained ones in fewer bits; only the two
-numbers of a cell are to be compared.
+A cell has two numbers, pumice's and llama.cpp's, both from the same file as loaded by default on one CPU. Each is the Kullback-Leibler
+divergence of the next token's distribution from that of the F32 weights in float32, in nats, as the mean of {tokens} positions in
+{texts} texts. Most of it is the error of the quantized weights, the same for both engines; the rest is what each rounds while it runs.
 
-- **F32** is the divergence of llama.cpp's float32 run from pumice's, which is the original's (docs/families.md): it computes the same
-  in every row, so it may be asked about the others. About 1e-6 are families with GELU, which llama.cpp looks up in a table of half
-  floats. Phi-3's window, which llama.cpp leaves out, is longer than the texts; EXAONE 4's row has none, for llama.cpp gives windows to
-  the 32B alone; StarCoder2's has all its biases, without which llama.cpp does not load it.
+The last norm is multiplied so that the distributions have an entropy of {entropy:.0f} nats, about that of a language model on prose.
+Distributions of random weights alone are nearly flat, and would hide the error. Random weights lose more than trained ones in fewer
+bits, so compare only the two numbers of a cell.
+
+- **F32** is the divergence of llama.cpp's float32 run from pumice's, which equals the original's (docs/families.md). It shows that
+  llama.cpp computes the same model in every row. Rows of about 1e-6 are families with GELU, which llama.cpp looks up in a table of
+  half floats.
+- Three models are made to suit llama.cpp. Phi-3's window, which llama.cpp does not apply, is longer than the texts. EXAONE 4 has no
+  window, because llama.cpp gives windows to the 32B alone. StarCoder2 has all its biases, without which llama.cpp does not load it.
 - The limit of a cell (tests/python/families/test_mixes.py) is {ratio} times llama.cpp's number. Both round activations to 8 bits in
-  blocks of 32, but not the same ones at the head, in keys and in sums, so that either is ahead by chance: with three texts in place of
-  {texts} rows of Q8_0 lay between 0.88 and 1.11.
+  blocks of 32, but they differ at the head, in keys and in sums. So either may be ahead by chance: with three texts in place of
+  {texts} the ratios of Q8_0 lay between 0.88 and 1.11.
 
 | family | small model | F32 | {mixes} |
 |---|---|---|{rule}|
 """
 ENCODERS_HEAD = """
-{title}An encoder gives rows, and a cell says how far they point from those of the F32 weights in float32: 1 - cosine, the mean of the
-{tokens} rows of the same texts, behind the last norm and before any pooling; pumice's number and llama.cpp's. F32 is llama.cpp's
-float32 run beside pumice's; where it is above 1e-10 the family has GELU, which llama.cpp takes by tanh, and from a table of half floats.
-The limit is {ratio} times llama.cpp's number: in F16 pumice rounds weights to 13 bits and activations to 14 (docs/numerics.md) and
-llama.cpp activations to half floats, which comes to nearly the same; nomic-bert's ratio in F16 was 0.99 on 2,304 other positions.
+{title}An encoder gives rows. A cell is 1 - cosine between these rows and those of the F32 weights in float32: the mean of the
+{tokens} rows of the same texts, behind the last norm and before any pooling, pumice's number and then llama.cpp's.
+F32 compares llama.cpp's float32 run with pumice's. Where it is above 1e-10, the family has GELU,
+which llama.cpp computes by tanh and from a table of half floats.
+
+The limit is {ratio} times llama.cpp's number. In F16 pumice rounds weights to 13 bits and activations to 14 (docs/numerics.md), and
+llama.cpp rounds activations to half floats, which is nearly as exact: nomic-bert's ratio in F16 was 0.99 on 2,304 other positions.
 
 | family | small model | F32 | {mixes} |
 |---|---|---|{rule}|
