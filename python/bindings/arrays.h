@@ -12,7 +12,8 @@
 
 namespace pumice::bindings {
 
-// Arguments are contiguous arrays of the exact type (Python converts before); what is not, is a TypeError with what was found.
+// Arguments must be contiguous arrays of the exact type, because Python converts before. Anything else is a TypeError that says what was
+// found.
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {

@@ -1,4 +1,4 @@
-// How far work is, for Python's progress bars.
+// The progress of work, for Python's progress bars.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,7 +14,7 @@
 
 namespace pumice::bindings {
 
-// A count that workers raise and the calling thread shows: poll() calls `callback` when it has moved, ten times a second at most.
+// Workers raise the count; the calling thread shows it: poll() calls `callback` when the count has changed, ten times a second at most.
 class Counter {
  public:
   explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}

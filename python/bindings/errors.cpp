@@ -48,7 +48,7 @@ const char* kind_name(ErrorKind kind) {
   return "base";
 }
 
-// Until pumice.errors registers its classes (and in tests of the bare module): Python's own.
+// Python's own exception class for an error. It is used until pumice.errors registers its classes, and in tests of the bare module.
 PyObject* builtin(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::invalid_argument:
@@ -76,7 +76,7 @@ py::dict& types() {
   return known;
 }
 
-// Names and texts from files may hold any bytes; a message is always valid text, without what would move a cursor.
+// Names and texts from files may hold any bytes. A message is always valid text, without control characters that would move a cursor.
 py::str text(const std::string& message) {
   std::string bytes;
   for (const char c : message) {

@@ -1,4 +1,4 @@
-// Error of the engine -> exception classes of pumice.errors.
+// Translates errors of the engine to exception classes of pumice.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -17,7 +17,7 @@ namespace {
 
 using files::ModelFile;
 
-// Bytes that are no UTF-8 (a byte token of a vocabulary) come as surrogate escapes, as os.fsdecode has it.
+// Bytes that are not UTF-8 (a byte token of a vocabulary) become surrogate escapes, as in os.fsdecode.
 py::str to_str(std::string_view bytes) {
   PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
   if (!text) throw py::error_already_set();
@@ -92,7 +92,7 @@ py::list tensors(const ModelFile& file) {
 }  // namespace
 
 std::string file_name(const py::str& name) {
-  PyObject* bytes = nullptr;  // a file's name is bytes, which Python spells with surrogates where they are no UTF-8
+  PyObject* bytes = nullptr;  // a file's name is bytes; Python writes those that are not UTF-8 as surrogates
   if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
   return py::reinterpret_steal<py::bytes>(bytes);
 }

@@ -1,10 +1,10 @@
-// Python's own code under C++ frames, in threads that the interpreter may not outlive.
+// Calls of Python from C++, in threads that may still run while the interpreter ends.
 //
-// While Python ends, a daemon thread that asks for the GIL never gets it: up to Python 3.13 the interpreter calls pthread_exit() from
-// inside of the function that asks, which unwinds the thread's stack. Destructors then drop references without the GIL, and the first
-// one that asks for it again, or a catch (...), ends the process with SIGABRT ("terminate called without an active exception").
-// So whatever may give the GIL up and ask for it again (a thread's return to Python, a Python function, an import, the text of an
-// object) is called through a function of this file, where such a thread sleeps until the process is gone, as Python 3.14 has it.
+// While Python ends, a daemon thread that asks for the GIL never gets it: up to Python 3.13 the interpreter calls pthread_exit() inside
+// the function that asks, and this unwinds the thread's stack. Destructors then drop references without the GIL. The first one that asks
+// for the GIL again, or a catch (...), ends the process with SIGABRT ("terminate called without an active exception").
+// So every operation that may give up the GIL and take it again (a thread's return to Python, a Python function, an import, the text of
+// an object) is called through a function of this file. There such a thread sleeps until the process is gone, as in Python 3.14.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -19,8 +19,9 @@
 
 namespace pumice::bindings {
 
-// The thread that runs into this destructor while its stack is unwound sleeps for ever. A destructor, not a catch: below a handler of
-// C++ exceptions (the text of an error on its way to Python) whatever catches a foreign one is std::terminate(), cleanups are not.
+// A thread that reaches this destructor while its stack is unwound sleeps for ever. It is a destructor and not a catch, because inside a
+// handler of C++ exceptions (where the text of an error goes to Python) catching a foreign exception calls std::terminate(), and a
+// destructor does not.
 class EndsHere {
  public:
   EndsHere() = default;
@@ -33,8 +34,8 @@ class EndsHere {
   volatile bool returned = false;
 };
 
-// What call() gives; it throws nothing. The thread sleeps for ever where Python ends it inside of `call`, which must hold nothing that
-// has a destructor. Not inlined: under a noexcept caller (a destructor) a compiler may leave cleanups out.
+// Returns call()'s result; call() must not throw. If Python ends the thread inside `call`, the thread sleeps there for ever, so `call` must
+// own nothing that has a destructor. Not inlined, because under a noexcept caller (a destructor) a compiler may leave out the cleanup.
 template <class Call>
 [[gnu::noinline]] auto ends_with_python(const Call& call) {
   EndsHere end;
@@ -57,7 +58,7 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
-  // work() with the GIL; it throws nothing, and enters Python through the functions below. Without it again afterwards.
+  // Runs work() with the GIL, and gives the GIL up again. work() must not throw, and calls Python only through the functions below.
   template <class Work>
   void with_gil(const Work& work) {
     ends_with_python([this] { PyEval_RestoreThread(thread_); });
@@ -98,7 +99,7 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// What cannot be called through the functions above: Python's end waits until this is destroyed (pumice.common.exits).
+// For calls that cannot go through the functions above: the end of Python waits until this object is destroyed (pumice.common.exits).
 class ExitWaits {
  public:
   ExitWaits() : block_(import_module("pumice.common.exits").attr("exit_waits")) { call(block_.attr("__enter__"), py::tuple()); }
@@ -114,8 +115,8 @@ class ExitWaits {
   py::object block_;
 };
 
-// pybind11 looks numpy's functions up at the first array, behind a once flag, and gives the GIL up meanwhile in scopes of its own, which
-// do not survive the end of Python. So the thread that opens a file does it, before any other one works for it.
+// At the first array pybind11 looks up numpy's functions, behind a once flag. Meanwhile it gives up the GIL in scopes of its own, which do
+// not survive the end of Python. So the thread that opens a file does this lookup, before another thread works with that file.
 inline void prepare_arrays() {
   static bool prepared = false;  // under the GIL
   if (prepared) return;
@@ -125,7 +126,8 @@ inline void prepare_arrays() {
   prepared = true;
 }
 
-// A new array with the first of these values. numpy's own copy gives the GIL up, in a scope that does not survive the end of Python.
+// A new array of this shape, filled with the first of the values. numpy's own copy gives up the GIL in a scope that does not survive the
+// end of Python.
 template <class T>
 py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
   py::array_t<T> made(std::move(shape));

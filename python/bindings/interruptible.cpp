@@ -24,8 +24,8 @@ namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
-// A thread that waits for one piece of work after another. Made on demand, kept for the next call: starting a thread costs as much as
-// a tenth of a small model's token.
+// A thread that runs one piece of work after another. It is made on demand and kept for the next call, because starting a thread takes a
+// tenth of the time of a small model's token.
 class Worker {
  public:
   Worker() {
@@ -71,7 +71,7 @@ class Worker {
   bool finished_ = false;
 };
 
-// Idle workers. Never destroyed; forgotten by the child of a fork, where their threads do not exist.
+// Idle workers. They are never destroyed. The child of a fork forgets them, because their threads do not exist there.
 class Workers {
  public:
   Worker* take() {
@@ -103,7 +103,7 @@ Workers& workers() {
   return all;
 }
 
-unsigned long python_main_thread = 0;  // where Python is embedded it may not be the process's
+unsigned long python_main_thread = 0;  // may be another thread than the process's main thread where Python is embedded
 
 bool on_main_thread() {
   return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();  // after fork() the child's only thread is the main one
@@ -129,7 +129,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
   if (poll || on_main_thread()) {
     try {
       worker = workers().take();
-    } catch (const std::system_error&) {  // no thread to be had (a limit of processes): the work is done here, and Ctrl-C waits for its end
+    } catch (const std::system_error&) {  // no thread can be started (a limit of processes): the work runs here, Ctrl-C waits for it
     }
   }
   if (!worker) {
@@ -155,7 +155,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
         try {
           check_signals();
           if (poll) poll();
-          if (getpid() != process) {  // forked by a signal handler or by `poll`: nobody works on in this process
+          if (getpid() != process) {  // forked by a signal handler or by `poll`: the helper thread is not in this process
             fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");
           }
         } catch (const std::exception&) {
@@ -174,7 +174,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
 }
 
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait) {
-  const bool hears = on_main_thread();  // others never see signals
+  const bool hears = on_main_thread();  // other threads never see signals
   const double slice = std::chrono::duration<double, std::milli>(kPollInterval).count();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(std::min(max_ms, 1e9));
   const pid_t process = getpid();

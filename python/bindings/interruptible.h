@@ -14,18 +14,19 @@
 
 namespace pumice::bindings {
 
-// Runs work(cancel) without the GIL and returns when it has ended. On Python's main thread the work runs on a helper thread while this one
-// wakes every 20 ms to see signals (PyErr_CheckSignals) and to call `poll` with the GIL held (progress bars; may be empty);
-// a signal handler that raises (KeyboardInterrupt) requests the cancel, waits for the work to stop and lets the exception through.
-// On other threads, which never see signals, the work runs in place unless there is something to poll.
-// `brief`: the work should end within milliseconds, and may be begun anew: it runs in place for the 20 ms that Python may be deaf anyway,
-// and only if that was not enough on the helper thread, whose waking costs a short text a tenth of its time.
+// Runs work(cancel) without the GIL and returns when it has ended.
+// - On Python's main thread the work runs on a helper thread. The main thread wakes every 20 ms to see signals (PyErr_CheckSignals) and to
+//   call `poll` with the GIL held (progress bars; may be empty). When a signal handler raises (KeyboardInterrupt), the main thread sets
+//   the cancel, waits until the work has stopped and lets the exception through.
+// - Other threads never see signals: there the work runs in place, unless there is a `poll`.
+// - `brief`: the work should end within milliseconds and may be started again. It first runs in place for 20 ms, as long as a signal may
+//   wait anyway. If that is not enough, it starts again on the helper thread. Waking that thread costs a tenth of a short text's time.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
-// Waits for what another thread does: wait(ms), without the GIL, until it gives true or max_ms have passed. Signals are seen every 20 ms.
+// Waits for another thread: calls wait(ms) without the GIL until it returns true or max_ms have passed. Signals are seen every 20 ms.
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait);
 
-// How long a model's calls took of late: says which of them are brief.
+// Measures how long a model's calls take, to decide which calls are brief.
 class CallTimes {
  public:
   bool brief(std::size_t tokens) const {
@@ -41,7 +42,7 @@ class CallTimes {
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
-// Before the first interruptible(): which thread gets the signals. With the GIL.
+// Finds the thread that gets the signals. Called before the first interruptible(), with the GIL.
 void find_main_thread();
 
 }  // namespace pumice::bindings

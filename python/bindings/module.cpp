@@ -1,4 +1,4 @@
-// pumice._core: the engine's surface for Python. Thin on purpose; python/pumice/_core.pyi says what everything means.
+// pumice._core: the engine's interface for Python. Thin on purpose; python/pumice/_core.pyi documents it.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -108,7 +108,7 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   bind_files(module);
   bind_grammars(module);
   bind_options(module);
-  py::class_<ModelHandle> model(module, "Model");  // before functions that take or return one, whose docstrings name it
+  py::class_<ModelHandle> model(module, "Model");  // before the functions that take or return one, because their docstrings name it
   bind_params(module);
   bind_encoders(module, model);
   bind_requests(module, model);
@@ -120,7 +120,8 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
 }
 
-// What Python calls for _core. In a sub-interpreter, pybind11 waits for the GIL of the main one, which this thread holds: asked before.
+// Python calls this function to import _core. It refuses sub-interpreters first: there pybind11 would wait for the GIL of the main
+// interpreter, which this thread holds.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
     PyErr_SetString(PyExc_ImportError,

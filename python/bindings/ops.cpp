@@ -43,7 +43,7 @@ Id id(const py::dict& d, const char* key) {
   return static_cast<Id>(field<std::int32_t>(d, key, -1));
 }
 
-// The value of an enum by its place in the list of names.
+// The enum value whose number is the place of the name in the list.
 template <class Enum, class Names>
 Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
@@ -55,7 +55,7 @@ Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwi
 
 Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// One reader per operation: an operation without it does not compile (see read_op).
+// One read() for each operation: read_op() does not compile while one is missing.
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),

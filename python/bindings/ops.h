@@ -4,7 +4,7 @@
 
 namespace pumice::bindings {
 
-// Private: programs of any operations on numpy arrays, for tests and bench.
+// Private, for tests and bench: runs programs of any operations on numpy arrays.
 void bind_ops(pybind11::module_& module);
 
 }  // namespace pumice::bindings

@@ -1,4 +1,4 @@
-// What load() and plan() are told, as the engine takes it.
+// The options of load() and plan(), as the engine takes them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,7 +9,7 @@
 
 namespace pumice::bindings {
 
-// Names to values; throw invalid_argument with the names there are.
+// Names to values; an unknown name throws invalid_argument with the valid ones.
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 

@@ -83,7 +83,7 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   }
 }
 
-// A property for each number of `settings`, which are of the part of the parameters that `part` gives.
+// Defines a property for each number of `settings`. part(params) returns the struct that has these settings.
 template <class Params, class Part>
 void bind_numbers(Bound& bound, std::span<const engine::Setting<Params>> settings, Part part) {
   for (const engine::Setting<Params>& setting : settings) {
@@ -150,7 +150,7 @@ void set_dry_breakers(GenerateParams& params, std::vector<std::int32_t> ids) {
   params.engine.sampling.dry_breakers = std::move(ids);
 }
 
-// A member of a part as it is.
+// Defines a property for a member of part(params), without conversion.
 template <class Part, class Value>
 void bind_value(Bound& bound, const char* name, Part part, Value member) {
   bound.def_property(

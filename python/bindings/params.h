@@ -1,4 +1,4 @@
-// _core.GenerateParams: what a request is told.
+// _core.GenerateParams: the parameters of a request.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,10 +9,10 @@ namespace pumice::bindings {
 
 struct GenerateParams {
   engine::GenerateParams engine;
-  // Python's own objects; None: none. RequestHandle makes a filter, a drafter and calls of them.
+  // Python objects, or None. RequestHandle makes a token filter, a drafter and calls from them.
   pybind11::object grammar = pybind11::none();           // CompiledGrammar
   pybind11::object draft = pybind11::none();             // Model
-  pybind11::object logits_processor = pybind11::none();  // a function of ids and a row
+  pybind11::object logits_processor = pybind11::none();  // a function of the ids so far and a row of logits
 };
 
 void bind_params(pybind11::module_& module);
