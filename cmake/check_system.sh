@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says in one sentence which system package is missing and how to get it; silent when nothing is.
+# Installs missing system packages as root, else says in one sentence which are missing and how to get them. Silent when none is missing.
 # Usage: check_system.sh PYTHON [test]
 python=$1
 missing=""

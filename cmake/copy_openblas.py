@@ -1,10 +1,11 @@
-"""copy_openblas.py SOURCE TARGET: OpenBLAS under a SONAME of our own, so that it never answers for a module that needs the original."""
+"""copy_openblas.py SOURCE TARGET: copies OpenBLAS under a SONAME of our own, so that the loader never gives it to a module that needs the
+original."""
 
 import pathlib
 import sys
 
 OLD = b"\0libscipy_openblas.so\0"
-NEW = b"\0libpumiceopenblas.so\0"  # as long as the old one: nothing in the file moves
+NEW = b"\0libpumiceopenblas.so\0"  # as long as the old one, so nothing in the file moves
 
 source, target = map(pathlib.Path, sys.argv[1:])
 library = source.read_bytes()

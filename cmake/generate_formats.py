@@ -62,7 +62,7 @@ def activation_switch(definitions: str) -> str:
     if not names:
         raise SystemExit("generate_formats.py: no PUMICE_ACTIVATION(...) in the list of activations")
     cases = [(name, f"return activate_{name}(x, alphas);") for name in names]
-    # What no host sends, a number beyond the list, gives NaN: seen in the first result, unlike x as it came.
+    # A number beyond the list, which no host sends, gives NaN: that shows in the first result, and an unchanged x would not.
     last = "  return uintBitsToFloat(0x7fc00000u);\n"
     head = "float activate(uint activation, float x, vec2 alphas)"
     return "".join([*constants(names, "activation"), switch(head, cases, last, "activation")])

@@ -13,7 +13,7 @@ from vulkan_object.cgenerator import CGeneratorOptions, COutputGenerator
 from vulkan_object.reg import Registry
 from vulkan_object.vkconventions import VulkanConventions
 
-# What cpp/vulkan uses beyond the core of Vulkan.
+# The extensions that cpp/vulkan uses.
 EXTENSIONS = [
     "VK_EXT_debug_utils",
     "VK_EXT_layer_settings",

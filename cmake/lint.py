@@ -1,5 +1,5 @@
-"""lint.py CLANG_TIDY BUILD: clang-tidy, with the checks of .clang-tidy, over what BUILD compiles (its compile_commands.json); fails when
-anything is said. A file is a room's sixteen (the unity build), so that their headers are read once."""
+"""lint.py CLANG_TIDY BUILD: runs clang-tidy, with the checks of .clang-tidy, over the files in BUILD's compile_commands.json. Fails when
+there is any warning. One file is sixteen of a room (the unity build), so that their headers are read once."""
 
 import json
 import os
@@ -19,6 +19,6 @@ def lint(file: str) -> subprocess.CompletedProcess[str]:
 
 with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
     failed = [run for run in pool.map(lint, files) if run.returncode]
-said = dict.fromkeys(line for run in failed for line in (run.stdout or run.stderr).splitlines())  # once, of a header that many include
+said = dict.fromkeys(line for run in failed for line in (run.stdout or run.stderr).splitlines())  # those of a header once
 print(*said, sep="\n", end="\n" if said else "")
 sys.exit(bool(failed))

@@ -1,4 +1,4 @@
-# cmake -DFOLDER=... -DNAMES=a,b,c -DMOST=bytes -P measure_spirv.cmake: says how large all SPIR-V is; fails when that is more than MOST.
+# cmake -DFOLDER=... -DNAMES=a,b,c -DMOST=bytes -P measure_spirv.cmake: prints the size of all SPIR-V; fails when it is more than MOST.
 string(REPLACE "," ";" names "${NAMES}")
 set(total 0)
 foreach(name IN LISTS names)

@@ -1,4 +1,4 @@
-# Our copy of OpenBLAS: opened at run time by cpp/cpu/blas.cpp from the folder of the module or program that it runs in, never linked.
+# Our copy of OpenBLAS. cpp/cpu/blas.cpp opens it at run time from the folder of the module or program in which it runs; it is never linked.
 set(PUMICE_OPENBLAS_COPY ${CMAKE_BINARY_DIR}/openblas/libpumiceopenblas.so)
 add_custom_command(
   OUTPUT ${PUMICE_OPENBLAS_COPY}
@@ -7,7 +7,7 @@ add_custom_command(
   COMMENT "Copying OpenBLAS under our SONAME"
   VERBATIM)
 
-# Programs of the build folder find it beside themselves.
+# Programs in the build folder find it in their own folder.
 set(links)
 foreach(folder tests/cpp bench python/bindings)
   set(link ${CMAKE_BINARY_DIR}/${folder}/libpumiceopenblas.so)

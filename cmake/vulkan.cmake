@@ -1,6 +1,6 @@
-# What the Vulkan backend has made for it: SPIR-V from shaders/*.comp, and the Vulkan headers from Khronos's registry. Never in git; an sdist carries
-# both in generated/ (made while it is packed), so that building from one needs neither shader compiler nor registry. PKG-INFO tells an unpacked
-# sdist; a generated/ that packing left in a checkout is not read.
+# Makes the files that the Vulkan backend needs: SPIR-V from shaders/*.comp, and the Vulkan headers from Khronos's registry. They are never in git.
+# An sdist has both in generated/ (made while it is packed), so a build from an sdist needs neither shader compiler nor registry. A folder with
+# PKG-INFO is an unpacked sdist; a generated/ that packing left in a checkout is not read.
 file(GLOB shaders CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/shaders/*.comp)
 list(TRANSFORM shaders REPLACE "^.*/(.*)\\.comp$" "\\1" OUTPUT_VARIABLE names)
 list(SORT names)
@@ -16,9 +16,9 @@ list(TRANSFORM spirv APPEND .spv)
 
 list(JOIN names "," joined)
 set(measure ${CMAKE_COMMAND} -DFOLDER=${generated}/shaders -DNAMES=${joined} -DMOST=${most_spirv} -P ${CMAKE_CURRENT_LIST_DIR}/measure_spirv.cmake)
-# What the SPIR-V was made of: in an sdist, shaders that were edited after packing would be ignored.
+# A checksum of the sources of the SPIR-V. In an sdist, shaders that were edited after packing would otherwise be ignored in silence.
 file(GLOB sources ${PROJECT_SOURCE_DIR}/shaders/*.comp ${PROJECT_SOURCE_DIR}/shaders/*.glsl ${PROJECT_SOURCE_DIR}/shaders/*.h)
-set(lists ${PROJECT_SOURCE_DIR}/cpp/core)  # of formats and activations, over which the shaders' switches are made
+set(lists ${PROJECT_SOURCE_DIR}/cpp/core)  # the lists of formats and activations, from which the shaders' switches are made
 list(APPEND sources ${lists}/formats.def ${lists}/activations.def ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
 set(sums "")
 foreach(source IN LISTS sources)
@@ -45,7 +45,8 @@ else()
     COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${lists} ${CMAKE_BINARY_DIR}/shaders
     COMMAND_ERROR_IS_FATAL ANY)
 
-  # No optimiser (spirv-opt): drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. The wheel's compiler has no RPATH.
+  # The optimiser (spirv-opt) is not used: drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. LD_LIBRARY_PATH is set
+  # because the wheel's compiler has no RPATH.
   foreach(name IN LISTS names)
     set(source ${PROJECT_SOURCE_DIR}/shaders/${name}.comp)
     set(target ${generated}/shaders/${name}.spv)

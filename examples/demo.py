@@ -17,7 +17,7 @@ import pumice
 
 
 def docstrings(count: int) -> dict[str, str]:
-    """Sentences from the docstrings of the Python that runs this, and what each describes: real English that every machine has."""
+    """Sentences from the docstrings of Python itself, and the name that each describes: real English that every machine has."""
     texts: dict[str, str] = {}
     skip = {"antigravity", "this", "idlelib", "test", "lib2to3", "turtledemo", "__main__"}
     names = sorted({module.name for module in pkgutil.iter_modules() if not module.name.startswith("_")} - skip)
@@ -27,7 +27,7 @@ def docstrings(count: int) -> dict[str, str]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = importlib.import_module(name)
-        except Exception:  # a module that this platform lacks
+        except Exception:  # this platform lacks the module
             continue
         for path, thing in [(name, module), *((f"{name}.{k}", v) for k, v in vars(module).items())]:
             members = [(path, thing)]
@@ -37,7 +37,7 @@ def docstrings(count: int) -> dict[str, str]:
                 doc = getattr(member, "__doc__", None)
                 if not isinstance(doc, str):
                     continue
-                if doc is type(member).__doc__:  # a plain value: what is described is its type
+                if doc is type(member).__doc__:  # the docstring of a plain value describes its type
                     place = f"{type(member).__module__}.{type(member).__qualname__}"
                 for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])|\n\s*\n", doc):
                     sentence = " ".join(sentence.split())

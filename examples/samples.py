@@ -1,4 +1,4 @@
-"""Where the sample models lie: they come as PyPI packages (see the Makefile), and Gemma's four parts are joined once."""
+"""Paths of the sample models. They come as PyPI packages (see the Makefile); Gemma's four parts are joined once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def smollm2() -> Path:
 
 
 def tools_template() -> Path:
-    """A chat template for SmolLM2 with a place for tools, which its own has not."""
+    """A chat template for SmolLM2 with a place for tools, which its own template lacks."""
     return Path(__file__).parent / "tools.jinja"
 
 
