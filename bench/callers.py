@@ -1,12 +1,14 @@
-"""One batch for all callers: tokens/s of N threads that stream one prompt each beside one call with the N prompts, of one stream alone,
-how long a stream waits beside another caller's long prompt, and how soon a closed one's pages are free. The same of one event loop:
-N tasks that read astream(). And of an encoder: N tasks that await aencode() with one text each, beside one encode() of all.
+"""Measures the batch that all callers share.
+
+A decoder: tokens/s of N threads that stream one prompt each, beside one call with the N prompts, and of one stream alone; how long a stream
+waits beside another caller's long prompt; how soon the pages of a closed stream are free. Then the same with N tasks of one event loop that
+read astream(). An encoder: texts/s of N tasks that await aencode() with one text each, beside one encode() of all texts.
 
     python bench/callers.py MODEL [--threads 2] [--new 64] [--rounds 3] [--callers 1 8 16] [--prompt 600] [--tokenizer PATH]
     python bench/callers.py ENCODER --callers 8
 
-A file of random weights (bench/random_weights.py) has no tokenizer: --tokenizer names one. Run with another build's package on PYTHONPATH,
-in turn, for before and after.
+A file of random weights (bench/random_weights.py) has no tokenizer: --tokenizer names one. To compare two builds, run with the package of
+each on PYTHONPATH in turn.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def tasks(model: pumice.Model, prompts: Prompts, new: int) -> int:
 
 
 def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
-    """Seconds from close() to the pages being free, median and worst of 20; a step takes what a token does."""
+    """Seconds from close() until the pages are free, median and worst of 20. A step takes as long as a token."""
     took = []
     for i in range(20):
         stream = model.stream(prompts_of(model, 1, 8, seed + i)[0], max_new_tokens=1000, temperature=0)
@@ -77,7 +79,7 @@ def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
 
 
 def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, float]:
-    """Texts/s of one encode() of all, and of `count` tasks that await aencode() for one after the other."""
+    """Texts/s of one encode() of all texts, and of `count` tasks that await aencode() for one text after the other."""
     words = ["stone", "river", "glacier", "basalt", "granite", "sand", "wind", "sea", "salt", "valley", "ridge", "lava"]
     random = np.random.default_rng(count)
     given = [" ".join(random.choice(words, random.integers(10, 40))) for _ in range(texts)]
@@ -98,7 +100,7 @@ def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, 
 
 
 def gaps(model: pumice.Model, length: int, seed: int) -> tuple[float, float, float, float]:
-    """Median gap of a stream alone; the largest beside a prompt; seconds of that prompt beside the stream, and alone."""
+    """Four times: a stream's median gap alone, its largest gap beside a prompt, that prompt beside the stream, that prompt alone."""
     prompt = prompts_of(model, 2, length, seed)
 
     def read() -> float:
@@ -152,7 +154,7 @@ def main() -> None:
             together.append(speed(one_call, model, count, given.new, 2 * seed))
             apart.append(speed(streams, model, count, given.new, 2 * seed + 1))
             ratios.append(apart[-1] / together[-1])
-            if hasattr(model, "astream"):  # an older package has none
+            if hasattr(model, "astream"):  # older packages have none
                 looped.append(speed(tasks, model, count, given.new, 2 * seed + 1_000_000) / together[-1])
         medians = [statistics.median(values) for values in (together, apart, ratios)]
         tasked = f", tasks {statistics.median(looped):.2f}" if looped else ""

@@ -1,4 +1,4 @@
-"""Speed of pumice beside its peers, in one run on the same threads: pair by pair in turn, medians and ratios.
+"""Speed of pumice beside its peers, in one run on the same threads: the engines take turns; medians and ratios.
 
     make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT ...])
 
@@ -86,7 +86,7 @@ if not os.path.exists(folder + "/minilm-ct2"):
 
 @dataclass
 class Bench:
-    """What every table needs: where engines and models are, and how much to do."""
+    """What every table needs: paths of engines and models, and the amount of work."""
 
     python: str
     peers: str
@@ -96,7 +96,7 @@ class Bench:
     minilm: Path
     smollm2: Path
     gemma3: Path
-    results: dict[str, Any]  # of the tables that are drawn
+    results: dict[str, Any]  # the tables that are drawn
 
     def engine(self, name: str, work: str, model: Path, threads: int | None = None) -> Engine:
         file = WORK / {"encode": "texts.txt", "start": "sentence.txt"}.get(work, "") if work in ("encode", "start") else self.minilm
@@ -163,7 +163,7 @@ def random_encoder(b: Bench, name: str) -> Path:
 
 
 def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int = 32, long: int = 0) -> None:
-    """`long`: words of a text, made of the sentences; the model's own limit cuts them."""
+    """long: words of a text, which is made of the sentences; the model's own limit cuts it."""
     model, file = random_encoder(b, name), WORK / "texts.txt"
     if long:
         words = file.read_text(encoding="utf-8").split()
@@ -242,17 +242,17 @@ def batches(b: Bench) -> None:
 
 
 # ---------------------------------------------------------------- decoders
-KV_BYTES = {  # of one value in a cache: pumice's q8_0 has a float32 scale a row of a head, ggml's a float16 one for 32
+KV_BYTES = {  # for one value; pumice's q8_0 has a float32 scale for a row of a head, ggml's a float16 scale for 32 values
     ("pumice", "f16"): lambda head_dim: 2.0,
     ("pumice", "q8_0"): lambda head_dim: 1 + 4 / head_dim,
     ("llama.cpp", "f16"): lambda head_dim: 2.0,
     ("llama.cpp", "q8_0"): lambda head_dim: 34 / 32,
 }
-MOST_READ = 3 << 30  # bytes of the plain read: any of the files but the 7B one
+MOST_READ = 3 << 30  # bytes of the plain read: more than any file but the 7B one
 
 
 class Reading:
-    """How near decoding comes to a plain read of memory that takes its turn in the same rounds."""
+    """Compares decoding with a plain read of memory, which takes its turn in the same rounds."""
 
     def __init__(self, b: Bench, pumice: Worker, **go: Any) -> None:
         self.told = pumice.run(describe=True, **go)
@@ -262,7 +262,7 @@ class Reading:
         self._title = f"plain read of {size / 1e6:.0f} MB"
 
     def share(self, seen: Seen, context: float, kv: str = "f16") -> Callable[[str, dict[str, list[float]]], str]:
-        """What a token reads: the file's weights, and the cache of `context` positions (its mean over the tokens)."""
+        """Bytes that decoding a token reads: the file's weights, and the cache at `context` positions (the mean over the tokens)."""
         reads = seen["plain read"]["GB/s"]
         print(f"\n{self._title}: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})", end="")
 
@@ -308,7 +308,7 @@ def floats(b: Bench) -> None:
         generate(b, b.shape(f"Llama 3.2 1B shape, {kind.upper()}"), model, 256, 32, more, batch=False)
 
 
-KINDS = ("f16", "q8_0")  # of keys and values
+KINDS = ("f16", "q8_0")  # the types of keys and values
 
 
 def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dict[str, Any]]]:
@@ -325,7 +325,7 @@ def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dic
 
 
 def better_of_llama(seen: Seen, key: str) -> None:
-    """llama.cpp by whichever is faster, flash attention or none."""
+    """llama.cpp with flash attention or without it, whichever is faster."""
     medians = {name: statistics.median(values[key]) for name, values in seen.items() if key in values}
     best = max((name for name in medians if name.startswith("llama.cpp")), key=lambda name: medians[name])
     ours = ", ".join(f"{name} {medians[name] / medians[best]:.2f}" for name in medians if name.startswith("pumice"))
@@ -341,7 +341,7 @@ def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool, kinds
     for prompt in prompts:
         go = {"prompt": max(1, prompt), "new": new, "kept": kept, **room}
         turns: Runs = {name: (worker, {**how, **go}) for name, (worker, how) in runs.items()} | (reading.turn if kept else {})
-        all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)  # kept: the warm-up computes the prompt, which then stays
+        all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)  # kept: the warm-up computes the prompt, whose cache then stays
         key = "decode tokens/s" if kept else "prefill tokens/s"
         if kept:
             table(f"{title}, {new} tokens after {prompt}", seen, key, reading.share(seen, prompt + new / 2, kinds[0]))

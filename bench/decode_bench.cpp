@@ -1,5 +1,6 @@
-// Decode and prefill of a synthetic model with the shape of SmolLM2-135M (30 layers of 576, 9 heads, 3 kv heads of 64, 1536 inside,
-// 49,152 words; Q4_1, the tied head Q8_0): tokens per second, and the share of the time that is not matrix products.
+// Measures decode and prefill of a synthetic model with the shape of SmolLM2-135M: 30 layers, hidden size 576, 9 heads, 3 kv heads of 64, a
+// feed-forward width of 1536, 49,152 tokens; Q4_1, the tied head Q8_0. Prints tokens per second, and the share of the time that is not
+// matrix products.
 // Usage: decode_bench [threads, 0: automatic] [past]
 #include <algorithm>
 #include <chrono>
@@ -22,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLayers = 30, kHidden = 576, kHeads = 9, kKvHeads = 3, kHeadDim = 64, kInner = 1536, kVocab = 49152;
 
-// Random codes under small scales: what speed depends on.
+// Random codes under small scales: speed does not depend on their values.
 MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   const std::int64_t stride = row_bytes(format, cols);
   auto bytes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(rows * stride));
@@ -42,7 +43,7 @@ MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t
 
 struct Model {
   Weights weights;
-  Program whole, products;  // products: the same without norms, rope and attention
+  Program whole, products;  // products: the same program without norms, rope and attention
 };
 
 Model model() {
@@ -96,7 +97,7 @@ Model model() {
 // Seconds of a run, the best and the median of many.
 struct Times {
   double best, median, cpu;
-};  // cpu: of the caller's thread, best; on a busy machine the only figure that says something
+};  // cpu: processor time of the caller's thread, best; the only useful figure on a busy machine
 Times time_runs(const Executable& executable, Workspace& workspace, CacheStore& caches, int rows, int past, int runs) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 7);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(past + rows, kPageTokens)));

@@ -1,6 +1,6 @@
-"""What grammars cost a token: `python bench/grammars.py [--tokens N] [--turns N]`. Free and constrained decoding in turn.
+"""Measures the cost of grammars for a token: `python bench/grammars.py [--tokens N] [--turns N]`. Free and constrained decoding in turn.
 
-Schemas have texts, numbers, lists and enums; an answer that ends early counts with what it has. Prints tokens/s and their ratio."""
+Schemas have texts, numbers, lists and enums. An answer that ends early counts with the tokens it has. Prints tokens/s and their ratio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// What the programs that measure share: times of a piece of work on this thread, and what this machine allows.
+// Shared by the programs that measure: times of a piece of work on this thread, and the limits of this machine.
 #pragma once
 
 #include <sys/mman.h>
@@ -31,8 +31,8 @@ inline double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Thread CPU time of one run, of as many trials as `budget` seconds hold, two at least: neighbours that take the processor away do not
-// count. A trial repeats a short run until it lasts 50 us, since the clock itself takes most of one.
+// Thread CPU time of one run, over as many trials as fit `budget` seconds, and at least two. Time in which other programs have the
+// processor does not count. A trial repeats a short run until it lasts 50 us, because reading the clock takes most of one.
 template <class Run>
 Times measure(Run run, double budget) {
   const double start = thread_seconds();
@@ -48,13 +48,13 @@ Times measure(Run run, double budget) {
   return times_of(std::move(trials));
 }
 
-// Bytes that no cache holds: three times the last one.
+// A number of bytes that no cache holds: three times the last-level cache.
 inline std::int64_t from_memory() {
   const long last = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return std::max<std::int64_t>(96 << 20, 3 * static_cast<std::int64_t>(last));
 }
 
-// Touched, in huge pages where the system gives them.
+// Memory that is written once, so that the system has given it, in huge pages where it can.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::int64_t bytes) : bytes_((static_cast<std::size_t>(bytes) + kHuge - 1) / kHuge * kHuge) {
@@ -75,7 +75,8 @@ class HugeBuffer {
   std::uint8_t* data_;
 };
 
-// Dependent additions take one cycle each; of registers, since Intel's cores from Golden Cove on fold those of constants (10 "GHz" of 2.5).
+// The clock, from dependent additions, which take one cycle each. They add registers, because Intel's cores from Golden Cove on fold
+// additions of constants (10 "GHz" in place of 2.5).
 inline double clock_hz() {
   constexpr int kRounds = 250000;
   const Times t = measure(
@@ -87,14 +88,14 @@ inline double clock_hz() {
   return 4.0 * kRounds / t.best;
 }
 
-// The C library's search for a byte that is not there (the buffers hold zeros): its widest loads, and nothing else to do. A loop over
-// 8-byte words reads at half the speed when a neighbour has the core's other thread.
+// A plain read: the C library searches the buffer of zeros for another byte, with its widest loads and no other work. A loop over 8-byte
+// words reads at half the speed when another program has the core's second thread.
 inline void read_all(const std::uint8_t* data, std::size_t bytes) {
   const void* found = std::memchr(data, 1, bytes);
   asm volatile("" : : "r"(found) : "memory");
 }
 
-// Seconds by the clock on the wall, of all threads together: each reads its share.
+// Wall-clock seconds in which all threads together read the memory, each its share.
 inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   std::vector<double> seconds;
   const std::size_t share = memory.bytes() / static_cast<std::size_t>(threads);
@@ -117,7 +118,7 @@ inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   return times_of(std::move(seconds));
 }
 
-// Loops over registers that no product can beat: 8 independent sums, 1,000 times.
+// Loops over registers, as the limit of any product: 8 independent sums, 1,000 times.
 inline constexpr std::int64_t kPeakSums = 8000;
 #define PUMICE_SUMS(step) step("0") step("1") step("2") step("3") step("4") step("5") step("6") step("7")
 #define PUMICE_PEAK(name, step)                                                                                                     \
@@ -143,7 +144,7 @@ PUMICE_PEAK(peak_int16_avx2, PUMICE_INT16)
 
 struct Peak {
   const char *isa, *name;
-  int macs;  // of one sum
+  int macs;  // multiply-adds of one sum
   void (*run)();
 };
 inline constexpr Peak kPeaks[] = {

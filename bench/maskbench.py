@@ -1,8 +1,8 @@
 """Grammar.json_schema() over the schemas of MaskBench, beside llguidance itself: `python bench/maskbench.py FOLDER [--count N]`.
 
 FOLDER: maskbench/data of https://github.com/guidance-ai/jsonschemabench: files with a schema and instances that are valid or not. Each
-instance is read token by token through the masks of both. Prints how many schemas compile and how long that takes, valid instances that are
-refused, invalid ones that are accepted, and names the files where both differ."""
+instance is read token by token through the masks of both. Prints the number of schemas that compile and their time, the valid instances
+that are refused, the invalid ones that are accepted, and the names of files where both differ."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def may_come(mask: np.ndarray, token: int) -> bool:
 
 
 def judge(engine: Any, file: dict[str, Any], rows: list[list[int]]) -> tuple[str, list[bool], float]:
-    """Why the schema is refused, or what it takes, and the seconds of compiling."""
+    """The error of a schema that is refused, or else what it accepts; and the seconds of compiling."""
     begin = time.perf_counter()
     try:
         compiled = engine.compile(file["schema"])

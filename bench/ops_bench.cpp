@@ -1,5 +1,5 @@
-// Speed of the CPU's kernels on one core, of the instruction set in force (PUMICE_ISA): products of every format beside OpenBLAS and what
-// the machine allows, float32 products by shape, row kernels. Thread CPU time, best and median of many trials.
+// Measures the CPU's kernels on one core, for the instruction set that is used (PUMICE_ISA): products of every format beside OpenBLAS and
+// the limits of the machine, float32 products by shape, row kernels. Thread CPU time, best and median of many trials.
 //   ops_bench [--quick] [--short] [format ...]     with formats: their products alone
 //   --short: products of one shape by many counts of tokens, without OpenBLAS beside them
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ struct Shape {
 
 struct Settings {
   bool quick = false, only_short = false;
-  std::vector<Format> formats;  // empty: all, and the rest
+  std::vector<Format> formats;  // empty: all formats, and the other measurements
   double hz = 1;
   double budget() const { return quick ? 0.01 : 0.05; }
 };
@@ -52,7 +52,7 @@ std::vector<Value> random_values(std::int64_t count, Value (*make)(std::uint32_t
   return values;
 }
 
-// Activations in every form that a kernel takes, for up to kMostTokens. Speed does not look at their values.
+// Activations in every form that a kernel takes, for up to kMostTokens. Speed does not depend on their values.
 struct Activations {
   explicit Activations(std::int64_t most_cols)
       : floats(random_values<float>(kMostTokens * activation_stride(most_cols),
@@ -111,7 +111,7 @@ void print_limits(const Settings& settings) {
       std::printf("peak %s: not run, this machine has no %s\n", peak.name, peak.isa);
       continue;
     }
-    const double hz = clock_hz();  // at hand: a clock that rises between two loops would give more than a register file can
+    const double hz = clock_hz();  // measured anew: with an older clock, a rise in between would show more than the processor can do
     const Times t = measure(peak.run, 0.2);
     const auto macs = static_cast<double>(peak.macs * kPeakSums);
     std::printf("peak %s: %.1f MAC/cycle (median %.1f), %.0f GFLOP/s\n", peak.name, macs / t.best / hz, macs / t.median / hz,
@@ -125,7 +125,7 @@ void print_limits(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- OpenBLAS
-// The library's own call on the whole product, without panels: what OpenBLAS can do where rows may depend on their batch.
+// The library's own call on the whole product, without panels: the speed of OpenBLAS when rows may depend on their batch.
 using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                        int ldb, float beta, float* c, int ldc);
 Sgemm whole_sgemm() {
@@ -170,7 +170,7 @@ Rivals openblas(Shape shape, std::int64_t tokens, Activations& x, const Settings
 }
 
 // ---------------------------------------------------------------- products
-// One way of multiplying with packed weights: product(groups, outputs, cols, all tokens, first token, tokens, out, stride).
+// One way to multiply with packed weights: product(groups, outputs, cols, all tokens, first token, tokens, out, stride).
 struct Way {
   std::string name;
   std::function<void(const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t)>
@@ -179,7 +179,7 @@ struct Way {
 
 struct Packing {
   std::string format;
-  std::int64_t block;  // of columns
+  std::int64_t block;  // columns
   std::int64_t (*group_bytes)(std::int64_t cols);
   std::function<void(Shape, std::int64_t group, std::uint8_t* out)> pack;  // 16 rows
   std::int64_t file_row_bytes(std::int64_t cols) const { return cols / block * block_bytes; }
@@ -200,7 +200,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     p.pack = [&k, &file, &f](Shape shape, std::int64_t group, std::uint8_t* out) {
       const std::int64_t stride = row_bytes(f.format, shape.cols);
       if (f.quantized) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
-      // Of random bytes some are subnormal numbers, at 150 cycles a multiply-add on Intel's processors.
+      // No random bytes: some would be subnormal numbers, which take 150 cycles a multiply-add on Intel's processors.
       std::vector<std::uint8_t> quarters(static_cast<std::size_t>(kGroupRows * stride), 0);
       const std::int64_t width = f.block_bytes / f.block;
       const int top = f.format == Format::F16 ? 0x34 : 0x3e, below = f.format == Format::F16 ? 0 : 0x80;
@@ -223,7 +223,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     if (k.product_fixed != nullptr) p.ways.push_back({"fixed", fixed(k.product_fixed)});
     all.push_back(std::move(p));
   }
-  // Float weights that may be rounded, of whichever float format.
+  // Float weights that may be rounded, from any float format.
   const FixedKernels& k = kernels().matrix.fixed;
   Packing p{"rounded", 1, k.group_bytes, {}, 4, {{"fixed", fixed(k.product)}}};
   p.pack = [&k, &floats](Shape shape, std::int64_t group, std::uint8_t* out) {
@@ -274,7 +274,7 @@ void products(const Settings& settings) {
   std::printf("%-8s%-6s %5s x %-5s %6s | %8s %8s | %9s | %6s | %8s %s\n", "weights", "by", "rows", "cols", "tokens", "GFLOP/s", "median",
               "MAC/cycle", "GB/s", "OpenBLAS", "ours / its");
   for (const Packing& packing : packings(x, file, floats)) {
-    const auto format = format_from_name(packing.format);  // none: the rounded floats, which go with float formats
+    const auto format = format_from_name(packing.format);  // none: the rounded floats, which are measured with float formats
     const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantized; };
     if (!settings.formats.empty() && std::none_of(settings.formats.begin(), settings.formats.end(), wanted)) continue;
     for (Shape shape : shapes) {
@@ -312,7 +312,7 @@ void products(const Settings& settings) {
   }
 }
 
-// ---------------------------------------------------------------- float32: whose kernel is ahead
+// ---------------------------------------------------------------- float32: our kernel beside OpenBLAS
 Times quicker(Times a, Times b) { return {std::min(a.best, b.best), std::min(a.median, b.median)}; }
 
 void float32_table(const Settings& settings) {
@@ -394,7 +394,7 @@ void rows_table(const Settings& settings) {
     row(settings, label("rms_norm", n), 12.0 * static_cast<double>(n), 0, [=] { k.rms_norm(a, b, nullptr, 1e-5f, n, c); });
   row(settings, label("layer_norm", 384, ", with add"), 20.0 * 384, 0, [=] { k.layer_norm(a, b, b + 384, a + 4096, 1e-5f, 384, c); });
   row(settings, label("layer_norm", 1024, ", with add"), 20.0 * 1024, 0, [=] { k.layer_norm(a, b, b + 1024, a + 4096, 1e-5f, 1024, c); });
-  // In place: each run starts from what the last one left, so the tile is copied in each time, as a product leaves it.
+  // These kernels work in place, so each run first copies the tile in, as a product leaves it.
   const std::int64_t tile = kBlockRows * kBlockGroups * kGroupRows, width = kBlockGroups * kGroupRows;
   const std::vector<float> product(a, a + tile);
   const double tile_bytes = 4.0 * static_cast<double>(tile);
@@ -459,7 +459,7 @@ void rows_table(const Settings& settings) {
           std::vector<Query> queries;
           for (int i = 0; i < count; ++i) queries.push_back({a + i * dim, 0, keys});
           std::vector<float> partials(static_cast<std::size_t>(keys / kChunkKeys * count * (dim + 2)));
-          std::int64_t head = 0;  // each call another head's pages, as a model's layers do
+          std::int64_t head = 0;  // each call reads another head's pages, as a model's layers do
           row(settings, "attend " + std::to_string(count) + (count == 1 ? " query, " : " queries, ") + std::to_string(keys) + " keys" + of,
               static_cast<double>(of_head * page_bytes), 2.0 * static_cast<double>(keys * dim * count), [&] {
                 AttendCall call{format, dim, 0.125f, 0.0f, pages.data() + head * of_head, 0};

@@ -3,8 +3,8 @@
     python bench/random_encoders.py FOLDER NAME TOKENIZER   # needs torch and transformers; bench/compare.py runs it with the peers' Python
 
 Sizes: the models' own config.json (microsoft/mpnet-base, FacebookAI/xlm-roberta-base, nomic-ai/nomic-embed-text-v1.5,
-answerdotai/ModernBERT-base, cross-encoder/ms-marco-MiniLM-L6-v2). All take the tokenizer of MiniLM: ids are then the same for every
-engine and family, and none is padding in the middle of a text.
+answerdotai/ModernBERT-base, cross-encoder/ms-marco-MiniLM-L6-v2). All take the tokenizer of MiniLM, so that ids are the same for every
+engine and family, and no id in the middle of a text is padding.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a published config: sizes, and what its architecture has besides a Llama's tensors and keys in GGUF."""
+    """The sizes of a published config, and the tensors and keys that its architecture has in GGUF besides a Llama's."""
 
     layers: int
     hidden: int
@@ -23,14 +23,14 @@ class Shape:
     heads: int
     kv_heads: int
     vocabulary: int
-    tied: bool = False  # no head of its own
+    tied: bool = False  # no head matrix of its own
     head_dim: int = 0  # 0: hidden / heads
     architecture: str = "llama"
     keys: dict[str, int | float] = field(default_factory=dict)
-    head_norms: bool = False  # of queries and keys
+    head_norms: bool = False  # norms of queries and keys
     branch_norms: bool = False  # also after attention and after the feed-forward network
     fused: bool = False  # query, key and value are one tensor, gate and up another
-    rope_factors: int = 0  # of a longrope: so many for short texts, and as many for long ones
+    rope_factors: int = 0  # longrope: the number of factors for short texts, and of those for long ones
 
     @property
     def head_size(self) -> int:
@@ -55,7 +55,7 @@ SHAPES = {
     ),
     "tiny": Shape(layers=2, hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=30_600),  # MiniLM's tokenizer has 30,522 ids
 }  # fmt: skip
-# GGUF id, block, its bytes, its f16 scales
+# GGUF id, weights of a block, its bytes, the places of its f16 scales
 TYPES = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, ()),
@@ -101,7 +101,7 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def random_tensor(tensor: Tensor, random: np.random.Generator) -> bytes:
-    """Speed does not look at values, and the text means nothing: random codes under one scale; floats are repeated from a short piece."""
+    """Random codes under one scale; floats repeat a short piece. Speed does not depend on values, and the text means nothing."""
     kind, rows, cols = tensor
     _, block, size, scales = TYPES[kind]
     if rows == 1:
@@ -122,7 +122,7 @@ def text(value: str) -> bytes:
 
 
 def value_of(value: str | int | float) -> bytes:
-    """As metadata: its type's id, then itself."""
+    """A value as GGUF metadata: the id of its type, then the value."""
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
     return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
@@ -207,7 +207,7 @@ def hf_config(shape: Shape) -> dict[str, object]:
 
 
 def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = False) -> Path:
-    """The file of a shape (the folder with it, for safetensors: BF16 of a Llama alone), written where it is not there yet."""
+    """The file of a shape, written if it is not there yet; for safetensors (a Llama in BF16 only) the folder with it."""
     shape = SHAPES[name]
     tensors = tensors_of(kind, shape)
     path = folder / f"random-{name}-{kind}" / "model.safetensors" if safetensors else folder / f"random-{name}-{kind}.gguf"

@@ -1,11 +1,12 @@
-"""Guesses and prefixes on disk: tokens/s with speculate= and draft= beside those without, and a prompt's cache from a file beside its
-making.
+"""Measures guesses and prefixes on disk: tokens/s with speculate= and draft= and without, and the time to load a prompt's cache from a file
+beside the time to compute it.
 
     python bench/speculation.py MODEL [--draft MODEL] [--tokenizer PATH] [--parts wrong lookup draft prefix] [--new 96] [--rounds 3]
 
-wrong: every guess is wrong (they are given). lookup: a text that repeats (a model with a tokenizer of its own). draft: guesses cost what
-the smaller model takes, and are right at a given rate, whatever it says; theory: (1 - a^(g+1)) / (1 - a) tokens for a step of g + 1 rows
-and g steps of the smaller model, both measured. Rates are medians of rounds in turn. Run with nothing else at work.
+wrong: every guess is wrong; the guesses are given. lookup: a text that repeats; the model needs a tokenizer of its own. draft: guesses cost
+the smaller model's time, but are replaced by guesses that are right at a given rate a. The theory beside it: (1 - a^(g+1)) / (1 - a) tokens
+for the time of a step of g + 1 rows and g steps of the smaller model, both measured. Rates are medians of rounds in turn. Run it on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def step_seconds(model: pumice.Model, prompt: np.ndarray, said: list[int], rows: int, rounds: int) -> float:
-    """Of a step that decodes so many rows of one sequence: guesses that are all right."""
+    """The time of a step that decodes this many rows of one sequence, measured with guesses that are all right."""
     vocab = model.info["vocab_size"]
     said = [i % vocab for i in said]
     if rows > 1:

@@ -1,4 +1,4 @@
-"""Engines in processes of their own that take turns, and tables of what they did."""
+"""Runs engines in processes of their own that take turns, and prints tables of their figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Seen = dict[str, dict[str, list[float]]]  # by engine and measure: one figure a 
 
 
 class Engine(NamedTuple):
-    """What a process is started with."""
+    """The arguments with which a process is started."""
 
     python: str
     engine: str
@@ -63,7 +63,7 @@ class Worker:
 
 
 class Fresh:
-    """A new process for every piece of work; `process, s`: from its start to its answer."""
+    """A new process for every piece of work. `process, s` is the time from its start to its answer."""
 
     def __init__(self, what: Engine) -> None:
         self._what = what
@@ -89,8 +89,8 @@ print(time.perf_counter() - begin)
 
 
 class AfterTouch:
-    """Work that begins when somebody else has just used as much memory as it takes. The host of a virtual machine takes unused memory back
-    and hands it out again at 0.2 to 1 GB/s; without this, that is what loading measures."""
+    """Work that begins when another process has just used as much memory as the work takes. The host of a virtual machine takes unused
+    memory back and gives it again at 0.2 to 1 GB/s. Without this class a loading test would measure that."""
 
     def __init__(self, worker: Works, size: int) -> None:
         self._worker, self._size = worker, size
@@ -101,7 +101,7 @@ class AfterTouch:
 
 
 class BesideBusy:
-    """A worker whose work is done while another process keeps one processor busy."""
+    """A worker that works while another process keeps one processor busy."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -112,7 +112,7 @@ class BesideBusy:
         busy = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         try:
             assert busy.stdout is not None
-            busy.stdout.readline()  # it is at it
+            busy.stdout.readline()  # it is busy now
             return self._worker.run(**go)
         finally:
             busy.kill()
@@ -149,11 +149,11 @@ class Table(NamedTuple):
     rows: list[Row]
 
 
-TABLES: list[Table] = []  # all that were printed, for cpu_report.py
+TABLES: list[Table] = []  # all tables printed so far, for cpu_report.py
 
 
 def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[float]]], str] = lambda name, values: "") -> None:
-    """Medians, and how many times better pumice is: speeds (".../s") are better large, times and bytes small."""
+    """Prints medians, and how many times better pumice is. For speeds (".../s") more is better, for times and bytes less."""
     ours = seen["pumice"][key]
     speed = key.endswith("/s")
     print(f"\n{title}: {key}, median (lowest to highest)")

@@ -1,4 +1,4 @@
-// Every operation on a Vulkan device by the GPU's own clock: GB/s of what it reads and writes, GFLOP/s, beside a plain copy on the device.
+// Measures every operation on a Vulkan device by the GPU's own clock: GB/s read and written, GFLOP/s, beside a plain copy on the device.
 // Usage: vulkan_bench [number among pumice.devices(), 0] [tiny]
 // Shapes are those of a 7B decoder; `tiny` takes small ones, to try the program itself on software Vulkan.
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Shape {
 constexpr Shape kFull{4096, 14336, 32, 8, 128, 32000, 512, 1024, 10, 256u << 20};
 constexpr Shape kTiny{256, 512, 4, 2, 64, 1000, 40, 64, 2, 4u << 20};
 
-// Bytes below 0x40: as f16, bf16 or f32 they are finite, and speed does not look at them.
+// Random bytes below 0x40: as f16, bf16 or f32 they are finite. Speed does not depend on them.
 MatrixId add(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   weights.matrices.push_back({"matrix", format, rows, cols, [format, cols](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                 auto state = static_cast<std::uint32_t>(first + 1);
@@ -175,12 +175,12 @@ class Bench {
     std::vector<std::vector<Timing>> runs;
     for (int i = 0; i <= s_.repeats; ++i) {
       runs.push_back(executable.measure(workspace, cached ? &caches : nullptr, batch, io));
-      std::erase_if(runs.back(), [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // of the host's rows
+      std::erase_if(runs.back(), [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // of the host's rows: not measured
     }
     report(name, rows, runs);
   }
 
-  // The fastest run of each kind: what else the device does makes others slower only.
+  // Reports the fastest run of each kind: other work on the device can only make a run slower.
   void report(const std::string& name, std::int32_t rows, const std::vector<std::vector<Timing>>& runs) {
     std::map<std::string, Timing> fastest;
     for (const std::vector<Timing>& run : runs) {

@@ -1,11 +1,11 @@
-"""One engine in one process: makes ready, then does one timed piece of work per line on stdin and answers with one JSON line.
+"""One engine in one process: it gets ready, then does one timed piece of work for each line on stdin and answers with one JSON line.
 
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
 ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec, plain-read. WORK: encode (FILE: one text per line),
 start (load and encode FILE's first text: for a fresh process), rank (FILE: the query, then documents), static (FILE as for encode),
 generate or load (FILE: the tokenizer for a model of random weights), read (no model).
-FOLDER: where exported models lie.
+FOLDER: the folder of exported models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Encode = Callable[[list[str], Go], np.ndarray]
 
 # ---------------------------------------------------------------- texts to vectors
 def in_batches(tokenizer: Any, texts: list[str], size: int, encode: Callable[[list[list[int]]], np.ndarray]) -> np.ndarray:
-    """Vectors of the texts, computed longest first: how the peers' padded batches are fastest."""
+    """Vectors of the texts, computed longest first, because the peers' padded batches are fastest in that order."""
     ids = [tokenizer.encode(texts[0]).ids] if len(texts) == 1 else [e.ids for e in tokenizer.encode_batch(texts)]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
     vectors = np.concatenate([encode([ids[i] for i in order[at : at + size]]) for at in range(0, len(ids), size)])
@@ -94,7 +94,7 @@ def encode_onnxruntime(model: str, threads: int) -> Encode:
 
     @functools.cache
     def session(name: str) -> Any:
-        own = Path(model) / "model.onnx"  # of bench/random_encoders.py; MiniLM's are exported elsewhere
+        own = Path(model) / "model.onnx"  # written by bench/random_encoders.py; compare.py exports MiniLM's
         file = own if own.exists() else Path(sys.argv[6]) / name
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
@@ -128,9 +128,9 @@ def encode_ctranslate2(model: str, threads: int) -> Encode:
 
 
 def encoding(encode: Encode, all_texts: list[str]) -> Measure:
-    """All texts (or the first `texts`) in one call, or `call` at a time: sentences/s; the first one in `calls` calls: ms a call.
+    """Sentences/s of all texts (or of the first `texts`) in one call, or of calls with `call` texts; with `calls`, ms of a call of one.
 
-    With `reference`, a file of vectors, also the worst cosine with those; with `save` they are written there."""
+    With `reference`, a file of vectors, also the worst cosine with those. `save`: a file for the vectors."""
 
     def measure(go: Go) -> dict[str, float]:
         if "calls" in go:
@@ -157,7 +157,7 @@ def encoding(encode: Encode, all_texts: list[str]) -> Measure:
 
 
 def ranking(score: Callable[[str, list[str]], Any], texts: list[str]) -> Measure:
-    """The first text as query, the next `documents` as documents: ms a call."""
+    """ms of a call that ranks the next `documents` texts for the first one."""
 
     def measure(go: Go) -> dict[str, float]:
         begin = time.perf_counter()
@@ -189,12 +189,12 @@ def given_texts() -> list[str]:
 
 # ---------------------------------------------------------------- prompts to tokens
 def prompt_ids(vocabulary: int, count: int) -> list[int]:
-    """The same first ids whatever the count."""
+    """Random ids; the first ones are the same for every count."""
     return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
 
 
 def given_tokenizer(model: str) -> dict[str, Any]:
-    """A file of random weights has no tokenizer; MiniLM's ids are among its ids."""
+    """The tokenizer for a file of random weights, which has none: MiniLM's, whose ids are all in its vocabulary."""
     return {"tokenizer": sys.argv[5]} if Path(model).name.startswith("random-") else {}
 
 
@@ -215,7 +215,7 @@ def generate_pumice(model: str, threads: int) -> Measure:
             return described(loaded)
         ids = prompt_ids(loaded.info["vocab_size"], go["prompt"])
         if not go.get("kept"):
-            ids[0] = 1000 + calls  # another first token each time: nothing is taken from the prefix cache
+            ids[0] = 1000 + calls  # another first token each time, so the prefix cache has nothing of it
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
         run = greedy(loaded, prompts, go["new"])
         longest = 0.0
@@ -244,7 +244,8 @@ def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
 
 
 def described(loaded: Any) -> dict[str, float]:
-    """What one token reads: the file's tensors (of an embedding that is not the head also, one row: nothing), and values of the cache."""
+    """What one token reads: bytes of the file's tensors (without an embedding that is not also the head: one row is nothing), and values
+    of the cache."""
     tensors = loaded._file.tensors
     untied = any(name in ("output.weight", "lm_head.weight") for name, *_ in tensors)
     embedding = ("token_embd.weight", "model.embed_tokens.weight")
@@ -258,7 +259,7 @@ def described(loaded: Any) -> dict[str, float]:
 
 def speeds(go: Go, prompt: float, prompt_seconds: float, new: float, new_seconds: float, longest: float) -> dict[str, float]:
     result = {"decode tokens/s": new / new_seconds if new_seconds else 0.0}
-    if prompt >= go["prompt"]:  # else most of it was kept from the last time
+    if prompt >= go["prompt"]:  # else most of the prompt was still in the cache
         result["prefill tokens/s"] = prompt / prompt_seconds
     if go.get("steps"):
         result["longest step, ms"] = 1e3 * longest
@@ -277,13 +278,13 @@ def llama_cpp_model(model: str, threads: int, n_ctx: int, kv: str, flash: bool) 
 
 def generate_llama_cpp(model: str, threads: int) -> Measure:
     load = functools.cache(functools.partial(llama_cpp_model, model, threads))
-    held: dict[int, int] = {}  # of each loaded model: how many ids of the prompt its cache holds
+    held: dict[int, int] = {}  # by loaded model: how many ids of the prompt its cache holds
 
     def work(go: Go) -> dict[str, float]:
         loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"), go.get("flash", False))
         ids = prompt_ids(loaded.n_vocab(), go["prompt"])
         loaded.reset()
-        if go.get("kept"):  # the last token is always computed again: its logits are what decoding begins with
+        if go.get("kept"):  # the last token is always computed again, because decoding begins with its logits
             loaded.n_tokens = min(held.get(id(loaded), 0), len(ids) - 1)
         fresh = ids[loaded.n_tokens :]
         begin = time.perf_counter()
@@ -307,9 +308,9 @@ def kilobytes(file: str, key: str) -> float:
 
 
 def loading(size: int, prepare: Callable[[Go], Callable[[], Any]], first_token: Callable[[Any], None]) -> Measure:
-    """Of a fresh process: seconds until the model is there, seconds from there to the first token, memory over the file's size.
+    """In a fresh process: seconds until the model is loaded, seconds from there to the first token, memory over the file's size.
 
-    The peak counts pages of a mapped file; anonymous memory does not. `imports`: what the process had before."""
+    The peak counts pages of a mapped file; anonymous memory does not. `imports`: the memory of the process before the load."""
 
     def measure(go: Go) -> dict[str, float]:
         load = prepare(go)
@@ -340,7 +341,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
     def prepare(go: Go) -> Callable[[], Any]:
         options: dict[str, Any] = given_tokenizer(model)
-        if go.get("tokenizer") == "given" or options:  # an object: nothing is left of its opening
+        if go.get("tokenizer") == "given" or options:  # a tokenizer object, opened before the clock starts
             import tokenizers
 
             path = Path(sys.argv[5])
@@ -368,7 +369,7 @@ def load_llama_cpp(model: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- memory
 def plain_read(_: str, threads: int) -> Measure:
-    """The C library's search for a byte that is not there, over `bytes` of zeros: its widest loads and nothing else."""
+    """A plain read: the C library searches `bytes` of zeros for another byte, with its widest loads and no other work."""
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p
 
@@ -396,7 +397,7 @@ def plain_read(_: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- static embeddings
 def static_of(load: Callable[[], Any]) -> Measure:
-    """ "anew": with a model that was just loaded, which has seen no word yet."""
+    """ "anew": with a model that was just loaded, whose caches hold no word yet."""
     texts, loaded = given_texts(), load()
 
     def work(go: Go) -> dict[str, float]:
@@ -449,7 +450,7 @@ def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
 
     def start(go: Go) -> dict[str, float]:
         ENCODERS[engine](model, threads)(texts[:1], go)
-        return {}  # whoever started the process has the time
+        return {}  # the process that started this one takes the time
 
     return start
 
@@ -457,7 +458,7 @@ def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
 def main() -> None:
     engine, work, model, threads = sys.argv[1:5]
     answers = sys.stdout
-    sys.stdout = sys.stderr  # what an engine prints is not an answer
+    sys.stdout = sys.stderr  # so that what an engine prints is not read as an answer
     measure = measure_of(engine, work, model, int(threads))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
