@@ -1,5 +1,5 @@
-// What the checks find out about a program, and what they refuse of batches and pages. tests/cpp/cpu/backend_test.cpp has the programs that
-// no backend takes.
+// The facts that the checks find about a program, and the batches and pages that they refuse. tests/cpp/cpu/backend_test.cpp has the
+// programs that no backend takes.
 #include "core/program_check.h"
 
 #include <gtest/gtest.h>
@@ -191,7 +191,8 @@ TEST(ProgramCheck, BatchesAndPages) {
   refused(ErrorKind::invalid_argument, "has a past of 10",
           [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
 
-  // Rows that nobody attends to: fewer than there are, none of a causal text, and in a window no more than it shows of the others.
+  // Unseen rows, to which no row attends: fewer than all rows, none in a causal text, and with a window no more than the other rows that it
+  // shows.
   segment.past = 0;
   const auto unseen = [&](std::int32_t rows, Program program) {
     segment.unseen = rows;

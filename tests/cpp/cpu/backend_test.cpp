@@ -180,7 +180,7 @@ std::vector<std::int32_t> ids_of(std::uint64_t seed, std::int64_t n, std::int64_
   return ids;
 }
 
-// Pages that were not written hold NaN in every format: whoever reads them is found out.
+// Fills pages that were not written with NaN in every format, so that a kernel that reads one gives NaN.
 void poison(CacheStore& store) {
   if (auto* pages = dynamic_cast<PageStore*>(&store)) {
     for (std::int32_t p = 0; p < pages->pages(); ++p) std::memset(pages->page(p), 0xFF, pages->page_bytes());

@@ -101,7 +101,7 @@ TEST(Fixed, ARowsBitsDependOnNothingElse) {
     const auto whole = product(*k, w, rows, cols, codes, 0, tokens);
     for (const auto& [first, count] :
          {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {50, 29}, {30, 101}}) {
-      Codes alone = quantize(*k, x, tokens, cols);  // what other rows hold is not read into these
+      Codes alone = quantize(*k, x, tokens, cols);  // codes do not depend on other rows
       for (std::int64_t block = 0; block < cols / kFixedBlock; ++block) {
         for (std::int64_t t = 0; t < tokens; ++t) {
           if (t >= first && t < first + count) continue;

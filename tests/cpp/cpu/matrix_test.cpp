@@ -19,7 +19,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 enum class Fill { random, lowest, highest };
 
-// Where a block keeps its f16 scales.
+// Offsets of the f16 scales in a block.
 std::vector<int> half_offsets(Format format) {
   switch (format) {
     case Format::Q4_0:

@@ -208,7 +208,7 @@ TEST(Reference, AttendsByDistance) {
   expect_near(run(), {1, 5.5, 55});
   op.window = 0;
   op.causal = false;
-  op.bias = d.vector({0, two, three});  // of keys before, at and after the query's position; those two away are as those one away
+  op.bias = d.vector({0, two, three});  // for keys before, at and after the query's position; two away counts as one away
   op.reach = 1;
   expect_near(run(), {(2 + 30 + 300) / 8.0, (1 + 20 + 300) / 6.0, (1 + 10 + 200) / 4.0});
   op.bias = VectorId::none;

@@ -474,7 +474,7 @@ struct Cache {
     }
   }
 
-  // What the layout in kernels.h says is stored.
+  // The stored value, by the layout in kernels.h.
   double at(bool value, int position, int d) const {
     const std::uint8_t* page = pages[position / kPageTokens];
     const int t = position % kPageTokens, plane = kPageTokens * head_dim, i = value ? t * head_dim + d : d * kPageTokens + t;
@@ -717,7 +717,7 @@ void choose_and_report(const char* isa) {
 }
 TEST(KernelsDeathTest, EnvironmentChooses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const Kernels* kernels : native_kernels()) {  // that it ran, not only that it was named
+  for (const Kernels* kernels : native_kernels()) {  // each must have run, not only have been named
     EXPECT_EXIT(choose_and_report(kernels->isa), testing::ExitedWithCode(0), std::string("chose ") + kernels->isa + "\n");
   }
   EXPECT_EXIT(choose_and_report(""), testing::ExitedWithCode(0), "chose ");

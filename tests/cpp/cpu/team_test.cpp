@@ -68,7 +68,7 @@ TEST(Shares, AThreadTakesItsRunFromTheFrontAndOthersFromTheBack) {
   EXPECT_EQ(shares.take(0), 1);
   EXPECT_EQ(shares.take(0), 6) << "nobody has left anything but this";
   EXPECT_EQ(shares.take(0), -1);
-  shares.deal(1);  // fewer tasks than threads: whoever comes finds it
+  shares.deal(1);  // fewer tasks than threads: the first thread that looks finds the task
   EXPECT_EQ(shares.take(0), 0);
 }
 
@@ -100,7 +100,7 @@ TEST(Shares, EveryTaskOnceInEveryPhase) {
   }
 }
 
-// More threads than cpus: 20,000 phases, which would take seconds if anyone waited for a thread that the system has put aside.
+// More threads than processors: 20,000 phases would take seconds if a phase waited for a thread that the system is not running.
 TEST(Team, DoesNotCollapseWhenOversubscribed) {
   const Cancel cancel;
   Team team(8 * allowed_cpus());

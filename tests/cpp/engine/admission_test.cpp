@@ -1,4 +1,4 @@
-// Who takes part in a step, without a scheduler and without a thread: requests and a pool in, a plan out.
+// Admission alone, without a scheduler and without a thread: requests and a pool in, a plan out.
 #include "engine/admission.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Plans {
     roster.remove_ended();
     return admission.plan(roster.requests(), limits);
   }
-  // What a step does with a sequence that runs: all of its ids are computed, and one more comes.
+  // Does what a step does to a running sequence: all of its ids are computed, and one more is added.
   void step(Sequence& s) {
     s.computed = static_cast<std::int64_t>(s.ids.size());
     m.pool->publish(s.table, s.known());

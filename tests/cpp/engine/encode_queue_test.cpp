@@ -157,7 +157,7 @@ TEST(EncodeQueue, ACancelledCallHarmsNobody) {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   for (std::size_t i = 1; i < 12; i += 2) cancels[i].request();
-  while (cancelled < 6) std::this_thread::yield();  // they wait for nobody
+  while (cancelled < 6) std::this_thread::yield();  // cancelled calls return while others run
   gate.open = true;
   first.join();
   for (std::thread& t : threads) t.join();

@@ -1,4 +1,4 @@
-// Which layer goes where: choice of devices, layers by memory, keys and values on every device, and models that run as they were placed.
+// Placement: the choice of devices, layers by memory, keys and values on every device, and models that run as they were placed.
 #include "engine/placement.h"
 
 #include <gtest/gtest.h>

@@ -496,7 +496,7 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
     ASSERT_EQ(found.id, expected.id) << round;
     ASSERT_EQ(work, logits);
     ++chosen;
-    if (p.logprobs < 0) continue;  // of the whole row, whatever is allowed
+    if (p.logprobs < 0) continue;  // log-probabilities are those of the whole row, also of tokens that are not allowed
     p.temperature = 0;
     Sampler().choose(p, work, seen, draw, expected);
     ASSERT_EQ(found.top_ids, expected.top_ids);
@@ -511,7 +511,7 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
   EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);
 }
 
-// What Top gives of a row, written down plainly.
+// The result of Top for a row, by the plainest code.
 std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported,
                           std::span<const std::uint32_t> allowed = {}) {
   const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };

@@ -669,7 +669,7 @@ TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
   std::string message;
   EXPECT_EQ(toy::error_of([&] { sixth->start(6, 1); }, &message), ErrorKind::overloaded);
   EXPECT_NE(message.find("5 requests"), std::string::npos) << message;
-  sixth->wait(1, 1);  // one who waits is let in
+  sixth->wait(1, 1);  // a place is free, so a waiting request is admitted
   go = true;
   const auto results = pump_all(*m.scheduler, requests);
   for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(results.at(i).at(0).ids, continuation(text(i, 20), 20));

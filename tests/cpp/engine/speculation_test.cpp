@@ -93,7 +93,7 @@ Answer answer(toy::Model& m, const std::vector<Ids>& prompts, const GeneratePara
   return all;
 }
 
-// What sequences will say, with errors strewn in: a draft that is right most of the time.
+// The ids that sequences will generate, with some of them changed: a draft that is right most of the time.
 std::vector<Ids> with_errors(std::vector<Ids> said, int one_in, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (Ids& ids : said)

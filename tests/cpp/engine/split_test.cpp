@@ -42,7 +42,7 @@ class Second final : public reference::ReferenceBackend {
   std::function<void()> before, after;  // a run
   std::atomic<int> runs{0};
   std::int32_t holds = INT32_MAX;  // rows of a body: more do not fit its memory
-  std::int32_t largest = 0;        // of those that did
+  std::int32_t largest = 0;        // the most rows of a run that fitted
 
  private:
   struct Watched final : Executable {

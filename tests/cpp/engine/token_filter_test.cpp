@@ -14,7 +14,7 @@ namespace {
 using toy::text;
 using Ids = std::vector<std::int32_t>;
 
-// What comes must follow a rule of the tokens of the answer so far, which a clone knows as well.
+// Allows the tokens that follow a rule about the answer so far. A clone knows the same answer.
 class Rule final : public TokenFilter {
  public:
   using Allows = bool (*)(std::uint64_t state, std::int32_t id);

@@ -93,7 +93,7 @@ struct Space final : Workspace {
   std::atomic<bool> busy{false};
 };
 
-struct Seen {  // what a test looks at, and where it steps in
+struct Seen {  // what a test can observe, and the hooks by which it intervenes
   std::atomic<std::int64_t> runs{0}, rows{0}, most_rows{0}, head_rows{0}, most_head_rows{0}, solo{0}, team{0}, parallel{0};
   std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // rows of an encoder's batch that the device has memory for
   std::atomic<bool> poisonous{false};
@@ -153,7 +153,7 @@ class Toy final : public Executable {
     for (std::size_t i = 0; i < batch.segments.size(); ++i) {
       if (i == batch.segments.size() / 2 && seen_->in_run) {
         seen_->in_run();
-        for (const Segment& s : batch.segments) store.cell(s.pages, s.past) = -99;  // what a stopped run leaves is void
+        for (const Segment& s : batch.segments) store.cell(s.pages, s.past) = -99;  // the rows of a stopped run are invalid
         cancel.check();
       }
       const Segment& s = batch.segments[i];
@@ -273,7 +273,7 @@ inline std::int64_t leaked(const PagePool& pool) {
   return pool.stats().pages_in_use;
 }
 
-// What a caller does with a request.
+// Does what a caller does with a request: waits for news.
 inline std::vector<News> advance(Request& request, std::int32_t steps, double max_ms = 1e9) {
   request.wait(steps, max_ms);
   return request.take();

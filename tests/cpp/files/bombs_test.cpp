@@ -48,7 +48,7 @@ Used measure(Action&& action) {
   const std::size_t before = held_bytes;
   peak_bytes = before;
 #endif
-  const std::clock_t start = std::clock();  // of the processor: other processes do not count
+  const std::clock_t start = std::clock();  // processor time: other processes do not count
   action();
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 #ifdef PUMICE_COUNTS_MEMORY

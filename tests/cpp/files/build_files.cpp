@@ -118,7 +118,7 @@ Built GgufBuilder::build() const {
   }
   file.bytes += entries_.bytes;
   std::string data;
-  std::uint64_t size = 0;  // of data and holes
+  std::uint64_t size = 0;  // bytes of data and holes
   for (const Tensor& tensor : tensors_) {
     put("tensor " + tensor.name + " name length", std::uint64_t{tensor.name.size()});
     file.bytes += tensor.name;

@@ -19,7 +19,7 @@ struct Built {
   std::string bytes;
   std::vector<Field> fields;
   std::size_t header_bytes = 0;
-  std::uint64_t size = 0;  // of the file, holes at its end included
+  std::uint64_t size = 0;  // bytes of the file, with the holes at its end
 };
 
 // A folder in memory (where the system has one), gone with the object.
@@ -39,7 +39,7 @@ class GgufBuilder {
  public:
   explicit GgufBuilder(std::uint32_t version = 3) : version_(version) {}
 
-  template <class T>  // type: the number of the GGUF value type; value: of just that width
+  template <class T>  // type: the number of the GGUF value type; value: has exactly its width
   GgufBuilder& key(const std::string& name, std::uint32_t type, T value) {
     begin_key(name, type);
     number(name, value);

@@ -15,7 +15,7 @@
 namespace pumice::files::testing {
 namespace {
 
-// What a typed error must be, whatever the bytes: text that can be shown, and the file it is about.
+// Every error must be text that can be shown and name its file, whatever the bytes.
 bool is_sound(const Error& error) {
   const bool kind =
       error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model || error.kind() == ErrorKind::io;

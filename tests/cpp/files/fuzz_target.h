@@ -20,7 +20,7 @@ struct Contents {
 };
 
 Contents contents(const ModelFile& model);
-// What the file shows, or nothing when it is refused. `unsound` says when the refusal was anything but a proper Error.
+// The contents of the file, or nothing when it is refused. `unsound` gets a text when the refusal is not a proper Error.
 std::optional<Contents> load(const std::string& path, std::string* unsound);
 
 }  // namespace pumice::files::testing

@@ -125,7 +125,7 @@ TEST_P(NewFiles, RefuseWhateverIsNoPlainFile) {
     EXPECT_EQ(names_in(folder_.path()), before);
     EXPECT_FALSE(fs::is_regular_file(path));
   }
-  // What comes there while the file is written is not replaced either.
+  // A file that is created under the name during the writing is not replaced either.
   NewFile file(folder_.path("late"));
   ASSERT_EQ(::mkfifo(folder_.path("late").c_str(), 0600), 0);
   expect_error(ErrorKind::io, "is a pipe", [&] { file.finish(); });
@@ -250,7 +250,8 @@ TEST_P(NewFiles, OfProcessesThatWereKilled) {
   folder_.write(old, "half");
   const std::set<std::string> others = {"file.x-1.part", "file.1-1.parts", "other." + std::to_string(child) + "-1.part", "file.-1.part"};
   for (const std::string& name : others) folder_.write(name, "not ours");
-  const std::string held = "file." + std::to_string(child) + "-8.part";  // of a container that shares the folder, and not our processes
+  const std::string held =
+      "file." + std::to_string(child) + "-8.part";  // from another container that shares the folder, whose processes we cannot see
   const int locked = ::open(folder_.write(held, "half").c_str(), O_RDONLY);
   ASSERT_EQ(::flock(locked, LOCK_EX), 0);
   write(path, "the next");

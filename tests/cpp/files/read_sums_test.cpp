@@ -1,4 +1,4 @@
-// What was read of a file: each byte counts once, however it is read, and each change shows.
+// Checksums of the bytes that were read: each byte counts once, however it is read, and each change shows.
 #include "files/read_sums.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ TEST(SummedFiles, SeeThatAFileWasChanged) {
   expect_error(ErrorKind::io, "was changed while it was loaded", [&] { file->require_unchanged(); });
   const auto replaced = ModelFile::open(path);
   std::filesystem::rename(folder.write("b.gguf", "another file"), path);
-  replaced->require_unchanged();  // what is open is as it was
+  replaced->require_unchanged();  // the open file has not changed
 }
 
 }  // namespace

@@ -281,7 +281,8 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   const Config c = scaled(yarn);
   expect_frequencies(c.ropes[0], expected);
   EXPECT_FLOAT_EQ(c.ropes[0].magnitude, temperature);
-  // transformers: without a factor it follows from the contexts; mscale and mscale_all_dim are DeepSeek's; truncate is gpt-oss's.
+  // As transformers has it: without a factor, the factor follows from the context lengths. DeepSeek uses mscale and mscale_all_dim, gpt-oss
+  // truncate.
   Json silent = yarn;
   silent.erase("factor");
   expect_frequencies(scaled(silent).ropes[0], expected);
@@ -313,7 +314,7 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
 
 TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
   const std::vector<double> factors(kDims / 2, 2.0), wide(kDims / 2, 5.0);
-  for (const char* name : {"longrope", "su", "yarn"}) {  // what Phi-3 has called it
+  for (const char* name : {"longrope", "su", "yarn"}) {  // names that Phi-3 has had for it
     const Config c = scaled({{"type", name}, {"short_factor", factors}, {"long_factor", wide}, {"original_max_position_embeddings", 2048}});
     RopeTable rope = c.ropes[0];
     expect_frequencies(rope, [](int j) { return plain(j) / 2; });

@@ -119,7 +119,7 @@ TEST(Description, AMissingTensorIsNamedWithItsNeighbour) {
       }
       const Error error = expect_error(ErrorKind::model_format, "is missing", [&] { read(m); });
       const std::string said = error.what();
-      std::string asked = t.name;  // what tells the prefix, and what may stand beside the model, are asked for without it
+      std::string asked = t.name;  // tensors that show the prefix, or that may stand beside the model, are asked for without it
       if (asked.ends_with("word_embeddings.weight") || asked.find("pooler") != std::string::npos) asked = asked.substr(5);
       EXPECT_NE(said.find(asked), std::string::npos) << said;
       EXPECT_NE(said.find("the nearest name is "), std::string::npos) << said;
@@ -286,7 +286,7 @@ TEST(Description, QuantizedWhileItIsRead) {
   EXPECT_NE(notes.notes[0].find("stays F32"), std::string::npos) << notes.notes[0];
   for (const Matrix& matrix : notes.weights.matrices) EXPECT_EQ(matrix.format, Format::F32);
 
-  tiny::Model packed = tiny::make("llama.gguf");  // what is quantized already stays
+  tiny::Model packed = tiny::make("llama.gguf");  // matrices that are quantized already stay
   packed.tensor("blk.0.ffn_up.weight").format = Format::Q4_0;
   const Description kept = read(packed, Format::Q8_0);
   EXPECT_EQ(kept.matrix(kept.at(0, Role::up).matrix).format, Format::Q4_0);

@@ -1,6 +1,6 @@
-// What a layer is, changed one field at a time in every small decoder: logits that a golden compares
-// (tests/python/families/test_random_models.py) must move by three times what it forgives, or the program is refused. A mutant that none
-// notices would be a switch that nothing tests.
+// Changes one field of the layers at a time, in every small decoder. The logits that a golden compares
+// (tests/python/families/test_random_models.py) must then move by three times its tolerance, or the program must be refused. A mutant that
+// no model notices would be a switch that no test covers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace pumice::model {
 namespace {
 
 constexpr std::int32_t kRows = 64;  // more than two windows of the small models
-constexpr float kForgiven = 2e-4f;  // of a golden's logit; GELU for its tanh form moves them by 8e-4 and more
+constexpr float kForgiven = 2e-4f;  // tolerance of a golden's logit; GELU in place of its tanh form moves logits by 8e-4 and more
 constexpr float kNoticed = 3 * kForgiven;
 constexpr std::int64_t kKept = 6400;  // logits in a golden: every 2^n-th column of each row
 
@@ -36,7 +36,7 @@ std::vector<float> run(const Program& program, const std::shared_ptr<const Devic
   return out;
 }
 
-// Of kRows ids without a cache, so that causal is a field like the others.
+// Logits of kRows ids, computed without a cache, so that `causal` is a field like the others.
 std::vector<float> logits(const Description& d) {
   cases::Random random(7);
   std::vector<std::int32_t> ids(kRows);

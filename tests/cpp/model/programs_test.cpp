@@ -45,7 +45,8 @@ std::set<std::string> used_names(const Description& d, const Program& p) {
 
 TEST(Programs, OperationsOfEachFamily) {
   struct Expected {
-    std::string start, cached, uncached, norm;  // before the layers; a layer that keeps a past, or not; the norm after the layers
+    // The operations before the layers, of a layer that keeps a past, of a layer that does not, and of the norm after the layers.
+    std::string start, cached, uncached, norm;
   };
   const std::string ffn = " Linear Norm GatedLinear Linear";
   const Expected llama{"Embed", "Norm Linear Rope Rope Store Attend" + ffn, "Norm Linear Rope Rope Attend" + ffn, " Norm"};
@@ -125,8 +126,10 @@ TEST(Programs, AClassifierIsData) {
   const auto classes = [&] { return body_program(bert.d, 0, 2, Output::classes); };
   const std::string layers = text(body_program(bert.d, 0, 2, Output::tokens));
   EXPECT_EQ(text(classes()), layers + " Pool Linear Linear");
-  head = {
-      .pooling = PoolKind::last, .dense = true, .activation = Activation::gelu, .norm = true};  // where it stands: its weights are not read
+  head = {.pooling = PoolKind::last,
+          .dense = true,
+          .activation = Activation::gelu,
+          .norm = true};  // only its place counts here: its weights are not read
   EXPECT_EQ(text(classes()), layers + " Pool Linear Norm Linear");
   EXPECT_EQ(all<Pool>(classes())[0].kind, PoolKind::last);
   EXPECT_EQ(all<Linear>(classes()).end()[-2].activation, Activation::gelu);

@@ -20,7 +20,7 @@ inline const std::string kTests = PUMICE_TESTS_DIR;
 
 inline Json read_json(const std::filesystem::path& path) { return Json::parse(std::ifstream(path)); }
 
-// What is needed here of a row of a table, with what it takes over from the row that it is like.
+// The fields of a table row that are needed here, merged with those of the row that it is like.
 struct Variant {
   std::string name, family, kind = "decoder";
   bool pending = false;

@@ -28,12 +28,12 @@ struct OpCase {
   Weights weights;
   KvFormat kv = KvFormat::f32;
   std::int32_t rows = 0, pages = 0;
-  std::vector<float> in;  // of the input slot, if the program has one
+  std::vector<float> in;  // values of the input slot, if the program has one
   std::int32_t in_width = 0;
   std::vector<std::int32_t> ids, types, selected, reported, reported_first, allowed_first;
   std::vector<std::uint32_t> allowed;
   std::vector<Sequence> sequences;
-  std::vector<View> out;  // what counts in the output slot; of Top's rows, the words that are valid, as numbers
+  std::vector<View> out;  // the columns of the output slot that are compared; for rows of Top the valid words, as numbers
   std::int32_t out_width = 0;
   Rows out_rows = Rows::tokens;
   double nmse_float32 = 0, nmse_automatic = 0, floor = 0;
@@ -46,7 +46,7 @@ class OpCases {
   explicit OpCases(const std::string& path);
   std::size_t size() const { return cases_.size(); }
   std::string op(std::size_t i) const { return cases_.at(i).at("op"); }
-  std::string variant(std::size_t i) const;  // what tells cases of an operation apart: the first format, or the kind
+  std::string variant(std::size_t i) const;  // the kind of a case within its operation: its first format, or its kind
   OpCase operator[](std::size_t i) const;
 
  private:

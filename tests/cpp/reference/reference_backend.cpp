@@ -89,7 +89,7 @@ struct DoubleCaches : CacheStore {
 
 struct Alphas {
   double p = 0, n = 0;
-};  // of xielu
+};  // parameters of xielu
 double activate(Activation activation, double x, Alphas alphas = {}) {
   switch (activation) {
     case Activation::none:
@@ -412,7 +412,7 @@ class Run {
     return value_of(op.bias, head * (2 * reach + 1) + bucket) - value_of(op.slopes, head) * static_cast<double>(std::abs(distance));
   }
 
-  // Of rows of the batch.
+  // The terms that DeBERTa adds to the score of a query and a key (rows of the batch).
   double by_place(const Attend& op, std::int64_t head, std::int64_t query, std::int64_t key) {
     if (op.places == VectorId::none) return 0;
     const std::int64_t reach = op.reach, heads = op.q.width / op.head_dim;
@@ -423,7 +423,7 @@ class Run {
     return sum;
   }
 
-  // Of a text of `length` tokens.
+  // The frequency of pair j for a text of `length` tokens.
   static double frequency(const RopeTable& rope, std::size_t j, std::int64_t length) {
     if (rope.original == 0 || length <= rope.original) return rope.inv_freq[j];
     if (!rope.long_inv_freq.empty()) return rope.long_inv_freq[j];
@@ -458,7 +458,7 @@ class Run {
   DoubleCaches* caches_;
   const Batch& batch_;
   std::vector<std::vector<double>> slots_;
-  std::vector<std::int64_t> positions_, lengths_;  // of each row: its own, and what its text counts as
+  std::vector<std::int64_t> positions_, lengths_;  // for each row: its position, and the length that its text counts as
 };
 
 struct NoWorkspace : Workspace {};

@@ -1,4 +1,4 @@
-// What Top says of rows with logits that are no finite numbers: how many, and which is the first.
+// What Top's row says when logits are not finite: how many are not, and which is the first.
 #pragma once
 
 #include <gtest/gtest.h>

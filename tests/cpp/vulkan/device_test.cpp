@@ -297,7 +297,7 @@ TEST(SmallMemory, IsRefusedWithTheNumbers) {
   EXPECT_TRUE(tiny::right_end(session.decode()));
 }
 
-// What says to the shaders which rows belong together is one binding: more texts than that holds are the caller's to cut.
+// The tables that tell shaders which rows belong together are one binding. A batch with more texts is refused; the caller must cut it.
 TEST(SmallMemory, TablesOfTooManyTextsAreRefused) {
   const auto device = limited("range=1048576");
   const auto backend = make_backend(device, 0);
@@ -571,7 +571,8 @@ TEST_F(PipelineFile, IsTakenWholeOrNotAtAll) {
     bad.emplace_back("flipped", flipped);
   }
   bad.emplace_back("longer", good + "x");
-  // Of another driver: whole, and signed. Version, vendor, device and the UUID of the header that Vulkan defines (at 4, 8, 12 and 16).
+  // Files from another driver, complete and with a right signature: another version, vendor, device or UUID in the header that Vulkan
+  // defines (at 4, 8, 12 and 16).
   for (const std::size_t at : {4, 8, 12, 16, 31}) {
     std::string other = good;
     other[kHeader + at] ^= 0x55;

@@ -1,5 +1,5 @@
-// What happens when Vulkan fails: every call of a tiny model's life, one after another; a device lost; a forked process.
-// "Nothing leaks" is what the validation layer says where it is on (PUMICE_VULKAN_VALIDATION=1), and what a device counts.
+// Failures of Vulkan: each call in the life of a tiny model fails once; a device is lost; a process is forked.
+// Two things show a leak: the validation layer, where it is on (PUMICE_VULKAN_VALIDATION=1), and the counts of a device.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -195,7 +195,7 @@ TEST(EveryCallOfADevice, WhilePipelinesAreMade) {
   auto backend = make_backend(device, 0);
   for (std::int64_t call = 12; call < all; call += 9) {
     const auto kind = with_fault(call, 1, VK_ERROR_OUT_OF_DEVICE_MEMORY, [&] { tiny::Session session(*backend); });
-    if (!kind) break;  // what there was to make is made by now
+    if (!kind) break;  // no fault came: every pipeline is made by now
     EXPECT_EQ(device->allocated(), 0u);
   }
   EXPECT_TRUE(tiny::right(tiny::Session(*backend).both()));

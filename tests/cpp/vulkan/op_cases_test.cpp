@@ -25,7 +25,8 @@ using cases::OpCase;
 using cases::OpRun;
 using cases::Slice;
 
-// Of an operation the first case of each format or kind, and every seventh: no step of the patterns in which the file goes through sizes.
+// Chooses cases of an operation: the first of each format or kind, and every seventh, because the file's patterns of sizes do not repeat by
+// the seven.
 std::vector<std::size_t> chosen(const std::string& op) {
   const char* all = std::getenv("PUMICE_TEST_ALL");
   const bool every = all != nullptr && std::string(all) == "1";

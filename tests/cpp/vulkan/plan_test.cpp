@@ -1,4 +1,4 @@
-// What a device makes of a program's operations: which of them become one dispatch.
+// The steps that a device makes from a program's operations: which operations become one dispatch.
 #include "vulkan/plan.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,8 @@ TEST(GpuPlan, AnEncodersRopeAndItsKeysAreOneStep) {
 }
 
 TEST(GpuPlan, WhatDoesNotFitStaysApart) {
-  // Each of: another table; a k with a temperature of its own; values that are turned as keys; another k than was turned.
+  // Each of these keeps the operations apart: another table, a k with a temperature of its own, values that are turned as keys, a k other
+  // than the one that was turned.
   EXPECT_EQ(steps({rope(kQ), rope(kK, table(2.0f)), store()}).size(), 2u);
   Rope hot = rope(kK);
   hot.temperature = 0.1f, hot.temperature_length = 4;

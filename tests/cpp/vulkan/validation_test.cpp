@@ -17,7 +17,7 @@ namespace {
 class NoMessages final : public testing::EmptyTestEventListener {
  public:
   void OnTestEnd(const testing::TestInfo&) override { report(); }
-  void OnTestSuiteEnd(const testing::TestSuite&) override { report(); }  // when a device that its tests share is closed
+  void OnTestSuiteEnd(const testing::TestSuite&) override { report(); }  // after the device that the tests of a suite share is closed
 
  private:
   void report() {

@@ -109,7 +109,7 @@ TEST(Variants, ThatDoNotCompileAreOff) {
   EXPECT_TRUE(VariantTests(*opened).passed({.integer_dot = true}, Cancel{}).integer_dot);  // the device is as good as before
 }
 
-// What a device with cooperative matrices would be asked to run: rows enough for tiles, never with float32.
+// The products that a device with cooperative matrices would run: those with enough rows for tiles, and never with float32.
 TEST(Variants, CooperativeProductsAreForManyRows) {
   PhysicalDevice device = physical();
   device.cooperative = {16, 16, 16, 32};
