@@ -1,8 +1,8 @@
-"""Writes tests/goldens/lora: what peft computes with random adapters on the small models of random_models.py.
+"""Writes tests/goldens/lora: results of peft with random adapters on the small models of random_models.py.
 
     PYTHONPATH=tests/python/support python tests/make_lora_goldens.py [NAME ...]        needs torch, transformers, peft
 
-Of each case of tests/lora_cases.json: adapter_config.json as peft writes it, names and shapes of the adapter's tensors, and logits
+Each case of tests/lora_cases.json has adapter_config.json as peft writes it, names and shapes of the adapter's tensors, and logits
 (decoders) or last hidden rows (encoders) of IDS. The adapter's weights are random_models.weights() of the tensors' names.
 """
 

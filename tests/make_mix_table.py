@@ -80,7 +80,7 @@ def plain_params() -> llama_cpp.llama_model_params:
     return params
 
 
-llama_cpp.llama_cpp.llama_model_default_params = plain_params  # which the class Llama has no argument for
+llama_cpp.llama_cpp.llama_model_default_params = plain_params  # the class Llama has no argument for them
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -343,7 +343,7 @@ def say(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def attentions(folder: Path) -> dict[str, np.ndarray]:
-    """What transformers says that the tokens of a text look at: (layers, heads, ids, ids)."""
+    """The attention weights of a text by transformers: (layers, heads, ids, ids)."""
     import torch
     from transformers import AutoModel
 

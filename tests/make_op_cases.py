@@ -325,7 +325,7 @@ def pools_behind_prompts() -> list[Case]:
 
 
 def attends_unseen() -> list[Case]:
-    """Rows of an encoder that nobody attends to: the mask tokens behind a query (ColBERT)."""
+    """Rows of an encoder to which no row attends: the mask tokens behind a query (ColBERT)."""
     texts = [[[0, 32, 0, 0, 27]], [[0, 5, 0, 0, 4], [0, 1], [0, 64, 0, 0, 32], [0, 257, 0, 0, 1]], [[0, 300, 0, 0, 45], [0, 33]]]
     cases: list[Case] = []
     for n, head_dim in enumerate((32, 64, 80, 128)):
@@ -483,7 +483,7 @@ def temperatures() -> list[Case]:
 
 
 def stores() -> list[Case]:
-    """What attention reads back: with a window of 1, each row's own value, as the cache keeps it."""
+    """Stores, read back by attention: with a window of 1 that is each row's own value, as the cache keeps it."""
     windows, groups = cycle([1, 0, 33]), cycle([1, 4, 3])
     cases = []
     for kv, limit in ATTEND.items():

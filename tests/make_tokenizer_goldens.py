@@ -100,8 +100,8 @@ SPECIAL = [
     "<repo_name>x<file_sep>y<reponame>", "half <|im_ half <|im_end| half", "##ing ##", "Ġword Ċ ĉ", "<td></td><table>\n<tr>", "[multimodal]",
 ]  # fmt: skip
 
-# What the tokenizer of each name does is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
-# Not here, for llama.cpp differs from the models' own tokenizers: kimi-k2, youtu and tiny_aya (it takes \p{Lu} and \p{Ll} for any letter:
+# The tokenizer of each name is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
+# These are left out, because llama.cpp differs from the models' own tokenizers: kimi-k2, youtu and tiny_aya (it takes \p{Lu} and \p{Ll} for any letter:
 # "iPhone" is one word), afmoe (a range from U+F900 begins at U+8C48 in its source, and digits stay with the spaces before them).
 NAMES = [
     "default",

@@ -31,7 +31,7 @@ def main() -> None:
             prompts.append(rendered[0])
         except jinja2.TemplateError:
             prompts.append(None)
-    rows: list[tuple[int, str] | None] = []  # what a prompt shares with the last one, and the rest
+    rows: list[tuple[int, str] | None] = []  # for each prompt: how much it shares with the last one, and the rest
     last = ""
     for prompt in prompts:
         shared = len(os.path.commonprefix([last, prompt or ""]))

@@ -1,5 +1,6 @@
-"""References in numpy, float64, of models whose code transformers does not hold (it lies beside the weights on the hub): InternLM2, MiniCPM
-and Jina BERT 2. Written from what is known of them, so a golden made here proves agreement with this page, not with the originals' code:
+"""References in numpy, float64, of models whose code is not in transformers (it lies beside the weights on the hub): InternLM2, MiniCPM
+and Jina BERT 2. They are written from the papers and facts below, so a golden made here proves agreement with these, not with the
+originals' code:
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1): Llama's block. `attention.wqkv` holds, for each key head, the rows of its
 query heads, then those of its key, then those of its value; `attention.wo`; `feed_forward.w1` is the gate, w3 the up and w2 the down

@@ -34,7 +34,7 @@ def together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def free(model: pumice.Model, seconds: float = 5.0) -> bool:
-    """Whether no request is left, and no page held."""
+    """True when no request is left and no page is held."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         stats = model.stats()

@@ -148,7 +148,7 @@ start_thread(lambda: say("ran"))
 
 
 def test_no_thread_starts_once_python_ends() -> None:
-    """What the thread that ends Python asks for is done by that thread: a new one would never run."""
+    """The thread that ends Python does its work itself: a new thread would never run."""
     code, out, err, _ = ends("""
 from pumice.common.interruptible import Task, interruptible
 class Last:
@@ -206,7 +206,7 @@ os._exit(0)
     assert (code, out, err) == (0, "6 True ", "")
 
 
-# ---------------------------------------------------------------- who has to use it
+# ---------------------------------------------------------------- calls that must be in a block
 def in_a_block(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     while node in parents:
         node = parents[node]
@@ -232,7 +232,7 @@ def test_threads_start_in_blocks_alone() -> None:
     assert [each for each in found if not each[2]] == []
 
 
-# Of a tokenizers.Tokenizer: what gives the GIL up, or makes objects that the garbage collector counts.
+# Methods of tokenizers.Tokenizer that give up the GIL, or make objects that the garbage collector counts.
 CALLS = ("encode", "encode_batch", "encode_batch_fast", "decode", "from_str", "from_buffer", "to_str", "add_tokens", "add_special_tokens",
          "get_vocab", "get_added_tokens_decoder")  # fmt: skip
 

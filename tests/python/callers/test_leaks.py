@@ -72,7 +72,7 @@ def test_the_heap_stands_still(tmp_path: Path, work: str) -> None:
     else:
         path.write_bytes(gguf_file(gguf_keys("llama") | ({"llama.attention.head_count": 0} if work == "failure" else {})))
     heap, blocks = growth(work, path)
-    if work == "leak":  # of 4 KiB a model
+    if work == "leak":  # a leak of 4 KiB for each model
         assert heap > 200_000
         return
     assert heap < 40_000  # measured: 6,000 at most; 700 bytes a model would show

@@ -1,4 +1,4 @@
-"""Many Python threads share one model: each gets what one thread gets; streams hold no lock between chunks; prefixes are reused."""
+"""Many Python threads share one model. Each gets what a thread alone gets, streams hold no lock between chunks, prefixes are reused."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def written(name: str) -> Written:
 
 
 def with_markers(folder: Path, markers: tuple[str, ...]) -> Path:
-    """SmolLM2's tokenizer with markers for control tokens in place of some that nobody uses."""
+    """SmolLM2's tokenizer with markers as control tokens, in place of some unused ones."""
     with pumice.load(samples.smollm2(), device="cpu") as model:
         spec = json.loads(model.tokenizer.to_str())
     free = [token for token in spec["added_tokens"] if token["content"].startswith("<") and not token["content"].startswith("<|")]
@@ -124,7 +124,7 @@ def hermes() -> Iterator[pumice.Model]:
 
 
 def test_free_answers_may_call(hermes: pumice.Model) -> None:
-    """What a model writes of its own will stays; a call that it begins is one of the tools', and has arguments of the schema."""
+    """A model may write any text. A call that it begins is a call of one of the tools, with arguments of the schema."""
     free = hermes.chat([USER], temperature=0, max_tokens=40)
     with_tools = hermes.chat([USER], tools=STRICT, temperature=0, max_tokens=40)
     assert with_tools.text and free.text
@@ -212,7 +212,7 @@ def _bare(value: Any, mark: str) -> str:
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
 def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_path: Path) -> None:
-    """What may be said is what validates, and what is said is what is read."""
+    """The mask allows exactly the arguments that validate, and the parser reads them back."""
     mark = written(name).mark
     options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
     if control:
@@ -435,7 +435,7 @@ AS_TEXT = {
 
 @pytest.mark.parametrize("name", ["qwen3-coder", "glm", "minimax"])
 def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
-    """What may be said is read as what validates: unions, choices of several types, lengths of texts."""
+    """Every text that the mask allows is read as arguments that validate: unions, choices of several types, lengths of texts."""
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": AS_TEXT}}
     form, check = written(name), jsonschema.Draft202012Validator(AS_TEXT)
     cases: list[tuple[str, str, bool]] = [
@@ -459,7 +459,7 @@ def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
                 parser.feed(text)
                 parser.finish()
                 (call,) = parser.calls
-                if key != "days":  # which has null by OpenAPI's word
+                if key != "days":  # days may be null, by OpenAPI's "nullable"
                     check.validate(call.arguments)
 
 

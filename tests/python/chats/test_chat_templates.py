@@ -20,7 +20,7 @@ CHAT = [{"role": "user", "content": "Hi"}]
 
 
 class File:
-    """What find_template() needs of a ModelFile."""
+    """The part of ModelFile that find_template() uses."""
 
     def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
         self.values, self.path, self.kind = values, path, kind

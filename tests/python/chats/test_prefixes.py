@@ -112,7 +112,7 @@ def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_overwritten_after_the_load(folder: Path, tmp_path: Path) -> None:
-    """What is saved is of the weights that were loaded, whatever their file holds by then."""
+    """A saved prefix belongs to the weights that were loaded, whatever their file holds by then."""
     path = tmp_path / "model"
     shutil.copytree(folder, path)
     weights = path / "model.safetensors"
@@ -159,7 +159,7 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
     for name, start in starts.items():
         for place in (0, draw.randrange(lengths[name] // 4) * 4, lengths[name] - 4):
             changed = bytearray(data)
-            changed[start + place] ^= 1  # of a float32 or of a block's scale the lowest bit
+            changed[start + place] ^= 1  # the lowest bit of a float32 or of a block's scale
             weights.write_bytes(changed)
             with load(path, **options) as model:
                 try:

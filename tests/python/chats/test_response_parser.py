@@ -390,7 +390,7 @@ if FOLDER := os.environ.get("PUMICE_TEMPLATES"):  # a folder of chat templates t
 
 
 def _round_trip(source: str) -> bool | None:
-    """Whether a call comes back; None: the template writes none."""
+    """True when a call comes back; None when the template writes no call."""
     given = TOOLS[0]["function"]["parameters"]["properties"]
     simple = {**TOOLS[0]["function"], "parameters": {"type": "object", "properties": {name: given[name] for name in ("city", "days")}}}
     tools = [{"type": "function", "function": simple}]  # Hermes' templates know few types

@@ -96,7 +96,7 @@ def dicts(inner: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": inner, **more}
 
 
-Field, Optionally = pydantic.Field, Optional  # which ruff would write as X | None
+Field, Optionally = pydantic.Field, Optional  # another name, because ruff would write Optional[X] as X | None
 RIGHT: list[tuple[Any, dict[str, Any], list[Any], list[Any]]] = [  # a type, its schema, values of it, and others
     (tuple[int, str], tuples(INT, TEXT), [[1, "a"]], [[1], ["a", 1], [1, "a", 2], [1, 2]]),
     (tuple[int, ...], lists(INT), [[], [1, 2]], [["a"]]),

@@ -34,7 +34,7 @@ def test_one_string_is_one_row(model: Any) -> None:
 
 
 class Series:
-    """What encode() needs to know of a pandas Series: it iterates and has a length, and its index is its own business."""
+    """The part of a pandas Series that encode() uses: iteration and length. Its index has labels, not places."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values

@@ -1,4 +1,4 @@
-"""aencode() and arank() of every kind of encoder: what encode() and rank() give, to the bit; the same errors and warnings; cancelled."""
+"""aencode() and arank() of every kind of encoder: the bits, errors and warnings of encode() and rank(); cancelled calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pumice
 from pumice.event_loops import async_calls
 
 Call = Coroutine[Any, Any, Any]
-# Folders of tests/goldens/modules. Of late interaction, "late" and "pylate" have no vector for a whole text.
+# Folders of tests/goldens/modules. "late" and "pylate" (late interaction) have no vector for a whole text.
 SENTENCES = ["dense", "poolings", "residual", "prompt", "decoder", "clip", "static", "model2vec", "model2vec_mapped", "router"]
 TOKENS = ["colbert", "late", "late_attended", "pylate"]
 RANKERS = ["tanh", "logit_score"]
@@ -37,7 +37,7 @@ def together(*calls: Call) -> list[Any]:
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What a call gives or raises, and its warnings."""
+    """The result or the error of a call, and its warnings."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
@@ -186,7 +186,7 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
 
 
 def idle(seconds: float) -> bool:
-    """Whether no thread works for an event loop any more."""
+    """True when no thread works for an event loop any more."""
     end = time.monotonic() + seconds
     workers = async_calls._encode
     while workers._free < workers._threads and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""encode() of decoders: of those that generate, of embedders without a head, of rerankers in GGUF."""
+"""encode() of decoders: models that generate, embedders without a head, rerankers in GGUF."""
 
 from __future__ import annotations
 

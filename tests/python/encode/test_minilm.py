@@ -72,7 +72,7 @@ def rss() -> int:
 @pytest.mark.parametrize("count", [10_000, 100_000])
 def test_memory_is_bounded(minilm: pumice.Model, count: int) -> None:
     words = ["granite", "basalt", "pumice", "obsidian", "marble", "slate", "chalk", "flint", "quartz", "mica"]
-    texts = (f"{words[i % 10]} {words[i // 10 % 10]} {i}" for i in range(count))  # a generator: nobody holds the list but encode()
+    texts = (f"{words[i % 10]} {words[i // 10 % 10]} {i}" for i in range(count))  # a generator: only encode() holds texts
     minilm.encode("warm up")
     before = rss()
     peak = before

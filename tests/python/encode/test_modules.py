@@ -93,7 +93,7 @@ def test_vectors_of_tokens_pass_through_dense(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", LATE)
 def test_late_interaction(name: str, tmp_path: Path) -> None:
-    """Lengths and prefixes by role, mask tokens behind a query that nobody attends to or that all do, tokens left out."""
+    """Lengths and prefixes by role, mask tokens behind a query (to which no token attends, or all do), tokens that are left out."""
     wanted = golden(name)
     with loaded(name, tmp_path) as model:
         for role, encode in (("plain", model.encode), ("query", model.encode_query), ("document", model.encode_document)):

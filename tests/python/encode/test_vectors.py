@@ -132,7 +132,7 @@ def test_maxsim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Arrow:
-    """What encode() needs of an Arrow array: items that are no strings, slices, and a way to Python's."""
+    """The part of an Arrow array that encode() uses: items that are not strings, slices, and to_pylist()."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values

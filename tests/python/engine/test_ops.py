@@ -104,7 +104,7 @@ def test_packing_keeps_weights_or_refuses(name: str) -> None:
 
 # ---------------------------------------------------------------- instruction sets
 def sample() -> list[int]:
-    """Of each variant of each operation the cheapest case that is no mere scalar: software fma makes the scalar kernels slow."""
+    """The cheapest case of each variant of each operation that is more than a scalar: software fma makes the scalar kernels slow."""
     cheapest: dict[tuple[str, str], int] = {}
     for index in sorted(range(len(CASES)), key=lambda i: cost(CASES[i])):
         if cost(CASES[index]) >= (10_000 if "linear" in CASES[index]["op"] else 500):
@@ -125,7 +125,7 @@ def results(isa: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def rounds_to_bf16(case: dict[str, Any]) -> bool:
-    """Where BF16 weights may have bits of their own on avx512_bf16 (docs/numerics.md)."""
+    """True where BF16 weights may give other bits on avx512_bf16 (docs/numerics.md)."""
     return "linear" in case["op"] and "BF16" in formats_of(case) and not case.get("precise") and not case.get("may_round")
 
 

@@ -69,10 +69,11 @@ ZERO_IS_NONE = words(
     pad_token_id eos_token_id
     """
 )
-# What may be absent (null and an empty object are the same), though the file at hand says something else: keys that stand for what the
-# family's configuration class takes (test_family_switches.py holds these defaults), or in GGUF what llama.cpp takes; a head, which is then
-# the embedding; in GGUF the dense layer before a classifier, of which the model's card speaks, and token types, which DistilBERT has not;
-# Llama 3's factors for frequencies.
+# Keys and tensors that may be absent (null and an empty object are the same), although the file here has another value than their default:
+# - keys whose default is that of the family's configuration class (test_family_switches.py checks these defaults), or in GGUF llama.cpp's;
+# - a head, which is then the embedding;
+# - in GGUF the dense layer before a classifier, which the model's card mentions, and token types, which DistilBERT lacks;
+# - Llama 3's factors for frequencies.
 MAY_BE_ABSENT = words(
     """
     rms_norm_eps norm_epsilon layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon hidden_act sliding_window
@@ -107,7 +108,7 @@ CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|text_pro
 
 Keys = dict[str, Any]
 Tensors = dict[str, np.ndarray]
-Case = tuple[str, str, Any, Keys, Tensors]  # name; what the error names; the value; the whole file
+Case = tuple[str, str, Any, Keys, Tensors]  # name, what the error must name, the value, then the whole file
 
 
 # ---------------------------------------------------------------- configuration
@@ -186,7 +187,7 @@ def tensor_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         neighbour = next((each for each in names if tensors[each].shape != tensor.shape and not ANY_ROWS.search(each)), None)
         if neighbour:
             yield f"{name} and {neighbour} swapped", "", "shape", keys, tensors | {name: tensors[neighbour], neighbour: tensor}
-    for name in tensors:  # what one layer has and the next lacks
+    for name in tensors:  # tensors that one layer has and the next lacks
         if re.search(r"\.1\.", name):
             yield f"{name} missing", name, MISSING, keys, {key: value for key, value in tensors.items() if key != name}
 
@@ -215,7 +216,7 @@ SAYS_NEEDED = re.compile(r"need|must|is not run|are not run|not known|has no |is
 
 
 def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | None:
-    """What is wrong with what a load and a call give, or nothing."""
+    """The fault in the result of a load and a call, or None."""
     _, place, value, _, _ = case
     key = last = place.split(".")[-1]
     if last in ("weight", "bias"):
@@ -230,7 +231,7 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         if str(source) not in text:
             return f"names no file: {text}"
         if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
-            return None  # what the configuration class takes asks for a tensor that the file lacks, and that is named
+            return None  # with the default the model needs a tensor that the file lacks, and the error names it
         # A size that the tensors do not have, or a number of layers that a list does not.
         if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):
             return f"does not name {last}: {text}"
@@ -363,7 +364,7 @@ def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) ->
 
 
 def test_a_decoder_with_a_window_that_sees_both_ways_is_refused_by_name(tmp_path: Path) -> None:
-    """Where such a window ends is not known."""
+    """It is not known where such a window ends."""
     folder = random_models.make_folder("qwen2_window", tmp_path)
     keys = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(keys | {"is_causal": False}))

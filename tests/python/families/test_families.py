@@ -1,4 +1,4 @@
-"""What pumice says of files of families that it runs, knows, or has never heard of."""
+"""Messages for files of families that pumice runs, knows by name only, or does not know."""
 
 from __future__ import annotations
 

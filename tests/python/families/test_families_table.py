@@ -10,11 +10,11 @@ import pumice
 PAGE = ROOT / "docs" / "families.md"
 
 
-ENCODERS_TITLE = "\n## Encoders, and decoders that encode"  # of make_families_table.py
+ENCODERS_TITLE = "\n## Encoders, and decoders that encode"  # as in make_families_table.py
 
 
 def rows(part: int) -> list[list[str]]:
-    """Of the table of decoders (0) or of encoders (1)."""
+    """The rows of the table of decoders (0) or of encoders (1)."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part].splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 

@@ -20,7 +20,7 @@ import pumice
 from pumice import _core
 
 PAGE = ROOT / "docs" / "mixes.md"
-# Of the matrices of a file in turn: what the mixes above have, and what older files have.
+# The matrices of a file get these formats in turn: those of the mixes above, and those of older files.
 FORMATS = ["Q4_K", "Q6_K", "F16", "Q3_K", "Q8_0", "IQ4_XS", "Q5_K", "Q2_K", "Q4_0", "BF16"]
 IDS = {name: number for number, name in enumerate(["F32", "F16", "Q4_0"])} | {
     "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
@@ -44,7 +44,7 @@ def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
 
 
 def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
-    """Of a decoder; an encoder's rows."""
+    """The logits of a decoder, or the rows of an encoder."""
     if VARIANTS[tokenizer.name].kind == "encoder_mix":
         model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute=compute))
         return model.encode_tokens(np.arange(3, 43, dtype=np.int32), np.array([0, 7, 40]), None)
@@ -71,7 +71,7 @@ def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_pa
 
 
 def page_rows(part: int) -> list[list[str]]:
-    """Of the table of decoders (0) or encoders (1)."""
+    """The rows of the table of decoders (0) or encoders (1)."""
     text = PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part]
     table = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]

@@ -202,7 +202,7 @@ def test_vectors_lie_where_their_names_say(name: str, centre: float, reach: floa
 
 
 def test_weights_are_the_bytes_of_the_goldens() -> None:
-    """splitmix64 of the name's CRC-32: whoever changes them has to make every golden again."""
+    """Weights are splitmix64 of the name's CRC-32. A change of them needs every golden made again."""
     assert random_models.weights("model.norm.weight", (2,)).tobytes().hex() == "3b4f8e3fea904e3f"
     assert random_models.weights("model.embed_tokens.weight", (1, 2)).tobytes().hex() == "7e625cbfd5dcd4bc"
 

@@ -33,7 +33,7 @@ def log_sum_exp(logits: npt.NDArray[np.float32]) -> Float64:
 
 
 class Run:
-    """What the golden has, from our logits: 1,600 rows of 262,144 would take 1.6 GiB, so they are reduced as they come."""
+    """The numbers of the golden, from our logits. Each row is reduced as it comes, because 1,600 rows of 262,144 would take 1.6 GiB."""
 
     def __init__(self, model: pumice.Model, golden: Golden) -> None:
         top, targets, best, sampled = [], [], [], []

@@ -81,7 +81,7 @@ def test_numbers_that_are_written_down(smollm2: pumice.Model) -> None:
 
 
 def test_bounds_of_any_numbers(smollm2: pumice.Model) -> None:
-    """What may be said reads as a number within the bounds, and every number within them may be said as Python writes it."""
+    """Every text that the mask allows is a number within the bounds, and every number within them is allowed as Python writes it."""
     draw, found, refused = random.Random(2), 0, 0
     while found < ROUNDS // 2:
         low, high = sorted([number(draw), number(draw)])

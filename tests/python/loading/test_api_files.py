@@ -153,7 +153,7 @@ def test_a_side_file_that_links_to_itself(tmp_path: Path, name: str) -> None:
     with pytest.raises((pumice.PumiceError, OSError), match=re.escape(name)) as caught:
         pumice.load(made, device="cpu")
     assert not str(caught.value).startswith("[Errno")
-    if name != "1_Pooling/config.json":  # which modules.json names: it is missing
+    if name != "1_Pooling/config.json":  # modules.json names this one, so it is missing
         assert re.search("is a link .*(to itself|back to itself)", str(caught.value))
 
 

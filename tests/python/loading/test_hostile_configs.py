@@ -1,6 +1,6 @@
-"""Every field of every file beside the weights, replaced by what nobody should write: a typed error that says where, or a sound result.
+"""Hostile values in every field of every file beside the weights: each gives a typed error that says where, or a sound result.
 
-The cases of a batch run in one process of their own, so that a crash, a hang or a process ended from inside is seen and has a name.
+The cases of a batch run in one process of their own. So a crash, a hang or an exit is seen, and the case has a name.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def decoder_folder(target: Path) -> Path:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something can be replaced: every field, the first elements of lists, the first two words of vocabularies."""
+    """The places where a value can be replaced: every field, the first elements of lists, the first two words of vocabularies."""
     if at:
         yield at
     if isinstance(value, dict):
@@ -262,7 +262,7 @@ def use(pumice: Any, source: Path, kind: str) -> None:
 
 
 def judge(pumice: Any, source: Path, kind: str, names: str) -> str | None:
-    """What is wrong with what a load and a call give, or nothing."""
+    """The fault in the result of a load and a call, or None."""
     try:
         use(pumice, source, kind)
     except (pumice.PumiceError, *ALLOWED, MemoryError) as error:
@@ -314,9 +314,9 @@ def run_batch(batch: str, scratch: Path) -> None:
         use(pumice, source, kind)
         (folder / "tokenizer.json").write_text(json.dumps(wordlevel()))
     for _ in range(3):
-        use(pumice, source, kind)  # what is kept for good is there now
+        use(pumice, source, kind)  # everything that stays for good is allocated now
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limit = 8 << 30  # what no case comes near: a huge allocation is a MemoryError and not the end of the machine
+    limit = 8 << 30  # no sound case comes near it: a huge allocation is a MemoryError and does not stop the machine
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for file, cases in groups:
         content = file.read_bytes()

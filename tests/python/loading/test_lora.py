@@ -136,7 +136,7 @@ def test_configurations(changed: dict[str, Any], error: type[Exception], said: s
         {"exclude_modules": ["lm_head", "proj", "0.q_proj"]},
         {"exclude_modules": []},
         {"exclude_modules": "q_proj"},  # the whole name, where it is one string
-        {"exclude_modules": r"(?=a).*\bq_proj"},  # what is not read
+        {"exclude_modules": r"(?=a).*\bq_proj"},  # a pattern that is not read
         {"target_modules": None},
         {"target_modules": "all-linear"},
         {"target_modules": r".*\.(self_attn|mlp)\.([qkvo]|up|gate|down)_proj"},

@@ -44,7 +44,7 @@ def test_a_plan_over_two_devices(pumice: Any, core: Any, monkeypatch: pytest.Mon
     on_both(core, monkeypatch)
     plan = pumice.plan(write_model(tmp_path / "m.gguf"))
     lines = [re.split(r"\s{2,}", line) for line in str(plan).splitlines()]
-    assert ["layer 0-1", "cpu", "1.0 MiB each", "512 KiB each", "q4_k"] in lines  # what is missing differs, and they are one row
+    assert ["layer 0-1", "cpu", "1.0 MiB each", "512 KiB each", "q4_k"] in lines  # their missing bytes differ, and they are still one row
     assert ["layer 2-3", "vulkan:0", "1.0 MiB each", "512 KiB each", "q4_k"] in lines
     assert ["head", "vulkan:0", "1.0 MiB", "0 B", "q4_k"] in lines
     assert ["total", "cpu", "3.0 MiB", "1.0 MiB"] in lines

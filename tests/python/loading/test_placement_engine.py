@@ -1,4 +1,4 @@
-"""plan() of a file of 70 billion weights, from its metadata alone; devices that cannot be had; what a model on the CPU says."""
+"""plan() of a file of 70 billion weights, from its metadata alone; devices that are missing; the placement of a model on the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_plan_of_seventy_billion_weights(tmp_path: Path) -> None:
     assert "layer 0-79" in str(plan)
     free = pumice.devices()[0].memory_free
     assert (plan.problem is None) == (free > plan.totals["cpu"]["weights"] + plan.scratch) or plan.kv_budget > 0
-    if free < 36 << 30:  # what plan() shows, load() raises before it takes any memory
+    if free < 36 << 30:  # load() raises the problem that plan() shows, before it takes any memory
         assert "MiB of memory is free" in plan.problem
         with pytest.raises(MemoryError, match=re.escape(plan.problem.split(";")[0])):
             pumice.load(path, device="cpu", tokenizer=samples.minilm(), progress=False)

@@ -16,7 +16,7 @@ import pumice
 
 PACKAGE = Path(pumice.__file__).parent
 
-# What a machine lacks, by environment, and what the reason then names.
+# Environments that hide a part of Vulkan. The reason must then name that part.
 NOWHERE = {"VK_DRIVER_FILES": "/nonexistent/driver.json", "VK_ICD_FILENAMES": "/nonexistent/driver.json"}
 MACHINES = {
     "no loader": ({"PUMICE_VULKAN_LIBRARY": "/nonexistent.so"}, "/nonexistent.so cannot be opened"),
@@ -64,7 +64,7 @@ def test_a_machine_without_vulkan(machine: str, tmp_path: Path) -> None:
     assert (cpu["id"], cpu["usable"], cpu["why_not"]) == ("cpu", True, "")
     assert (vulkan["id"], vulkan["usable"]) == ("vulkan", False)
     assert reason in vulkan["why_not"]
-    assert "mesa-vulkan-drivers" in vulkan["why_not"]  # what to install
+    assert "mesa-vulkan-drivers" in vulkan["why_not"]  # the package to install
 
     for asked in ("vulkan", "vulkan:0", "layers"):
         name, message = seen[asked]

@@ -46,7 +46,7 @@ class SlowReader:
 
 
 def test_a_stream_read_by_several_threads(model: Any) -> None:
-    """Each chunk comes once, in order; whoever asks while another one waits is told."""
+    """Each chunk comes once, in order. A thread that asks while another one waits gets an error."""
     whole = model.generate("abcdef" * 8).text
     reader = SlowReader(model)
     for _ in range(3):
@@ -216,7 +216,7 @@ USES: dict[str, Callable[[Any, Callable[[list[Any]], Any]], Any]] = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("length", [0, 2, 5, -1, 2**40, 2**62, 2**63, "x", 1.5, None])
 def test_a_container_with_a_wrong_length(model: Any, use: str, length: Any) -> None:
-    """What comes out counts; where that cannot be, the error is in our words."""
+    """The items that come out count, not the length. Where that cannot be, the error is one of ours."""
     said = ""
     try:
         USES[use](model, lambda items: Lying(items, length))

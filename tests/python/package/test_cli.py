@@ -217,7 +217,7 @@ def test_vectors_to_what_is_no_plain_file(shell: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and np.load(tmp_path / "r").shape == (1, 384) and (tmp_path / "pipe").is_fifo()
     code, out, _ = shell('echo a | pumice encode "$ENCODER" -o "$OUT"', OUT=str(tmp_path / "link"))
     assert code == 0 and (tmp_path / "link").is_symlink() and np.load(tmp_path / "folder" / "rows.npy").shape == (1, 384)
-    # What stands before and behind the vectors in standard output stays.
+    # Output of other commands, before and behind the vectors, stays.
     line = '(echo before; echo a | pumice encode "$ENCODER" -o /dev/stdout; echo behind) >> "$OUT"'
     code, _, err = shell(line, OUT=str(tmp_path / "all"))
     assert (code, err) == (0, "/dev/stdout: float32 1 x 384\n")

@@ -1,4 +1,4 @@
-"""What the pages name exists: links, files, and in backticks functions, types, constants and tests."""
+"""Everything that the pages name exists: links, files, and in backticks functions, types, constants and tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = {
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # typing's, llama.cpp's
     "docs/vulkan.md": {
-        # of Vulkan, of drivers and of containers
+        # names of Vulkan, drivers and containers
         "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8", "llvmpipe", "renderD128", "mesa_shader_cache",
         "NVIDIA_DRIVER_CAPABILITIES", "graphics",
     },

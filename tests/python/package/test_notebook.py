@@ -31,7 +31,7 @@ LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
 BAR = re.compile(r"100%\|█+\| (\S+)/(\S+) \[")
 ABSOLUTE_PATH = re.compile(r"(?<![\w./:<…])(?:/[A-Za-z][\w.-]*/|[A-Z]:\\)[\w.-]+")
 
-# What differs from run to run or from machine to machine.
+# Texts that differ from run to run or from machine to machine.
 VARIES = [
     r"(?<=\[)\d+:\d+<\d+:\d+, [^\]]+(?=\])",  # time and speed of a bar
     r"[\d.,]+(?= tokens/s)",
@@ -40,7 +40,7 @@ VARIES = [
     r"[\d.]+ \wiB(?= for all sequences| of memory free)",
     r"(?<=kv budget )[\d.]+ \wi?B, kv reserved [\d.]+ \w+, kv used [\d.]+ \w+",
     r"(?<=hsl\()\d+",  # follows from the probability in the title, which is compared
-    r"(?<=cancelled after )\d+",  # when the stop came
+    r"(?<=cancelled after )\d+",  # the moment of the stop
 ]
 
 
@@ -74,7 +74,7 @@ def bar_text(view: Any, widgets: dict[str, Any]) -> str:
 
 
 def places() -> dict[str, str]:
-    """What would tell of this machine in a stored output -> what stands for it."""
+    """Texts of a stored output that name this machine -> their replacements."""
     import samples
 
     import pumice
@@ -107,7 +107,7 @@ def portable(notebook: nbformat.NotebookNode, widgets: dict[str, Any]) -> nbform
 
 # ---------------------------------------------------------------- comparison
 def shown(cell: Any) -> list[tuple[str, str]]:
-    """(stream name or media type, text) of everything below a cell, but for bars that nobody asked for: a slow load brings one."""
+    """(stream name or media type, text) of everything below a cell, but for the progress bar that a slow load shows by itself."""
     result: list[tuple[str, str]] = []
     for output in cell.outputs:
         if "progress=True" not in cell.source and LOAD_BAR.match(output.get("data", {}).get("text/plain", "")):
@@ -144,7 +144,7 @@ def run() -> tuple[nbformat.NotebookNode, dict[str, Any]]:
 
 
 def below(notebook: nbformat.NotebookNode, code: str) -> list[tuple[str, str]]:
-    """What the one cell that ends with this code shows."""
+    """The output of the one cell that ends with this code."""
     (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip().endswith(code))
     return shown(cell)
 

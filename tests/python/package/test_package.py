@@ -1,4 +1,4 @@
-"""What is installed: SPIR-V inside the module and nowhere else, and no Vulkan loader before somebody asks for a device."""
+"""The installed package: SPIR-V is inside the module and nowhere else, and no Vulkan loader is opened before a call needs a device."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_every_public_name_is_described() -> None:
         public |= {f"{owner.__name__}.{name}": getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
     wanted = {name: name.rpartition(".")[2] for name in public}
     for name, value in public.items():
-        if inspect.isclass(value):  # what a dataclass holds
+        if inspect.isclass(value):  # the fields of a dataclass
             wanted |= {f"{name}.{field}": field for field in getattr(value, "__dataclass_fields__", {})}
         elif callable(value):
             kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

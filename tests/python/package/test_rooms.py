@@ -1,4 +1,4 @@
-"""Who imports whom in python/pumice: no circle between files nor between rooms, whether at the top of a file or inside of a function."""
+"""Imports in python/pumice: no circle between files nor between rooms, whether at the top of a file or inside a function."""
 
 from __future__ import annotations
 

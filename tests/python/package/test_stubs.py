@@ -102,7 +102,7 @@ def test_values_are_what_the_stub_says(name: str) -> None:
 
 
 def written_parameters(function: Any) -> list[tuple[str, str, str | None]]:
-    """Of a function in Python."""
+    """The parameters of a function that is written in Python."""
     empty = inspect.Parameter.empty
     return [
         (p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional", None if p.default is empty else repr(p.default))

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 
-from pumice._core import GenerateParams  # of the engine itself: settings, defaults and ranges
+from pumice._core import GenerateParams  # the engine's own: settings, defaults and ranges
 
 BOS, EOS, VOCAB, HIDDEN = 256, 257, 258, 8
 CONTEXT = 64
@@ -156,7 +156,7 @@ class Model:
         self.closed = False
         self.options = options
         self.encode_calls: list[dict[str, Any]] = []
-        self.request_params: list[Any] = []  # what a request was told for its first prompt
+        self.request_params: list[Any] = []  # the parameters that each request got for its first prompt
         self.labels = file.get("labels") or 1
         self.info = {
             "architecture": file.architecture,

@@ -1,4 +1,4 @@
-"""What a grammar lets a model say, asked token by token."""
+"""The texts that a grammar allows, checked token by token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
 
 
 def says(model: pumice.Model, made: Any, text: str) -> bool:
-    """Whether a text is an answer under a filter, which stays as it is."""
+    """True when a filter allows the text as a whole answer. The filter does not change."""
     here = made.clone()
     ids = [int(i) for i in model.tokenize(text, add_special=False)]
     for place, token in enumerate(ids):
@@ -38,5 +38,5 @@ def says(model: pumice.Model, made: Any, text: str) -> bool:
 
 
 def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:
-    """Whether a text is an answer under a grammar."""
+    """True when a grammar allows the text as a whole answer."""
     return says(model, filter_of(model, grammar), text)

@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def tensors(path: str, shapes: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Of one weight file. A shape that begins with a number's kind is of integers below the number that follows it."""
+    """The tensors of one weight file. A shape that begins with a type has integers of that type, below the number that follows."""
     made = {}
     for name, shape in shapes.items():
         if shape and shape[0] == "below":
@@ -74,7 +74,7 @@ def make_folder(name: str, target: Path) -> Path:
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
-    """What the package says of TEXTS or PAIRS, each alone, in float32: `vectors` (texts, d), `query` and `document` where there are routes,
-    `tokens` of all texts with their `offsets`, `scores` (pairs,) or (pairs, labels), `ids` of the pairs with `offsets`;
+    """The package's results for TEXTS or PAIRS, each alone, in float32: `vectors` (texts, d), `query` and `document` where there are
+    routes, `tokens` of all texts with their `offsets`, `scores` (pairs,) or (pairs, labels), `ids` of the pairs with `offsets`;
     `attentions` (layers, heads, ids, ids) of `attention_ids`."""
     return dict(np.load(GOLDENS / f"{name}.npz"))

@@ -563,7 +563,7 @@ class Reference:
         self.at(op["out"])[:, 0] = target - largest - np.log(np.exp(logits - largest[:, None]).sum(axis=1))
 
     def top(self, op: dict[str, Any]) -> None:
-        """Of finite logits."""
+        """For finite logits."""
         masks = self.case.masks or [None] * self.case.rows
         for logits, out, reported, mask in zip(self.at(op["logits"]), self.at(op["out"]), self.case.reported, masks, strict=True):
             free = [i for i in np.argsort(-logits, kind="stable").tolist() if mask is None or mask[i // 32] >> i % 32 & 1]
@@ -593,7 +593,7 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
 
 
 def frequencies(op: dict[str, Any], length: int) -> Float64:
-    """Of a text of so many tokens."""
+    """The frequencies for a text of so many tokens."""
     original, plain = op.get("original", 0), np.array(op["inv_freq"])
     if not original or length <= original:
         return plain
@@ -643,7 +643,7 @@ def kept_open(device: str) -> Iterator[None]:
     runner = _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
     yield
     del runner
-    assert _core.ops.vulkan_messages() == []  # where PUMICE_VULKAN_VALIDATION=1 loads the layer
+    assert _core.ops.vulkan_messages() == []  # the layer is loaded where PUMICE_VULKAN_VALIDATION=1
 
 
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:

@@ -18,7 +18,7 @@ def formats_of(case: dict[str, Any]) -> list[str]:
 
 
 def variant(case: dict[str, Any]) -> str:
-    """What tells cases of an operation apart: its first format, or its kind."""
+    """The variant of a case within its operation: its first format, or its kind."""
     return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation") if key in case] + [""])[0]
 
 

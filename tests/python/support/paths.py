@@ -1,4 +1,4 @@
-"""Where the tests and what they read lie, for tests in any room."""
+"""Paths of the tests and their data, for tests in any room."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def rope_keys(config: Config, form: Form) -> dict[str, Any]:
     if kind in ("linear", "yarn"):
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
     if kind == "longrope":
-        if form.architecture != "phi3":  # whose converter leaves it out: the tensors say it
+        if form.architecture != "phi3":  # Phi-3's converter leaves it out, because the tensors show it
             keys["rope.scaling.type"] = kind
         trained = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         stretch = setting(config, 0, "max_position_embeddings") / trained
@@ -367,7 +367,7 @@ class Form:
     kv_heads: Callable[[Config], int] | None = None  # None: num_key_value_heads, or as many as heads
     rms: bool = True
     rope: bool = True
-    theta: float = 10000.0  # where config.json is silent; so are the next three
+    theta: float = 10000.0  # the value when config.json has none, as in the next three
     partial: float = 1.0
     eps: float = 1e-6
     context: int = 2048
@@ -375,7 +375,7 @@ class Form:
     offset: bool = False  # norm weights are stored as 1 + w
     qkv: str = ""  # attn_qkv comes in groups of heads, and is "sorted" or "split"
     transposed: tuple[str, ...] = ()
-    prefix: str = ""  # of a classifier's body, taken off
+    prefix: str = ""  # a classifier's prefix of the body's tensors, which is removed
     dropped: str = ""  # tensors that the converter leaves out begin so
     positions: int = 0  # first rows of the table of positions, cut off
     more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that no tensor of the folder becomes
@@ -621,7 +621,7 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
 
 
 def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tuple[str, Array]]:
-    """What becomes of one tensor of the folder."""
+    """The GGUF tensors that one tensor of the folder becomes."""
     name = name.removeprefix(form.prefix)
     if form.dropped and name.startswith(form.dropped):
         return
@@ -663,7 +663,7 @@ def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
 
 
 def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. names: of more tensors."""
+    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. names: more tensors."""
     config = json.loads(random_models.golden_file(name, "config.json").read_text())
     form = FORMS[random_models.VARIANTS[name].family]
     form = dataclasses.replace(form, names={**form.names, **(names or {})})

@@ -26,27 +26,28 @@ class Variant:
     family: str  # the file in TABLES
     config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of that class; without one: config.json itself
-    # decoder, encoder, classifier, projection; refused: a folder that must not load; mix: a decoder whose matrices have whole blocks of
-    # 256 columns, so that every format applies: what its quantized files give is in docs/mixes.md, and it has no golden of its own;
-    # encoder_mix: such an encoder
+    # decoder, encoder, classifier or projection.
+    # refused: a folder that must not load.
+    # mix: a decoder whose matrices have whole blocks of 256 columns, so that every format applies. docs/mixes.md has the results of its
+    # quantized files, and it has no golden of its own. encoder_mix: such an encoder.
     kind: str = "decoder"
     auto: str = ""  # class of transformers where it is not the one that `kind` implies
     reason: str = ""  # refused: what the error must name
     pending: bool = False  # the engine does not run it yet, and a test says so as long as this holds
     ids: int = 96  # length of the compared text; more than 128 where a bias depends on distance
-    seed: int | None = None  # of the ids; None: the first seed whose greedy text is varied and without near ties
-    scale: float = 1.0  # of the matrices, where the logits of the family's own scaling would be flat
-    scales: dict[str, float] = dataclasses.field(default_factory=dict)  # of tensors whose names contain the key
+    seed: int | None = None  # makes the ids; None: the first seed whose greedy text varies and has no near ties
+    scale: float = 1.0  # a factor of the matrices, where the family's own scaling would give flat logits
+    scales: dict[str, float] = dataclasses.field(default_factory=dict)  # a factor for tensors whose names contain the key
     texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
     bidirectional: bool = False  # encoders: a decoder's body whose remote code on the hub is not causal
     end: int | None = None  # encoders: the last id of each text, where the family looks for one
     bare: bool = False  # names without the prefix of the body, as in the hub's older files
     hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
-    attention: str = "eager"  # of transformers, whose eager Falcon adds ALiBi twice
+    attention: str = "eager"  # transformers' attention: its eager Falcon adds ALiBi twice
     as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
 
 
-OWN = ("like", "seed", "bare", "hub_config", "as_given")  # what a variant does not take over from the one that it is like
+OWN = ("like", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not take from the one that it is like
 
 
 def read_variants() -> dict[str, Variant]:
@@ -154,8 +155,10 @@ def beginning(name: str) -> int:
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
-    """What the reference says, in float32. Decoders: ids (T,), logits (T, V / stride), each row's columns 0, stride, ...; last (V,), the
-    whole last row; log_sum_exp (T,); targets (T - 1,), the logit of each next id; greedy (64,), the ids that follow ids[:20].
-    Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride); classifiers:
-    logits (texts, labels); projections: embeddings (texts, width)."""
+    """The reference's arrays, in float32.
+
+    Decoders: ids (T,). logits (T, V / stride): columns 0, stride, ... of each row. last (V,): the whole last row. log_sum_exp (T,).
+    targets (T - 1,): the logit of each next id. greedy (64,): the ids that follow ids[:20].
+    Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride).
+    Classifiers also: logits (texts, labels). Projections also: embeddings (texts, width)."""
     return dict(np.load(golden_file(name, "npz")))

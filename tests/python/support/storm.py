@@ -174,7 +174,7 @@ class Storm:
             self.check(prompt, given, answer)
 
     def held(self) -> str:
-        """What is not given back, once the running steps have ended."""
+        """Names what is still held when the running steps have ended."""
         end = time.monotonic() + 10
         while True:
             stats = self.model.stats()

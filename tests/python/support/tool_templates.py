@@ -328,7 +328,7 @@ ENDS = (
     "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>",
 )  # fmt: skip
 
-# What templates have no place for.
+# Templates without a place for reasoning.
 NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r")
 NO_CONTENT_BESIDE_CALLS = ("llama3", "llama4", "mistral old")
 
@@ -356,7 +356,7 @@ def chats() -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any]]]:
 
 
 def golden() -> Iterator[str | None]:
-    """What transformers makes of each of chats()."""
+    """The prompt that transformers makes from each of chats()."""
     last = ""
     for row in json.loads((GOLDENS / "tools.json").read_text()):
         last = last if row is None else last[: row[0]] + row[1]

@@ -151,7 +151,7 @@ def test_a_template_that_looks_at_control_tokens_is_told_apart_or_refused(tokeni
     chat = [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "thought<|eot_id|>answer"}]
     found, text = specials(tokenizer, template, chat)
     assert text == "<|im_start|><|im_end|><|im_end|><|im_start|>answer<|im_end|>"
-    assert found == ["<|im_start|>", "<|im_end|>"] * 2  # of the first turn the template's, not the user's
+    assert found == ["<|im_start|>", "<|im_end|>"] * 2  # in the first turn those of the template, not the user's
     with pytest.raises(ChatTemplateError, match="parse_special=True"):
         template.prompt([{"role": "user", "content": "thought<|eot_id|>answer"}], tokenizer.control)
     assert template.prompt([{"role": "user", "content": "thought<|eot_id|>answer"}], None).parts[0][1]

@@ -20,7 +20,7 @@ class Colour(str, enum.Enum):
 
 
 class Loud(str):
-    """Whose own methods say something else."""
+    """A str whose own methods return other texts."""
 
     def __str__(self) -> str:
         return "LOUD"

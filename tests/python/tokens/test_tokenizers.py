@@ -32,7 +32,7 @@ SPACE = "\u2581"
 
 
 class File:
-    """What load_tokenizer() needs of a ModelFile."""
+    """The part of ModelFile that load_tokenizer() uses."""
 
     def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
         self.values, self.path, self.kind = values, path, kind
@@ -506,7 +506,7 @@ def same_as(spec: dict[str, Any], tokenizer: Tokenizer, pairs: bool = True, type
 
 BYTE_BPE = golden("byte_bpe")
 ROLES = {"bos_token_id": 0, "eos_token_id": 1, "padding_token_id": 2}
-# What a converter writes beside the vocabulary: modern-bert's add_sep_token says that one separator stands between two texts.
+# Keys that a converter writes beside the vocabulary. modern-bert's add_sep_token means that one separator stands between two texts.
 SAID = {"modern-bert": {"add_bos_token": True, "add_eos_token": True, "add_sep_token": False, "seperator_token_id": 1}}
 SAID["roberta-bpe"] = {"add_bos_token": True, "add_eos_token": True, "seperator_token_id": 1}
 

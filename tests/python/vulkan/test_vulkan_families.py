@@ -56,7 +56,7 @@ def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> No
                 assert text == golden["greedy"][: len(text)].tolist()
 
 
-@pytest.mark.parametrize("layers", [3, 6, 8])  # of 10; layers from 5 on read keys and values of layers 3 and 4
+@pytest.mark.parametrize("layers", [3, 6, 8])  # of 10 layers; those from 5 on read keys and values of layers 3 and 4
 def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder("gemma4_e2b", tmp_path), random_models.golden("gemma4_e2b")
     with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:

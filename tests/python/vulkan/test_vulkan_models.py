@@ -1,7 +1,7 @@
-"""Whole models on Vulkan, and split between it and the CPU, against the CPU in float32.
+"""Whole models on Vulkan, and models split between Vulkan and the CPU, compared with the CPU in float32.
 
-The device is vulkan:0, or the one that PUMICE_TEST_VULKAN numbers; without one the run fails. Software Vulkan does a gigaflop a second, so
-a run takes few tokens; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes all.
+The device is vulkan:0, or the one whose number PUMICE_TEST_VULKAN gives; without one the run fails. Software Vulkan does a gigaflop a
+second, so a run has few tokens. PUMICE_TEST_ALL=1 (make test-vulkan-all) runs all.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ else:
 
 
 def output_of(script: str, model: Path, *more: str, memory: int | None = None) -> str:
-    """What the script prints in a process of its own, whose device has so many bytes."""
+    """The output of the script in a process of its own, whose device has so many bytes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if memory is not None:
         environment["PUMICE_VULKAN_LIMITS"] = f"memory={memory}"

@@ -1,4 +1,4 @@
-"""What sentence-transformers puts behind a model's layers, on Vulkan, whole and split with the CPU, against its own vectors
+"""Modules that sentence-transformers puts behind a model's layers, on Vulkan, whole and split with the CPU, compared with its own vectors
 (tests/goldens/modules)."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 
 
 def sample() -> list[int]:
-    """Of each operation every thirteenth case, and of each of its formats or kinds the first that is no mere scalar."""
+    """Every thirteenth case of each operation, and the first case of each of its formats or kinds that is more than a scalar."""
     seen: Counter[str] = Counter()
     variants: set[tuple[str, str]] = set()
     chosen = []
