@@ -88,6 +88,10 @@ class OverloadedError(PumiceError):
     """More calls of the async API wait than the model's limits allow: try again later. Calls that block wait, and never get it."""
 
 
+class EventLoopError(PumiceError, RuntimeError):
+    """An async call outside of an asyncio event loop (under trio, say), or a stream that is read in another loop than it began in."""
+
+
 class UnsupportedTaskError(PumiceError, TypeError):
     """The model cannot do this: generate() on an encoder, predict() on a model without a classifier head."""
 

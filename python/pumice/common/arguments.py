@@ -118,6 +118,8 @@ def path_of(given: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
     path = plain(os.fsdecode(given))
+    if not path:
+        raise ValueError("path is empty: it must name a file")
     if "\0" in path:
         raise ValueError(f"path is {shown(path)}: no file's name holds a NUL character")
     return path

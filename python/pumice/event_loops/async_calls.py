@@ -26,7 +26,7 @@ from ..common.arguments import flag
 from ..common.exits import exit_waits, start_thread
 from ..encode.encoding import EncodeOptions, Prepared
 from ..encode.engine import Engine
-from ..errors import DeviceLostError, OverloadedError, PumiceError
+from ..errors import DeviceLostError, EventLoopError, OverloadedError, PumiceError
 from ..generate.generation import READ_AHEAD, Chunk, Stream
 from ..generate.prompts import prompt_list
 
@@ -39,6 +39,18 @@ IDLE_SECONDS = 10.0  # after which a thread of Workers ends
 PUMP_MS = 1000.0  # the same of a Pump without calls; it keeps the model's memory meanwhile, but for close()
 EXIT_SECONDS = 1.0  # how long Python's end waits for the threads of pumps
 STEPS = 8  # of which a call that is no stream hears at once
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The asyncio event loop that runs this task. Raises EventLoopError where there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise EventLoopError(
+            "pumice's async calls need asyncio, and no asyncio event loop runs here. Under trio call the plain ones in a thread: await "
+            "trio.to_thread.run_sync(model.generate, prompt); or run an asyncio loop inside of trio's with the package trio-asyncio: await "
+            "trio_asyncio.aio_as_trio(model.agenerate)(prompt)"
+        ) from None
 
 
 # ---------------------------------------------------------------- threads for what would hold a loop up
@@ -134,7 +146,7 @@ async def in_thread(
     workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
 ) -> T:
     """What work() gives. When the task is cancelled: stop(), and later discard() of what it gave all the same."""
-    told = Told(asyncio.get_running_loop())
+    told = Told(running_loop())
 
     def job() -> None:
         told.take(work)
@@ -477,7 +489,7 @@ atexit.register(Pump.stop_all)
 
 async def _begin(make: Callable[[], Any], streams: bool) -> Any:
     """A Call for the Stream that make() gives, or whatever else it gives."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
 
     def work() -> Any:
         made = make()
@@ -514,17 +526,27 @@ async def _to_end(make: Callable[[], Any]) -> Any:
 
 class AsyncStream(AsyncIterator[Chunk]):
     """A Stream for `async for`. aclose(), leaving the `async with` block, dropping it, or cancelling the task that waits for a chunk
-    cancels the rest; `result` then holds what there is. One task at a time reads it."""
+    cancels the rest; `result` then holds what there is. One task at a time reads it, in the event loop of its first chunk; any task of
+    any loop may close it."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._call: Call | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first chunk
         self._reading = self._closed = False
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> Chunk:
+        loop = running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise EventLoopError(
+                "this stream was begun in another event loop, and its chunks go there: read it to its end in that loop, or start a stream "
+                "of this loop's own with astream(). aclose() may be called in any loop"
+            )
         if self._reading:
             raise ValueError("another task is reading this stream; chunks come to one task at a time")
         self._reading = True
@@ -561,9 +583,10 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def _close(self) -> None:
         self._closed = True
-        if self._call is not None:
-            self._call.close()
-            self._call.wake()
+        if (call := self._call) is not None:
+            call.close()
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits in it
+                call.loop.call_soon_threadsafe(call.wake)
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -624,7 +647,7 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
 async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
     if not options.takes_few(inputs):
         return await stoppable(lambda cancel: model._encode(inputs, options, cancel=cancel))
-    call = Small(asyncio.get_running_loop(), model, inputs, options)
+    call = Small(running_loop(), model, inputs, options)
     Together.of(model).add(call)
     try:
         return await call.future

@@ -357,6 +357,86 @@ def test_small_calls_of_a_model_that_is_closed(tmp_path: Path) -> None:
     assert isinstance(found[-1], ValueError)
 
 
+# ---------------------------------------------------------------- no loop, and other loops
+def test_without_an_asyncio_loop(smollm2: pumice.Model, minilm: pumice.Model) -> None:
+    """What trio sees: it runs coroutines, and no loop of asyncio's."""
+
+    async def first(stream: pumice.AsyncStream) -> Any:
+        return await stream.__anext__()
+
+    calls = [
+        smollm2.agenerate("Stones"),
+        smollm2.achat("Hi"),
+        smollm2.achat("Hi", dry_run=True),
+        first(smollm2.astream("Stones")),
+        minilm.aencode("stone"),
+        minilm.aencode(TEXTS * 50),
+    ]
+    for call in calls:
+        with pytest.raises(pumice.EventLoopError, match=r"need asyncio.*trio\.to_thread\.run_sync"):
+            call.send(None)
+    assert free(smollm2)
+
+
+def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
+    stream = smollm2.astream("One, two, three,", max_new_tokens=500, temperature=0)
+
+    async def first() -> pumice.Chunk:
+        return await stream.__anext__()
+
+    assert asyncio.run(first()).text
+    for _ in range(2):
+        with pytest.raises(pumice.EventLoopError, match="begun in another event loop"):
+            asyncio.run(first())
+    asyncio.run(stream.aclose())
+    assert stream.result.finish_reason == "cancelled"
+    assert free(smollm2)
+
+
+def test_a_stream_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
+    """Its reader, which waits for a chunk, hears of it."""
+    for delay in (0.0, 0.05, 0.3):
+        stream = smollm2.astream("Once", max_new_tokens=2000, temperature=0.9, seed=1, ignore_eos=True)
+        reading = threading.Event()
+        ended: list[Any] = []
+
+        async def read(stream: pumice.AsyncStream, reading: threading.Event, ended: list[Any]) -> None:
+            reading.set()
+            async for _ in stream:
+                pass
+            ended.append(stream.result)
+
+        thread = threading.Thread(target=lambda: asyncio.run(read(stream, reading, ended)), daemon=True)  # noqa: B023
+        thread.start()
+        assert reading.wait(10)
+        time.sleep(delay)
+        asyncio.run(stream.aclose())
+        thread.join(10)
+        assert not thread.is_alive()
+        assert ended[0] is None or ended[0].finish_reason == "cancelled"
+    assert free(smollm2)
+
+
+def test_a_stream_whose_prompt_is_still_read_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
+    """No token comes that could wake its reader by chance."""
+    prompt = np.full(6000, 500, np.int32)
+
+    async def read(stream: pumice.AsyncStream) -> None:
+        async for _ in stream:
+            pass
+
+    stream = smollm2.astream(prompt, max_new_tokens=2)  # its prompt is read for seconds
+    thread = threading.Thread(target=lambda: asyncio.run(read(stream)), daemon=True)
+    thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    asyncio.run(stream.aclose())
+    thread.join(10)
+    assert not thread.is_alive()
+    assert time.monotonic() - begin < 2
+    assert free(smollm2, 20)
+
+
 # ---------------------------------------------------------------- Ctrl-C, close, exit, fork
 def test_ctrl_c() -> None:
     code = """

@@ -259,6 +259,10 @@ def test_paths(folder: Path, tmp_path: Path) -> None:
                 model.save_prefix(wrong, ids)
             with pytest.raises((OSError, ValueError)):
                 model.load_prefix(wrong)
+        with pytest.raises(ValueError, match="path is empty"):
+            model.save_prefix("", ids)
+        with pytest.raises(ValueError, match="path is empty"):
+            model.load_prefix("")
         with pytest.raises(TypeError, match="path"):
             model.load_prefix(3)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="one prefix"):

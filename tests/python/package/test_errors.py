@@ -27,6 +27,7 @@ from paths import ROOT
         ("OutOfDeviceMemoryError", ["DeviceError", "MemoryError"]),
         ("NumericError", []),
         ("OverloadedError", []),
+        ("EventLoopError", ["RuntimeError"]),
         ("UnsupportedTaskError", ["TypeError"]),
     ],
 )
