@@ -198,12 +198,14 @@ class Runner {
            .may_round = may_round && compute_mode(compute) == Compute::automatic});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
-    const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
-    backend_ = devices.gpu ? devices.gpu : devices.cpu;
-    caches_ = backend_->make_caches(p.caches, kv_format(kv_dtype));
-    if (pages > 0) caches_->reserve(pages);
-    executable_ = backend_->prepare(std::move(p), backend_->pack(weights, {}, {}, Cancel()), compute_mode(compute));
-    workspace_ = backend_->make_workspace(Crew::team);
+    interruptible([&](const Cancel& cancel) {
+      const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
+      backend_ = devices.gpu ? devices.gpu : devices.cpu;
+      caches_ = backend_->make_caches(p.caches, kv_format(kv_dtype));
+      if (pages > 0) caches_->reserve(pages);
+      executable_ = backend_->prepare(std::move(p), backend_->pack(weights, {}, {}, cancel), compute_mode(compute), cancel);
+      workspace_ = backend_->make_workspace(Crew::team);
+    });
   }
 
   // segments: (first, rows, past, pages, length, prompt, unseen).

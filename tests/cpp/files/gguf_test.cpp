@@ -201,7 +201,7 @@ TEST_F(Gguf, Shapes) {
 }
 
 TEST_F(Gguf, Formats) {
-  for (const std::uint32_t id : {4u, 5u, 42u, 1000u, 0xFFFFFFFFu}) {
+  for (const std::uint32_t id : {4u, 5u, 43u, 1000u, 0xFFFFFFFFu}) {
     const Error error = refused(GgufBuilder().tensor("w", {256}, id, pattern(64, 1)), "unknown format number");
     EXPECT_EQ(error.field(), "tensor w");
   }
