@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import sys
 import time
 import warnings
@@ -56,6 +57,7 @@ def parser() -> Parser:
 
     doctor = command("doctor", run_doctor, "check this installation")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument("--quick", action="store_true", help="leave out the operations and formats of GPUs, which take most of the time")
     command("devices", run_devices, "list the devices")
     info = command("info", run_info, "show what a model file says of itself", "FILE")
     info.add_argument("--tensors", action="store_true", help="list every tensor")
@@ -106,7 +108,15 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    report = pumice.doctor()
+    from .common.interruptible import left_behind
+
+    try:
+        report = pumice.doctor(quick=arguments.quick)
+    except KeyboardInterrupt:
+        if not left_behind():
+            raise
+        complain("pumice: interrupted")
+        os._exit(1)  # now: Python's end would wait for a driver that compiles for seconds
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 

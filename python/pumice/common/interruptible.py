@@ -68,3 +68,8 @@ def interruptible(work: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()
+
+
+def left_behind() -> bool:
+    """Whether work goes on that a Ctrl-C has left behind, for which Python's end waits."""
+    return bool(_running)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .. import _core
 from ..chats.chat import check_response_template
 from ..common.arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
+from ..common.progress import Progress
 from ..encode.sentence_config import POOLINGS, SentenceConfig
 from .lora import check_lora, lora_specs
 
 if TYPE_CHECKING:
     import tokenizers
-
-Progress = bool | Callable[[int, int], None] | None
 
 
 class LoadKeywords(TypedDict, total=False):

@@ -6,7 +6,8 @@ program, each with columns of its own in the result, so that a driver compiles t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..common.exits import exit_waits
+from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
 Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
@@ -320,13 +323,29 @@ def _nmse(found: Float32, expected: Float32) -> float:
     return error / power if power > 0 else error
 
 
-def compare(device: str) -> Iterator[Difference]:
-    """Every trial on `device` against the CPU in float32."""
-    for trial in trials():
-        expected = trial.run("cpu")
-        for compute in ("float32", "auto") if trial.auto else ("float32",):
-            found = trial.run(device, compute)
-            for label, first, width in trial.parts:
-                limit = _INT8 if compute == "auto" else trial.limit
-                name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
-                yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)
+def _runs() -> list[tuple[Trial, str]]:
+    """Every trial, and the `compute` that it runs with."""
+    return [(trial, compute) for trial in trials() for compute in (("float32", "auto") if trial.auto else ("float32",))]
+
+
+def count_runs() -> int:
+    """How many steps compare() takes."""
+    return len(_runs())
+
+
+def _run(trial: Trial, device: str, compute: str) -> Float32:
+    """A trial that a Ctrl-C may leave behind: software Vulkan compiles for ten seconds in the first run of some, and nothing can stop it.
+    Python's end waits for it, because a driver that still compiles then crashes."""
+    with exit_waits:
+        return trial.run(device, compute)
+
+
+def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
+    """Every trial on `device` against the CPU in float32; step() is called after each of them."""
+    for trial, compute in _runs():
+        expected, found = trial.run("cpu"), interruptible(functools.partial(_run, trial, device, compute))
+        for label, first, width in trial.parts:
+            limit = _INT8 if compute == "auto" else trial.limit
+            name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
+            yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)
+        step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -13,7 +14,10 @@ from importlib import metadata
 from typing import Any, Literal
 
 from .. import _core
+from ..common.arguments import checked_keywords, flag
 from ..common.display import html_table, size
+from ..common.interruptible import interruptible
+from ..common.progress import LateBar
 from ..errors import DeviceError
 from .hardware import devices
 
@@ -59,23 +63,45 @@ class Report(list[Check]):
         return html_table(["", "check", "found", "fix"], [[c.level, c.name, c.detail, c.fix] for c in self], caption="pumice doctor")
 
 
-def doctor() -> Report:
+@checked_keywords()
+def doctor(*, quick: bool = False, progress: bool | None = None) -> Report:
     """Checks this installation: Python, packages, instruction set, BLAS, every kernel against the scalar one, devices, every operation
-    and weight format of each GPU against the CPU, memory.
+    and weight format of each GPU against the CPU, memory, huge pages.
 
-    The first time a GPU's driver compiles every pipeline for that: seconds, with software Vulkan up to a minute.
-    Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception."""
+    quick: leaves out the operations and formats of GPUs, and a WARN line for each GPU says so. The rest takes a few seconds; with them a
+        GPU's driver compiles every pipeline the first time: seconds, and more than a minute with software Vulkan on two cores.
+    progress: a bar over these on standard error: True, False, or None (where it takes longer than a second and standard error is a
+        terminal). A quick check has none.
+
+    Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception. Ctrl-C is
+    seen within 100 ms."""
+    quick = flag("quick", quick)
+    bar = LateBar(None if progress is None else flag("progress", progress), "pumice doctor", unit=" checks")
+    probes: dict[str, Callable[[], Iterator[Check]]] = {
+        "python": _python,
+        "packages": _packages,
+        "engine": _engine,
+        "blas": _blas,
+        "kernels": _kernels,
+        "devices": _devices,
+        "results": _results_left_out if quick else lambda: _results(bar),
+        "vulkan": _vulkan,
+        "memory": _memory,
+        "huge_pages": _huge_pages,
+    }
     report = Report()
-    for probe in (_python, _packages, _engine, _blas, _kernels, _devices, _results, _vulkan, _memory, _huge_pages):
-        report.extend(_guarded(probe))
+    try:
+        for name, probe in probes.items():
+            report.extend(_guarded(name, probe))
+    finally:
+        bar.close()
     return report
 
 
-def _guarded(probe: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def _guarded(name: str, probe: Callable[[], Iterator[Check]]) -> Iterator[Check]:
     try:
         yield from probe()
     except Exception as error:
-        name = probe.__name__.lstrip("_")
         yield Check("FAIL", name, f"the check broke: {type(error).__name__}: {error}", "report this line; it is a bug of pumice")
 
 
@@ -129,7 +155,7 @@ def _blas() -> Iterator[Check]:
 
 
 def _kernels() -> Iterator[Check]:
-    results = _core.self_test()
+    results = interruptible(_core.self_test)
     wrong = [r for r in results if not r["ok"]]
     for r in wrong:
         detail = f"error {r['error']:.3g} over the limit {r['limit']:.3g}. {r.get('detail') or ''}".strip()
@@ -155,19 +181,38 @@ def _devices() -> Iterator[Check]:
             )
 
 
-def _results() -> Iterator[Check]:
-    for device in devices():
-        if device.id != "cpu" and device.usable:
-            yield from _results_of(device.id)
+def _gpus() -> list[str]:
+    return [device.id for device in devices() if device.id != "cpu" and device.usable]
 
 
-def _results_of(device: str) -> Iterator[Check]:
+def _results_left_out() -> Iterator[Check]:
+    for device in _gpus():
+        left_out = "not compared with the CPU: the quick check leaves its operations and formats out"
+        yield Check("WARN", f"results of {device}", left_out, "run pumice doctor without --quick (pumice.doctor() without quick=True)")
+
+
+def _results(bar: LateBar) -> Iterator[Check]:
+    from .device_checks import count_runs
+
+    gpus = _gpus()
+    each = count_runs() if gpus else 0
+    for i, device in enumerate(gpus):
+        steps = itertools.count(i * each + 1)
+
+        def step(steps: Iterator[int] = steps) -> None:
+            if bar.update is not None:
+                bar.update(next(steps), each * len(gpus))
+
+        yield from _results_of(device, step)
+
+
+def _results_of(device: str, step: Callable[[], None]) -> Iterator[Check]:
     from .device_checks import compare
 
     name, fix = f"results of {device}", 'update its driver; until then device="cpu" is right. Report this line with the driver\'s version'
     begin = time.perf_counter()
     try:
-        found = list(compare(device))
+        found = list(compare(device, step))
     except (DeviceError, MemoryError) as error:
         yield Check("FAIL", name, str(error), fix)
         return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..common.display import html_table, size, text_table
+from ..common.interruptible import interruptible
 
 _HEADERS = ["id", "name", "type", "driver", "free", "total", "features", "usable"]
 _RIGHT = ["free", "total"]
@@ -57,5 +58,5 @@ def devices() -> DeviceList:
             usable=bool(d["usable"]),
             why_not=str(d.get("why_not") or ""),
         )
-        for d in _core.devices()
+        for d in interruptible(_core.devices)
     )

@@ -14,13 +14,14 @@ from .. import _core
 from ..common.arguments import checked_keywords, shown, shown_path, warn
 from ..common.exits import exit_waits
 from ..common.interruptible import Task
+from ..common.progress import LateBar
 from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
 from ..encode.static import StaticEngine
 from ..errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
 from ..generate.settings import model_settings
 from ..loading.files import open_layout
 from ..loading.hub import resolve
-from ..loading.options import LOAD_DEFAULTS, LoadKeywords, Progress, check_load_options, engine_options
+from ..loading.options import LOAD_DEFAULTS, LoadKeywords, check_load_options, engine_options
 from .model import Model
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pumice")
 logger.addHandler(logging.NullHandler())  # without a handler of the application's, Python would write warnings to stderr
-
-BAR_AFTER_SECONDS = 1.0  # a load that takes longer shows how far it is
 
 
 @checked_keywords(LOAD_DEFAULTS)
@@ -108,7 +107,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
 
     # The tokenizer is built beside the weights: a quarter second for most, one for 262,144 words.
     tokenizer_task = Task(build_tokenizer)
-    bar = _LoadBar(checked["progress"], path.name)
+    bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
         engine: _core.Model | StaticEngine
         engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
@@ -162,35 +161,6 @@ def _load_engine(
             raise
         engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
-
-
-class _LoadBar:
-    """Bytes loaded, as a tqdm bar that appears after a second, or to the caller's function."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        self._progress, self._name = progress, name
-        self._started = time.perf_counter()
-        self._bar: Any = None
-        self.update = None if progress is False else self._update
-
-    def _update(self, done: int, total: int) -> None:
-        if callable(self._progress):
-            self._progress(done, total)
-            return
-        if self._bar is None:
-            if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
-                return
-            from tqdm.auto import tqdm
-
-            # Unasked, a bar is for eyes only: not for files and pipes.
-            disable = None if self._progress is None else False
-            with exit_waits:  # the first bar starts a thread
-                self._bar = tqdm(total=total, unit="B", unit_scale=True, unit_divisor=1024, desc=self._name, disable=disable)
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 def _reload(source: str, options: dict[str, Any]) -> Model:

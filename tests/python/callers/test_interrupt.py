@@ -1,9 +1,12 @@
-"""Ctrl-C: KeyboardInterrupt within 100 ms (asserted at 500 ms) from load, encode and generate; the model then gives the same result."""
+"""Ctrl-C: KeyboardInterrupt within 100 ms (asserted at 500 ms) from load, encode, generate and doctor; a model then gives the same."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -96,6 +99,25 @@ def test_generate_and_prefill(smollm2: pumice.Model) -> None:
         "prefill", [interrupted_after(rng.uniform(0.05, 1.0), lambda: smollm2.generate(long_prompt, max_new_tokens=1)) for _ in range(6)]
     )
     assert smollm2.generate("Stones are", max_new_tokens=12, temperature=0).ids.tolist() == before.ids.tolist()
+
+
+def test_doctor() -> None:
+    """Also while a driver compiles pipelines: software Vulkan works for seconds on those of one program."""
+    rng = random.Random(6)
+    report("doctor", [interrupted_after(rng.uniform(0.1, 12.0), pumice.doctor) for _ in range(5)])
+
+
+def test_the_command_doctor_ends_at_once(tmp_path: Path) -> None:
+    """While a driver without its cache compiles."""
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "MESA_SHADER_CACHE_DISABLE": "1"}
+    for seconds in (2.0, 6.0):
+        child = subprocess.Popen([sys.executable, "-m", "pumice", "doctor"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(seconds)
+        sent = time.perf_counter()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        assert (child.returncode, out, err) == (1, b"", b"pumice: interrupted\n")
+        assert time.perf_counter() - sent < 2 * ASSERTED
 
 
 def test_partial_result_is_kept(smollm2: pumice.Model) -> None:

@@ -176,17 +176,17 @@ def test_progress(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 def test_a_bar_appears_after_a_second(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = importlib.import_module("pumice.model.load")
+    progress = importlib.import_module("pumice.common.progress")
 
     made: list[Any] = []
     monkeypatch.setattr("tqdm.auto.tqdm", lambda **options: made.append(options) or types.SimpleNamespace(n=0, update=int, close=bool))
-    bar = loader._LoadBar(None, "m")
+    bar = progress.LateBar(None, "m")
     bar.update(1, 10)
     assert made == []
     bar._started -= 2
     bar.update(2, 10)
     assert made[0]["total"] == 10
-    assert loader._LoadBar(False, "m").update is None
+    assert progress.LateBar(False, "m").update is None
 
 
 def test_tokenizer_errors_come_out_of_load_and_free_the_engine(

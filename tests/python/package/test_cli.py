@@ -41,7 +41,7 @@ def test_doctor(cli: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = cli("doctor")
     assert (code, err) == (0, "")
     assert "PASS kernels" in out
-    code, out, _ = cli("doctor", "--json")
+    code, out, _ = cli("doctor", "--json", "--quick")
     assert json.loads(out)["ok"] is True
     monkeypatch.setattr(core, "self_test", lambda: [{"name": "dot", "ok": False, "error": 1.0, "limit": 0.1}])
     code, out, _ = cli("doctor")

@@ -131,6 +131,13 @@ def test_doctor(pumice: Any) -> None:
     assert "kernels" in Balanced(report._repr_html_()).text
 
 
+def test_doctor_checks_its_arguments(pumice: Any) -> None:
+    assert str(pumice.doctor(quick=True, progress=False)) == str(pumice.doctor())  # there is no GPU to leave out
+    for wrong in ({"quick": 1}, {"progress": "yes"}, {"qick": True}):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            pumice.doctor(**wrong)
+
+
 def test_doctor_finds_what_is_wrong(pumice: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     info = core.build_info()
     monkeypatch.setattr(core, "build_info", lambda: {**info, "isa": "scalar", "huge_pages": "never", "blas": "not found: libopenblas"})

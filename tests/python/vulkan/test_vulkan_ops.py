@@ -21,6 +21,7 @@ from paths import ROOT
 
 import pumice
 from pumice import _core
+from pumice.common.progress import LateBar
 from pumice.machine import device_checks, diagnostics
 
 DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
@@ -82,7 +83,7 @@ def test_doctor_runs_every_operation_and_format() -> None:
 
 
 def test_doctor_finds_that_this_device_agrees_with_the_cpu() -> None:
-    lines = {check.name: check for check in diagnostics._results()}
+    lines = {check.name: check for check in diagnostics._results(LateBar(False, "doctor"))}
     line = lines[f"results of {DEVICE}"]
     assert line.level == "PASS", "\n".join(map(str, lines.values()))
     assert re.match(r"\d+ operations and formats agree with the CPU", line.detail)
@@ -113,7 +114,7 @@ def test_doctor_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core.ops, "Runner", Wrong)
     wrong = [d for d in device_checks.compare("vulkan:7") if not d.ok]
     assert [d.name for d in wrong] == ["linear, Q4_K", 'linear, Q4_K, compute="auto"', "pool, mean"]
-    lines = list(diagnostics._results_of("vulkan:7"))
+    lines = list(diagnostics._results_of("vulkan:7", lambda: None))
     assert {line.level for line in lines} == {"FAIL"}
     assert lines[0].name == "results of vulkan:7, linear, Q4_K"
     assert "NMSE" in lines[0].detail and "driver" in lines[0].fix
@@ -125,5 +126,37 @@ def test_doctor_says_when_a_device_breaks(monkeypatch: pytest.MonkeyPatch) -> No
         raise pumice.DeviceLostError("the GPU gave up")
 
     monkeypatch.setattr(_core.ops, "Runner", lost)
-    (line,) = diagnostics._results_of("vulkan:0")
+    (line,) = diagnostics._results_of("vulkan:0", lambda: None)
     assert (line.level, line.detail) == ("FAIL", "the GPU gave up")
+
+
+def test_a_quick_doctor_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core.ops, "Runner", None)
+    report = pumice.doctor(quick=True)
+    line = next(check for check in report if check.name == f"results of {DEVICE}")
+    assert (line.level, report.ok) == ("WARN", True)
+    assert "leaves its operations and formats out" in line.detail and "without --quick" in line.fix
+    whole = {"kernels", "BLAS", "huge pages", "device cpu", f"device {DEVICE}"}
+    assert whole <= {check.name for check in report}
+
+
+def test_doctor_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = _core.ops.Runner
+    places: list[int] = []
+
+    class Bar:
+        def __init__(self, total: int, **_: Any) -> None:
+            self.n, self.total = 0, total
+
+        def update(self, more: int) -> None:
+            self.n += more
+            places.append(self.n)
+
+        def close(self) -> None:
+            assert self.n == self.total == device_checks.count_runs() * len(diagnostics._gpus())
+            places.append(-1)
+
+    monkeypatch.setattr(_core.ops, "Runner", lambda *options: runner(*options[:-1], "cpu"))
+    monkeypatch.setattr("tqdm.auto.tqdm", Bar)
+    assert pumice.doctor(progress=True).ok
+    assert places == [*range(1, len(places)), -1] and len(places) > 15

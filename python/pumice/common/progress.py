@@ -1,0 +1,46 @@
+"""The bar of a call that a user waits for and that reads no texts: load() and doctor()."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .exits import exit_waits
+
+Progress = bool | Callable[[int, int], None] | None  # what progress= of load() takes
+
+BAR_AFTER_SECONDS = 1.0  # a call that takes longer shows how far it is
+
+
+class LateBar:
+    """A tqdm bar that appears after a second, or the caller's function of (done, total).
+
+    progress: None: a bar where standard error is a terminal.  True: a bar there, whatever it is.  False: none.  A function: no bar; it is
+        called instead.
+    tqdm: further options of the bar, such as `unit`.
+    """
+
+    def __init__(self, progress: Progress, name: str, **tqdm: Any) -> None:
+        self._progress, self._name, self._tqdm = progress, name, tqdm
+        self._started = time.perf_counter()
+        self._bar: Any = None
+        self.update = None if progress is False else self._update
+
+    def _update(self, done: int, total: int) -> None:
+        if callable(self._progress):
+            self._progress(done, total)
+            return
+        if self._bar is None:
+            if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
+                return
+            from tqdm.auto import tqdm
+
+            disable = None if self._progress is None else False  # None: tqdm asks whether standard error is a terminal
+            with exit_waits:  # the first bar starts a thread
+                self._bar = tqdm(total=total, desc=self._name, disable=disable, **self._tqdm)
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
