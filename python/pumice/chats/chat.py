@@ -342,10 +342,15 @@ class Chats:
         shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
     ) -> str:
         """What of the answer the prompt has already, such as "<think>": what adding the generation prompt added."""
-        if shape.anchor is not None:
-            return shape.last_part(text)
-        if not shape.opens_in(text[-_OPENED:]):
-            return ""
+        try:
+            if shape.anchor is not None:
+                return shape.last_part(text)
+            if not shape.opens_in(text[-_OPENED:]):
+                return ""
+        except ValueError as error:
+            raise ChatTemplateError(
+                f"the response template, over this prompt: {error}. load(response_template=) takes another one"
+            ) from None
         try:
             before = template.render(messages, False, **variables)
         except ChatTemplateError:

@@ -1,8 +1,11 @@
 """Markers in text that comes piece by piece, such as <tool_call>, and the regular expressions that describe them.
 
-Python's re cannot say that a text may still become a match, and takes exponential time over some patterns. So a pattern becomes an
-automaton here that reads each character once: it finds what re would find (leftmost, the pattern's own order of choices), and knows at
-every character whether more could follow. re itself only tells the groups of a text that is known to match.
+Python's re cannot say that a text may still become a match, and takes exponential time over some patterns, also over texts that match:
+(?:(?:a|a)*c|a*b) tries 2^40 ways before it takes 40 letters a and a b. So a pattern becomes an automaton here that reads each character
+once: it finds what re would find (leftmost, the pattern's own order of choices), and knows at every character whether more could follow.
+The groups of a match come from a second walk over the same program, which tries each of its steps once at each character (as RE2's
+BitState does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re reads single characters, and finds the place
+where a match may begin.
 """
 
 from __future__ import annotations
@@ -13,33 +16,54 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # characters of a pattern
-MAX_PROGRAM = 4096  # steps of its automaton
+MAX_PROGRAM = 1024  # steps of its automaton; those of known templates have 130 at most
 MAX_DEPTH = 50  # of groups in groups
 MAX_FIRST = 24  # characters of a marker that re looks for before the automaton looks closer
 MAX_MARKER = 1 << 9  # characters that a marker may have: what is held back at most
 MAX_LEAD = 256  # blanks before a marker that belong to it
 MAX_MOVES = 1 << 9  # remembered transitions of a state
-WORK = 4  # steps that find_all() takes for a character of text, on average
+MAX_TRIED = 1 << 26  # steps of the program times characters of a match
+WORK = 4  # characters that find_all() reads for a character of text, on average
+BUILDING = 64  # steps of programs that a Scanner takes for a character of text, on average, to make states that it has not met before
+FREE_BUILDING = 1 << 19  # the same for a text, besides
 
 # ---- patterns: what is read ------------------------------------------------------------------------------------
 
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _QUANTIFIER = re.compile(r"(\*|\+|\?|\{\d{1,4}\}|\{\d{1,4},\d{0,4}\}|\{,\d{1,4}\})(\?|\+)?")
+_SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # re warns of these in a class: later versions may read them as operators of sets
 _NAMED = re.compile(r"\?P<([A-Za-z_]\w*)>")
+
+
+def _kept(sign: re.Match[str]) -> str:
+    return sign[0] if len(sign[0]) > 1 else f"\\{sign[0]}"
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A part of a pattern: char (test, source), seq, alt, repeat (low, high, greedy), look, end."""
+    """A part of a pattern: char (test, source), seq, alt, repeat (low, high, greedy), named (source is the name), look, end."""
 
     kind: str
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
+    literal: str = ""  # a char that is one character and no class
     low: int = 0
     high: int | None = None
     greedy: bool = True
     unbounded: bool = False  # it, or something in it, repeats without end
+    looks: bool = False  # a (?=...) is in it
+
+    def steps(self) -> int:
+        """How many steps of a program it becomes."""
+        inner = [part.steps() for part in self.parts]
+        if self.kind == "alt":
+            return sum(inner) + 2 * (len(inner) - 1)
+        if self.kind != "repeat":
+            return sum(inner) + {"char": 1, "end": 1, "look": 1, "named": 2}.get(self.kind, 0)
+        if inner[0] == 0:  # nothing, so often
+            return 0
+        return self.low * inner[0] + (inner[0] + 2 if self.high is None else (self.high - self.low) * (inner[0] + 1))
 
 
 class _Reader:
@@ -47,7 +71,6 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source, self.at, self.depth = source, 0, 0
-        self.python: list[str] = []  # the same for re
         self.names: list[str] = []
 
     def refuse(self, what: str) -> ValueError:
@@ -66,25 +89,30 @@ class _Reader:
         parts = [self.sequence()]
         while self.source[self.at : self.at + 1] == "|":
             self.at += 1
-            self.python.append("|")
             parts.append(self.sequence())
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else _Node("alt", tuple(parts), unbounded=any(p.unbounded for p in parts))
+        return self.together("alt", parts)
 
     def sequence(self) -> _Node:
         parts: list[_Node] = []
         while self.at < len(self.source) and self.source[self.at] not in "|)":
-            if parts and parts[-1].kind == "look":
+            if parts and parts[-1].looks:
                 raise self.refuse("something behind a (?=...)")
             parts.append(self.quantified())
-        return parts[0] if len(parts) == 1 else _Node("seq", tuple(parts), unbounded=any(p.unbounded for p in parts))
+        return self.together("seq", parts)
+
+    @staticmethod
+    def together(kind: str, parts: list[_Node]) -> _Node:
+        if len(parts) == 1:
+            return parts[0]
+        return _Node(kind, tuple(parts), unbounded=any(p.unbounded for p in parts), looks=any(p.looks for p in parts))
 
     def quantified(self) -> _Node:
         node = self.atom()
         found = _QUANTIFIER.match(self.source, self.at)
         if not found:
             return node
-        if node.kind in ("look", "end") or found[2] == "+":
+        if node.looks or node.kind == "end" or found[2] == "+":
             raise self.refuse(f"the quantifier {found[0]}")
         low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(found[1], (0, 0))
         if found[1][0] == "{":
@@ -96,7 +124,6 @@ class _Reader:
         if high is not None and high < low:
             raise self.refuse(f"the quantifier {found[0]}")
         self.at = found.end()
-        self.python.append(found[0])
         if _QUANTIFIER.match(self.source, self.at):
             raise self.refuse("two quantifiers in a row")
         return _Node("repeat", (node,), low=low, high=high, greedy=not found[2], unbounded=high is None or node.unbounded)
@@ -113,42 +140,40 @@ class _Reader:
             raise self.refuse(f"a bare {c}")
         self.at += 1
         if c == "$":
-            self.python.append(r"\Z")
             return _Node("end")
         if c == ".":
-            self.python.append(c)
             return _Node("char", test=lambda _: True, source=".")
         return self.literal(c)
 
-    def literal(self, c: str) -> _Node:
-        source = re.escape(c)
-        self.python.append(source)
-        return _Node("char", test=c.__eq__, source=source)
+    @staticmethod
+    def literal(c: str) -> _Node:
+        return _Node("char", test=c.__eq__, source=re.escape(c), literal=c)
 
     def group(self) -> _Node:
         self.at += 1
-        look = False
+        kind, name = "", ""
         if self.source.startswith("?=", self.at):
-            look = True
+            kind = "look"
             self.at += 2
-            self.python.append("(?=")
         elif self.source.startswith("?:", self.at):
             self.at += 2
-            self.python.append("(?:")
         elif named := _NAMED.match(self.source, self.at):
+            kind, name = "named", named[1]
+            if name in self.names:
+                raise self.refuse(f"a second group {name}")
             self.at = named.end()
-            self.names.append(named[1])
-            self.python.append(f"(?P<{named[1]}>")
+            self.names.append(name)
         elif self.source.startswith("?", self.at):
             raise self.refuse(f"the group ({self.source[self.at : self.at + 2]}")
-        else:
-            self.python.append("(?:")
         node = self.choices()
         if self.source[self.at : self.at + 1] != ")":
             raise self.refuse("a ( without its )")
         self.at += 1
-        self.python.append(")")
-        return _Node("look", (node,), unbounded=node.unbounded) if look else node
+        if not kind:
+            return node
+        if kind == "look" and node.looks:
+            raise self.refuse("a (?=...) in another one")
+        return _Node(kind, (node,), source=name, unbounded=node.unbounded, looks=kind == "look" or node.looks)
 
     def character_class(self) -> _Node:
         end = self.at + 1
@@ -162,12 +187,13 @@ class _Reader:
         return self.one_of(source, end + 1)
 
     def one_of(self, source: str, end: int) -> _Node:
+        if source[0] == "[":
+            source = source[0] + _SET_SIGN.sub(_kept, source[1:])
         try:
             test = re.compile(source, re.DOTALL).fullmatch
-        except (re.error, FutureWarning) as error:
+        except re.error as error:
             raise self.refuse(f"{source} ({error})") from None
         self.at = end
-        self.python.append(source)
         return _Node("char", test=test, source=source)
 
     def escape(self) -> _Node:
@@ -176,7 +202,6 @@ class _Reader:
             return self.one_of(f"\\{c}", self.at + 2)
         if c in ("Z", "z"):
             self.at += 2
-            self.python.append(r"\Z")
             return _Node("end")
         code = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})").match(self.source, self.at + 1)
         if code:
@@ -210,54 +235,48 @@ class Pattern:
         reader = _Reader(source)
         tree = reader.read()
         self.source, self.names = source, tuple(reader.names)
-        try:
-            self.regex = re.compile("".join(reader.python), re.DOTALL)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{source!r} is no regular expression: {error}") from None
-        self.lead, tree = _without_lead(tree)
+        if tree.steps() >= MAX_PROGRAM:
+            raise ValueError(f"the pattern {source!r} repeats too much: its automaton has over {MAX_PROGRAM} steps")
+        self._plain = not (reader.names or tree.looks)  # a match is its text and nothing more
+        self.lead, rest = _without_lead(tree)
+        start = self._compiled(rest)
+        if self.lead is not None and start is not None and not self._stands_apart(self.lead, start):
+            self.lead, start = None, self._compiled(tree)
+        if start is None or start.accepts:
+            raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
+        self.start: State = start
+        self.first = _Firsts(self).found()  # what a match begins with, for re; "": nothing but the end of a text
+
+    def _compiled(self, tree: _Node) -> State | None:
         self._program: list[tuple[Any, ...]] = []
         self._emit(tree)
         self._program.append(("match",))
         self._states: dict[tuple[tuple[int, ...], bool], State] = {}
-        start = self._state((0,))
-        if start is None or start.accepts:
-            raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
-        self.start: State = start
-        self.first = self._first(1)  # what a match begins with, for re; "": nothing but the end of a text
-        for depth in range(2, MAX_FIRST):
-            longer = self._first(depth)
-            if len(longer) > MAX_SOURCE:
-                break
-            self.first = longer
+        return self._state((0,))
+
+    def _stands_apart(self, lead: _Node, start: State) -> bool:
+        """Whether the characters that are repeated before a match begin none: only then does it begin where they end."""
+        assert lead.test is not None
+        firsts = [step for step in map(self._program.__getitem__, start.places) if step[0] == "char"]
+        return all(step[3] and lead.test(step[3]) in (None, False) for step in firsts)
 
     @classmethod
     def literals(cls, texts: Sequence[str]) -> Pattern:
         return cls("|".join(re.escape(text) for text in sorted(set(texts), key=lambda t: (-len(t), t))))
 
-    def _first(self, depth: int, places: tuple[int, ...] | None = None) -> str:
-        """The first so many characters of a match, or what of them a text has before it ends, as a regular expression."""
-        found: dict[str, None] = {}
-        for place in self.start.places if places is None else places:
-            if self._program[place][0] != "char":
-                continue
-            rest = self._state((place + 1,)) if depth > 1 else None
-            if rest is None or rest.accepts or rest.at_end:
-                found[self._program[place][2]] = None
-            else:
-                found[f"{self._program[place][2]}(?:{self._first(depth - 1, rest.places)}|\\Z)"] = None
-            if sum(map(len, found)) > MAX_SOURCE:
-                break
-        return "|".join(found)
-
     def _emit(self, node: _Node) -> None:
         program = self._program
-        if len(program) > MAX_PROGRAM:
-            raise ValueError(f"the pattern {self.source!r} repeats too much: its automaton has over {MAX_PROGRAM} steps")
         if node.kind == "char":
-            program.append(("char", node.test, node.source))
+            program.append(("char", node.test, node.source, node.literal))
         elif node.kind == "end":
             program.append(("end",))
+        elif node.kind == "named":
+            program.append(("save", node.source, 0))
+            self._emit(node.parts[0])
+            program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
+            if node.kind == "look":  # what it reads is no part of the match
+                program.append(("save", "", 1))
             for part in node.parts:
                 self._emit(part)
         elif node.kind == "alt":
@@ -277,6 +296,8 @@ class Pattern:
 
     def _emit_repeat(self, node: _Node) -> None:
         program, (inner,) = self._program, node.parts
+        if inner.steps() == 0:
+            return
         for _ in range(node.low):
             self._emit(inner)
 
@@ -316,6 +337,8 @@ class Pattern:
                 break
             if step[0] == "jump":
                 waiting.append(step[1])
+            elif step[0] == "save":
+                waiting.append(place + 1)
             elif step[0] == "split":
                 waiting += (step[2], step[1])
             else:
@@ -327,10 +350,26 @@ class Pattern:
         if known is None:
             if len(self._states) > MAX_PROGRAM:
                 self._states.clear()
-            ends = [place + 1 for place in kept if program[place][0] == "end"]
-            beyond = self._state(ends) if ends else None
-            known = self._states[key] = State(key[0], accepts, accepts or (beyond is not None and beyond.at_end))
+            known = self._states[key] = State(key[0], accepts, accepts or self._ends(kept))
         return known
+
+    def _ends(self, places: Sequence[int]) -> bool:
+        """Whether a match ends here where the text does."""
+        program = self._program
+        waiting, seen = [place + 1 for place in places if program[place][0] == "end"], set()
+        while waiting:
+            place = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            step = program[place]
+            if step[0] == "match":
+                return True
+            if step[0] in ("jump", "split"):
+                waiting += step[1:]
+            elif step[0] in ("save", "end"):
+                waiting.append(place + 1)
+        return False
 
     def move(self, state: State, character: str) -> State | None:
         """The state behind a character; None: no match begins here."""
@@ -342,18 +381,70 @@ class Pattern:
         state.moves[character] = result
         return result
 
-    def find_all(self, text: str) -> Iterator[Mapping[str, str]]:
-        """The groups of each match in a text, one behind the other. Raises ValueError where that takes too long."""
+    def takes_nothing(self) -> bool:
+        """Whether a match may have no characters of its own: a (?=...) alone."""
+        waiting, seen = [0], set()
+        while waiting:
+            place = waiting.pop()
+            step = self._program[place]
+            if place in seen or step[0] in ("char", "end", "match"):
+                continue
+            seen.add(place)
+            if step == ("save", "", 1):
+                return True
+            waiting += step[1:] if step[0] in ("jump", "split") else (place + 1,)
+        return False
+
+    def parts(self, text: str, start: int, end: int) -> tuple[int, dict[str, str]]:
+        """Where a match ends that the automaton has found from start to end, without what its (?=...) read; and its groups."""
+        if self._plain:
+            return end, {}
+        program, width = self._program, end - start + 1
+        tried = bytearray(len(program) * width)  # each step of the program once at each character: no way of choices is gone twice
+        saved: dict[tuple[str, int], int] = {}
+        waiting: list[tuple[Any, ...]] = [(0, start)]
+        while waiting:
+            place, at, *before = waiting.pop()
+            if before:  # a choice behind this step failed: what it saved is forgotten
+                saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
+                continue
+            while not tried[place * width + at - start]:
+                tried[place * width + at - start] = 1
+                step = program[place]
+                if step[0] == "char":
+                    if at == end or step[1](text[at]) in (None, False):
+                        break
+                    at += 1
+                elif step[0] == "end":
+                    if at != len(text):
+                        break
+                elif step[0] == "match":
+                    groups = {name: text[at : saved[name, 1]] for (name, side), at in saved.items() if side == 0 and (name, 1) in saved}
+                    return saved.get(("", 1), at), groups
+                elif step[0] == "save":
+                    waiting.append((step[1:], 0, saved.get(step[1:])))
+                    saved[step[1:]] = at
+                elif step[0] == "split":
+                    waiting.append((step[2], at))
+                place = step[1] if step[0] in ("jump", "split") else place + 1
+        return end, {}  # never: the automaton has seen it match
+
+    def find_all(self, text: str) -> Iterator[tuple[int, int, dict[str, str]]]:
+        """Begin, end and groups of each match in a text, one behind the other. Raises ValueError where that takes too long."""
         if not self.first:
             return
         first = re.compile(self.first, re.DOTALL)
-        work, at = WORK * len(text) + MAX_MARKER, 0
+        work, building, at = WORK * len(text) + MAX_MARKER, BUILDING * len(text) + FREE_BUILDING, 0
         while (begin := first.search(text, at)) is not None:
             start = begin.start()
             state, end, place, alive = self.start, -1, start, True
             for place in range(start, len(text)):
                 character = text[place]
-                after = state.moves[character] if character in state.moves else self.move(state, character)
+                if character in state.moves:
+                    after = state.moves[character]
+                else:
+                    after = self.move(state, character)
+                    building -= len(state.places) + (len(after.places) if after is not None else 0)
                 if after is None:
                     alive = False
                     break
@@ -365,16 +456,51 @@ class Pattern:
             if alive and state.at_end and place == len(text) - 1:
                 end = len(text)
             work -= place - start
-            if work < 0:
+            if work < 0 or building < 0 or (end - start) * len(self._program) > MAX_TRIED:
                 raise ValueError(f"the pattern {self.source!r} reads the same text again and again")
             if end < 0:
                 at = start + 1
                 continue
-            found = self.regex.match(text, start)
-            if found is None:  # never: the automaton has seen it match
-                return
-            yield {name: value or "" for name, value in found.groupdict().items()}
+            end, groups = self.parts(text, start, end)
+            yield start, end, groups
             at = max(end, start + 1)
+
+
+class _Firsts:
+    """What the matches of a pattern begin with, as a regular expression: re finds the places that it fits faster than the automaton."""
+
+    MOST_WORK = 1 << 14  # steps of the program, so that no pattern is read for longer than some ms
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern, self._work = pattern, 0
+
+    def found(self) -> str:
+        best = self._of(1, self._pattern.start.places)
+        for depth in range(2, MAX_FIRST):
+            longer = self._of(depth, self._pattern.start.places)
+            if len(longer) > MAX_SOURCE or self._work > self.MOST_WORK:
+                break
+            best = longer
+        return best
+
+    def _of(self, depth: int, places: Sequence[int]) -> str:
+        """The first so many characters, or those that a text has before it ends."""
+        by_source: dict[str, list[int]] = {}
+        self._work += len(places)
+        for place in places:
+            if (step := self._pattern._program[place])[0] == "char":
+                by_source.setdefault(step[2], []).append(place + 1)
+        found, length = [], 0
+        for source, after in by_source.items():
+            rest = self._pattern._state(after) if depth > 1 and self._work <= self.MOST_WORK else None
+            if rest is None or rest.accepts or rest.at_end:
+                found.append(source)
+            else:
+                found.append(f"{source}(?:{self._of(depth - 1, rest.places)}|\\Z)")
+            length += len(found[-1])
+            if length > MAX_SOURCE:
+                break
+        return "|".join(found)
 
 
 def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
@@ -423,6 +549,8 @@ class Scanner:
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
+        self._building = FREE_BUILDING  # steps that are left
+        self.gave_up = ""  # the pattern that takes too long over this text: from there on all is text
         self._forget()
 
     def watch(self, watch: Watch) -> None:
@@ -441,6 +569,7 @@ class Scanner:
         self._start = self._seen = self._at
 
     def feed(self, text: str) -> None:
+        self._building += BUILDING * len(text)
         gone, self._at = self._at, 0
         self._text = self._text[gone:] + text
         self._from -= gone
@@ -453,6 +582,9 @@ class Scanner:
         """Text, and the marker behind it; None: nothing more is certain yet (final: there is none)."""
         text, watch = self._text, self._watch
         while True:
+            if self.gave_up:
+                self._attempts, self._from = None, len(text)
+                return self._released(len(text), True), None
             if self._attempts is None:
                 begin = watch.first.search(text, self._from) if watch.first else None
                 if begin is None:
@@ -461,6 +593,8 @@ class Scanner:
                 self._start = self._seen = begin.start()
                 self._attempts = [_Attempt(mark, pattern, pattern.start) for mark, pattern in watch.marks]
             self._advance(self._attempts, final)
+            if self.gave_up:
+                continue
             if any(attempt.state is not None for attempt in self._attempts):
                 return self._released(self._start, final), None
             best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest, of equals the first
@@ -479,7 +613,14 @@ class Scanner:
             state, pattern, alive = attempt.state, attempt.pattern, True
             for place in range(self._seen, min(size, limit)):
                 character = text[place]
-                after = state.moves[character] if character in state.moves else pattern.move(state, character)
+                if character in state.moves:
+                    after = state.moves[character]
+                else:
+                    after = pattern.move(state, character)
+                    self._building -= len(state.places) + (len(after.places) if after is not None else 0)
+                    if self._building < 0:
+                        self.gave_up = pattern.source
+                        return
                 if after is None:
                     alive = False
                     break
@@ -498,9 +639,7 @@ class Scanner:
         text, start, lead = self._text, self._start, best.pattern.lead
         if lead is not None and lead.test is not None:
             start = self._back(start, [lead.test])
-        match = best.pattern.regex.match(text, start, best.end)
-        end = match.end() if match is not None else best.end
-        groups = {name: value for name, value in match.groupdict().items() if value is not None} if match is not None else {}
+        end, groups = best.pattern.parts(text, self._start, best.end)
         before, self._at = text[self._at : start], end
         self._from = self._seen = end
         return before, Found(best.mark, text[start:end], groups)

@@ -67,6 +67,12 @@ class ResponseTemplate:
     """A checked response template. Any number of parsers share it. Raises ValueError that names the key."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
+        try:
+            self._read(spec)
+        except RecursionError:
+            raise ValueError("response_template is nested too deep") from None
+
+    def _read(self, spec: Mapping[str, Any]) -> None:
         _check_keys("response_template", spec, ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern"))
         if spec.get("version", 1) != 1:
             raise ValueError(f"response_template has version {shown(spec['version'])}; version 1 is read here")
@@ -110,11 +116,11 @@ class ResponseTemplate:
 
     def opens_in(self, text: str) -> bool:
         """Whether one of its fields may begin in a text."""
-        return any(f.open is not None and f.open.regex.search(text) for f in self.fields)
+        return any(f.open is not None and next(f.open.find_all(text), None) is not None for f in self.fields)
 
     def last_part(self, prompt: str) -> str:
         """What stands behind the last place where an answer begins."""
-        ends = [found.end() for found in self.anchor.regex.finditer(prompt)] if self.anchor is not None else []
+        ends = [end for _, end, _ in self.anchor.find_all(prompt)] if self.anchor is not None else []
         return prompt[ends[-1] :] if ends else ""
 
 
@@ -180,7 +186,7 @@ def _field(name: str, given: Any) -> Field:
         raise ValueError(f"{where}: transform is for tool_calls; this field is a text")
     arguments = _checked_arguments(content, arguments, where)
     field_open, close = _marker(given, "open", where), _marker(given, "close", where)
-    if field_open is not None and field_open.regex.pattern.startswith("(?="):
+    if field_open is not None and field_open.takes_nothing():
         raise ValueError(f"{where}: open_pattern takes nothing: it begins with (?=")
     return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each)
 
@@ -298,8 +304,8 @@ def _read_inner(text: str, inner: tuple[str, Mapping[str, Any]] | None) -> Any:
 
 def _read_tags(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for groups in arguments["tag_pattern"].find_all(text):
-        key, value = groups["key"].strip(), _read_inner(groups["value"], arguments.get("value_parser"))
+    for _, _, groups in arguments["tag_pattern"].find_all(text):
+        key, value = groups.get("key", "").strip(), _read_inner(groups.get("value", ""), arguments.get("value_parser"))
         if key in result and arguments.get("merge_duplicates"):
             value = [*(result[key] if isinstance(result[key], list) else [result[key]]), value]
         result[key] = value
@@ -478,6 +484,7 @@ class ResponseParser:
         self._groups: Mapping[str, str] = {}
         self._open_text: _OpenText | None = None  # of a call in JSON
         self._heard = 0  # parts of the body that it has seen
+        self._gave_up = False
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
         self._enter(None)
@@ -513,6 +520,12 @@ class ResponseParser:
         events: list[Event] = []
         while True:
             text, found = self._scanner.next(final)
+            if self._scanner.gave_up and not self._gave_up:
+                self._gave_up = True
+                pattern = shown(self._scanner.gave_up)
+                self.errors.append(
+                    f"the response template's pattern {pattern} takes too long over this answer: its rest was not taken apart"
+                )
             if text:
                 self._take(events, text)
             if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -301,7 +302,8 @@ def test_templates_that_are_refused(spec: Any, said: str) -> None:
 PATTERNS = [
     "ab", "a|ab", "ab|a", "a+b", "a*?b", "(?:ab)+c", "[^a]b?", r"a(?=b)", r"a(?=b|$)", r"\s*a", r"a\s*$", "a{2,3}", "a{2}?b", "(?P<x>a|b)c",
     "a.?b", r"(?:a|\s)+?b", "ba?$", r"\s*(?:a|ab)", r"[\s]*b\s*a?",
-]  # fmt: skip
+    "(?:a|a)*c|a*b", "(?:a?){3}a{3}", "(?P<x>a*)(?P<y>[ab]*)c", "(?:(?P<x>a)|(?P<y>b))+c", "(?P<x>a??)(?P<y>b+?)(?=b|$)", "a*(?P<x>a|b)",
+    r"\s*\s*b", "(?P<x>(?:a|b)*?)(?P<y>b{1,2})c?", "a(?:b|(?P<x>a)){2}", ]  # fmt: skip
 
 
 @pytest.mark.parametrize("source", PATTERNS)
@@ -311,6 +313,8 @@ def test_markers_are_what_re_finds(source: str) -> None:
     for _ in range(150):
         text = "".join(random.choice("aab c\n") for _ in range(random.randrange(14)))
         spans = [found.group() for found in regex.finditer(text) if found.group()]
+        groups = [{k: v for k, v in found.groupdict().items() if v is not None} for found in regex.finditer(text) if found.group()]
+        assert [found for _, _, found in pattern.find_all(text)] == groups, text
         for pieces in ([text], list(text)):
             scanner, found, rest = Scanner(), [], ""
             scanner.watch(Watch([("m", pattern)]))
@@ -325,6 +329,12 @@ def test_markers_are_what_re_finds(source: str) -> None:
                     rest += marker.text
             assert rest == text
             assert found == spans, (text, pieces)
+
+
+@pytest.mark.filterwarnings("error")
+def test_signs_in_a_class_are_characters() -> None:
+    for sign in "[&~|":
+        assert [end for _, end, _ in Pattern(rf"[{sign}{sign}\]x]b").find_all(f"{sign}b ]b xb")] == [2, 5, 8]
 
 
 def test_a_marker_ends_somewhere() -> None:
@@ -349,6 +359,70 @@ def test_hostile_texts_take_linear_time() -> None:
             parser, _ = parse(shape, [text])
             assert time.process_time() - started < 1.0, (name, unit)
             assert len(parser.content) + len(parser.reasoning or "") + sum(len(c.raw) for c in parser.calls) <= 2 * len(text)
+
+
+# Each took minutes or longer, as a pattern or over a text that fits it, or ended in a RecursionError.
+HOSTILE = {
+    "(?:a|a){24}x": "a" * 24 + "x",
+    "(?:.|.|.|.){20}x": "a" * 500,
+    "x(?:(?:(?:){9999}){9999}){9999}": "xx",
+    "a" + "$" * 1000: "aaa",
+    "(?:a?){300}b": "a" * 3000,
+    "(?:(?:(?:a?){7}){7}){7}b": "a" * 3000,
+    "(?:(?:a|a)*c|a*b)": "a" * 400 + "b",
+    "(?:a?){30}a{30}": "a" * 30,
+    "(?P<x>(?:a|a)*c|a*b)": "a" * 400 + "b",
+    r"\s*(?:\s|\s)*x": " " * 3000,
+    r"(?:\s|\s)*x": " " * 3000,
+    "(?:.{0,500})y": "ab" * 2000,
+    "(?:(?:){0,9999}){9999}b": "bb",
+}
+
+
+def test_hostile_patterns_take_no_time() -> None:
+    for source, text in HOSTILE.items():
+        started = time.process_time()
+        pattern = Pattern(source)
+        scanner = Scanner()
+        scanner.watch(Watch([("m", pattern)]))
+        scanner.feed(text)
+        while scanner.next(True)[1] is not None:
+            pass
+        with contextlib.suppress(ValueError):  # it reads the same text again and again
+            list(pattern.find_all(text))
+        assert time.process_time() - started < 2.0, source
+    for source in (
+        "(?:a{9999}){9999}",
+        "(?:a?){1000}b",
+        "(" * 60 + "a" + ")" * 60,
+        "(?:a(?=b))c",
+        "(?P<x>a)(?P<x>b)",
+    ):
+        with pytest.raises(ValueError, match="pattern"):
+            Pattern(source)
+
+
+def test_a_pattern_that_is_too_slow_takes_nothing_apart() -> None:
+    """Each random text leads it to states that it has not met. The answer is whole, and the result says why it was left so."""
+    field = {"open_pattern": "(?:a|b)*a(?:a|b){200}c", "close": "</t>", "content": "json"}
+    shape = ResponseTemplate({"fields": {"tool_calls": field, "content": {}}})
+    random.seed(3)
+    text = "".join(random.choice("ab") for _ in range(20000))
+    started = time.process_time()
+    parser, _ = parse(shape, [text[:7000], text[7000:]])
+    assert time.process_time() - started < 10
+    assert parser.content == text
+    assert len(parser.errors) == 1 and "takes too long over this answer" in parser.errors[0]
+
+
+def test_a_template_that_is_nested_deep() -> None:
+    inner: Any = {"name": "text"}
+    for _ in range(2000):
+        inner = {"name": "kv-lines", "args": {"value_parser": inner}}
+    field = {"open": "<t>", "close": "</t>", "content": "kv-lines"}
+    for more in ({"content_args": {"value_parser": inner}}, {"transform": json.loads("[" * 900 + "]" * 900)}):
+        with contextlib.suppress(ValueError):
+            ResponseTemplate({"fields": {"tool_calls": {**field, **more}}})
 
 
 def test_random_texts_are_read_without_an_exception() -> None:
