@@ -40,6 +40,7 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
   const bool prompts = std::ranges::any_of(live_, [](const Sequence* s) { return s->reads_prompt(); });
   plan_.prompt_rows = prompts ? std::max(prefill, std::min(shared ? kSharedRows : kPromptRows, (most + 1) / 2)) : 0;
   plan_.decode_rows = most - plan_.prompt_rows;
+  if (shared) plan_.text_price = runtime_.pace.text_price();
   make_guess_room(plan_.decode_rows);
   refuse_hopeless();
   plan_.live = live_;
@@ -54,7 +55,7 @@ void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, 
   for (const auto& request : requests) {
     bool takes_part = false;
     for (Sequence& s : request->sequences) {
-      if (s.ended()) continue;
+      if (s.ended() || s.life == Life::held) continue;
       if (s.lags() || s.shown() || places == 0) {
         if (s.life != Life::running) continue;
         pool.park(s.table);
@@ -133,7 +134,7 @@ void Admission::comes(Sequence& s) {
 // Does a running sequence compute a page that `s` could share a few steps later? Pages are compared by hashes of the text up to them: two
 // texts of one hash cost the later one a few steps, and nothing else.
 bool Admission::prefix_on_its_way(Sequence& s) {
-  if (on_their_way_.empty()) return false;
+  if (on_their_way_.empty() || s.sharable() == 0) return false;
   const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
   const std::int64_t stage = runtime_.rope_stage(s.length);
   for (std::size_t page = hashes.size(); page-- > 0;)
@@ -147,16 +148,21 @@ bool Admission::prefix_on_its_way(Sequence& s) {
 bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   PagePool& pool = *runtime_.pages;
   std::optional<std::int32_t> reused;
-  while (!(reused = pool.acquire(s.table, s.ids, true, running, runtime_.rope_stage(s.length)))) {
+  while (!(reused = pool.acquire(s.table, s.ids, s.sharable(), running, runtime_.rope_stage(s.length)))) {
     Sequence* const lower = last_running(s.params->priority);
     if (!lower) return false;
     preempt(*lower);
     --running;
   }
   s.computed = *reused;
+  if (s.task && s.task->wants_room()) {
+    s.life = Life::held;
+    plan_.held.push_back(&s);
+    return true;
+  }
   s.life = Life::running;
   ++running;
-  if (s.prompt->reused < 0) {
+  if (s.prompt->reused < 0 && !s.task) {
     s.prompt->reused = *reused;
     pool.count_prompt(s.prompt->tokens, *reused);
   }
@@ -177,7 +183,7 @@ void Admission::admit(std::int64_t rows_left) {
     if (s->life != Life::waiting || failed(*s) || prefix_on_its_way(*s)) continue;
     try {
       if (!find_pages(*s, running)) return;
-      rows_left -= s->pending();
+      rows_left -= s->reads_prompt() ? s->pending() : s->decodes();
       comes(*s);
     } catch (...) {
       fail(*s);

@@ -24,8 +24,10 @@ struct Limits {
 struct Plan {
   std::span<Sequence* const> live;                               // the sequences that take part, in the order of their requests
   std::int64_t decode_rows = 0, prompt_rows = 0;                 // most rows of the step
+  double text_price = 1;                                         // prompt rows that a row of a text takes of which each row gives something
   std::int64_t preempted = 0;                                    // sequences that gave their pages to others
   std::vector<std::pair<Sequence*, std::exception_ptr>> failed;  // no pages can be had for them
+  std::vector<const Sequence*> held;                             // texts that wanted pages alone, and have them now
 };
 
 inline constexpr std::int64_t kGuessedRows = 64;  // rows that decode, and guesses: more of them count as a prompt to a device

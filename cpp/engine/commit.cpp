@@ -47,6 +47,7 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   Sequence& s = *part.sequence;
   s.computed += part.rows;
   runtime_.pages->publish(s.table, s.known());
+  if (s.task) return text(s);
   if (!part.samples || s.request->error) return;
   if (s.generated() > 0) {
     if (s.in_step != InStep::leaving) take_guesses(step, part, paid);
@@ -56,6 +57,18 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   for (Sequence* each : s.prompt->fork(s, *runtime_.pages)) {
     const Choice& its = step.choice(choice++);
     if (each->in_step != InStep::leaving) take_choice(*each, its);
+  }
+}
+
+// A text without choices: rows that were computed have given what is wanted of them.
+void Commit::text(Sequence& s) {
+  if (s.request->error || s.in_step == InStep::leaving) return;
+  s.task->given = s.computed;
+  if (s.pending() > 0) return;
+  if (s.task->keeps_pages()) {
+    s.life = Life::held;
+  } else {
+    roster_.end(s, Finish::none);
   }
 }
 

@@ -33,6 +33,7 @@ class Commit {
   double guess_price(const Step& step, double seconds);
   void count_rows(Step& step);
   void part(const Step& step, const Step::Part& part, double paid);
+  void text(Sequence& sequence);
   void take_token(Sequence& sequence, const Choice& choice);
   void take_choice(Sequence& sequence, const Choice& choice);
   void take_guesses(const Step& step, const Step::Part& part, double paid);

@@ -339,7 +339,7 @@ std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) c
   const std::lock_guard lock(drafting_);
   auto known = drafter_.lock();
   if (known && &known->runtime() == &runtime) return known;
-  known = std::make_shared<Drafter>(smaller, runtime);
+  known = std::make_shared<Drafter>(smaller, runtime, [&scheduler = smaller->scheduler()] { scheduler.pages_came(); });
   drafter_ = known;
   return known;
 }

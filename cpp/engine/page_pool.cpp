@@ -1,7 +1,6 @@
 #include "engine/page_pool.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "core/checked.h"
@@ -78,7 +77,6 @@ void PagePool::hold(std::int32_t page) {
 void PagePool::drop(std::int32_t page) {
   Page& p = pages_[page];
   if (--p.holders > 0) return;
-  ++changes_;
   if (p.name == 0) {
     free_.push_back(page);
     return;
@@ -203,18 +201,18 @@ void PagePool::copy(std::int32_t from, std::int32_t to) {
 }
 
 // ---------------------------------------------------------------- tables
-std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse, std::int64_t spare,
-                                              std::int64_t stage) {
+std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable,
+                                              std::int64_t spare, std::int64_t stage) {
   std::unique_lock lock(mutex_);
   require(table.pages_.empty() && !ids.empty(), "PagePool::acquire needs an empty table and at least one id");
   table.pool_ = this;
   table.process_ = process_;
   table.root_ = PrefixTree::root(stage);
   table.lost_ = false;
-  const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
+  const auto limit = static_cast<std::int32_t>(std::min(static_cast<std::int64_t>(ids.size()) - 1, sharable));
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
   std::int32_t tokens = 0, parent = -1, source = -1, partial = 0;
-  while (reuse && tokens < limit) {
+  while (tokens < limit) {
     const auto match = tree_.longest(name_of(parent, table.root_), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
     if (match.tokens < kPageTokens) {
       if (match.tokens > 0) source = match.page, partial = match.tokens;
@@ -239,7 +237,6 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   }
   if (!enough) {
     drop_all(table);
-    changed_->notify_all();
     return std::nullopt;
   }
   if (source < 0) return tokens;
@@ -350,7 +347,6 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
     drop_all(table);
   }
   table.lost_ = false;
-  changed_->notify_all();
 }
 
 void PagePool::park(PageTable& table) {
@@ -358,8 +354,6 @@ void PagePool::park(PageTable& table) {
   if (table.pages_.empty() || table.parked_) return;
   table.parked_ = ++clock_;
   parked_.emplace(table.parked_, &table);
-  ++changes_;
-  changed_->notify_all();
 }
 
 bool PagePool::unpark(PageTable& table) {
@@ -387,10 +381,7 @@ void PagePool::write(PageTable& table, std::size_t first, std::span<const std::u
 // ---------------------------------------------------------------- after a fork
 // Sequences that ran belong to threads that are not here. What they held alone is free, what they had published is kept.
 void PagePool::forget_parent() {
-  (void)changed_.release();  // with whoever waits in the parent
-  changed_ = std::make_unique<std::condition_variable>();
   ++process_;
-  waiting_ = 0;
   std::vector<std::int32_t> holders(pages_.size(), 0);
   for (const auto& [when, table] : parked_) {
     table->process_ = process_;
@@ -414,24 +405,7 @@ bool PagePool::left_behind(PageTable& table) const {
   return true;
 }
 
-// ---------------------------------------------------------------- waiting, numbers
-std::uint64_t PagePool::changes() const {
-  const std::lock_guard lock(mutex_);
-  return changes_;
-}
-
-void PagePool::wait(std::uint64_t seen, double milliseconds) {
-  std::unique_lock lock(mutex_);
-  ++waiting_;
-  changed_->wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return changes_ != seen; });
-  if (--waiting_ == 0) changed_->notify_all();
-}
-
-void PagePool::give_way(double milliseconds) {
-  std::unique_lock lock(mutex_);
-  changed_->wait_for(lock, std::chrono::duration<double, std::milli>(milliseconds), [&] { return waiting_ == 0; });
-}
-
+// ---------------------------------------------------------------- numbers
 void PagePool::count_prompt(std::int64_t tokens, std::int64_t reused) {
   const std::lock_guard lock(mutex_);
   counts_.prompt_tokens += static_cast<std::uint64_t>(tokens);

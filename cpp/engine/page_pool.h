@@ -9,9 +9,8 @@
 // the parked tables; pages of sequences that ran in the parent's threads are free there.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,10 +63,11 @@ class PagePool {
   void check_fits(std::int64_t tokens) const;
 
   // Gives an empty table pages for all of `ids` and says how many of its tokens are computed already (fewer than ids.size(), so that the
-  // last one's logits can be had). `spare`: pages that must be left over. `stage`: of the text's rope, whose pages alone are shared.
-  // nullopt: there is no room now; nothing has changed.
-  std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, bool reuse = true, std::int64_t spare = 0,
-                                      std::int64_t stage = 0);
+  // last one's logits can be had, and at most `sharable`). `spare`: pages that must be left over. `stage`: of the text's rope, whose pages
+  // alone are shared. nullopt: there is no room now; nothing has changed.
+  std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
+                                      std::int64_t spare = 0, std::int64_t stage = 0);
+  static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   // How many tokens acquire() would find.
   std::int32_t cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage = 0) const;
   // Pages for `tokens` in all; false: there is no room now.
@@ -92,13 +92,6 @@ class PagePool {
   // parks, so that nobody waits for him. unpark(): false when the pages are gone; the table is then empty.
   void park(PageTable& table);
   bool unpark(PageTable& table);
-
-  // Waits until a page was released or parked after `seen`, at most so long.
-  std::uint64_t changes() const;
-  void wait(std::uint64_t seen, double milliseconds);
-  // Whether somebody is in wait(); and waits until nobody is.
-  bool waited_for() const { return waiting_.load(std::memory_order_relaxed) > 0; }
-  void give_way(double milliseconds);
 
   void count_prompt(std::int64_t tokens, std::int64_t reused);
   Stats stats() const;
@@ -139,16 +132,14 @@ class PagePool {
 
   mutable std::mutex mutex_;
   std::mutex storage_mutex_;  // copies and growth, after mutex_ where both are held
-  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   PrefixTree tree_;
   std::vector<Page> pages_;  // storage there is
   std::vector<std::int32_t> free_;
   std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // kept pages without children, longest unused first
   std::map<std::uint64_t, PageTable*> parked_;               // longest parked first
-  std::uint64_t clock_ = 0, names_ = 0, changes_ = 0;
+  std::uint64_t clock_ = 0, names_ = 0;
   std::uint64_t process_ = 1;  // counts forks
   std::int64_t kept_ = 0;
-  std::atomic<std::int32_t> waiting_{0};  // changed under mutex_
   Stats counts_;
   const AtFork at_fork_;
 };

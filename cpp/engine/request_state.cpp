@@ -20,6 +20,10 @@ bool RequestState::shows() const {
   return std::ranges::any_of(sequences, [](const Sequence& s) { return !s.ended() && s.shown(); });
 }
 
+bool RequestState::held() const {
+  return std::ranges::any_of(sequences, [](const Sequence& s) { return s.life == Sequence::Life::held; });
+}
+
 bool RequestState::told_all() const {
   if (closed()) return true;
   return ended() && !error && std::ranges::all_of(sequences, [](const Sequence& s) { return s.news.empty(); });

@@ -55,7 +55,8 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   bool closed() const { return delivery == Delivery::over; }
   bool ended() const;  // all of its sequences
   bool shows() const;  // some sequence's logits wait for the caller's answer
-  bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows(); }
+  bool held() const;   // its text is done, and its caller reads or writes the pages
+  bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows() || held(); }
   bool told_all() const;                // nothing more will come
   void want(std::int32_t steps);        // ready() when so many steps have given tokens, read_ahead at most
   std::vector<News> collect();          // which are read from now on

@@ -54,7 +54,8 @@ void Roster::drop(RequestState& request) {
 
 void Roster::fail(RequestState& request, std::exception_ptr error) {
   if (!request.error) request.error = std::move(error);
-  for (Sequence& s : request.sequences) drop(s);
+  for (Sequence& s : request.sequences)
+    if (s.life != Life::held) drop(s);  // its caller's thread reads the pages
 }
 
 void Roster::fail_all(const std::exception_ptr& error) {

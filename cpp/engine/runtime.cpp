@@ -89,6 +89,15 @@ void Pace::measured(std::int32_t rows, double seconds) {
   if (rows >= 32) seconds_per_row_.store(static_cast<float>(seconds / rows), std::memory_order_relaxed);
 }
 
+void Pace::measured_heads(std::int32_t rows, double seconds) {
+  if (rows >= 8) head_seconds_per_row_.store(static_cast<float>(seconds / rows), std::memory_order_relaxed);
+}
+
+double Pace::text_price() const {
+  const float body = seconds_per_row_.load(std::memory_order_relaxed), head = head_seconds_per_row_.load(std::memory_order_relaxed);
+  return body > 0 && head > 0 ? 1 + head / body : 2;
+}
+
 void Pace::too_many(std::int32_t rows) {
   std::int32_t most = most_.load(std::memory_order_relaxed);
   const std::int32_t half = std::max(1, rows / 2);

@@ -74,9 +74,13 @@ class Pace {
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
   void measured(std::int32_t rows, double seconds);
   void too_many(std::int32_t rows);  // from now on half of them
+  // The head on so many rows of a text took so long. text_price(): how many rows of a prompt take as long as one of them, head and all; 2
+  // where nothing is known yet.
+  void measured_heads(std::int32_t rows, double seconds);
+  double text_price() const;
 
  private:
-  std::atomic<float> seconds_per_row_{0};
+  std::atomic<float> seconds_per_row_{0}, head_seconds_per_row_{0};
   std::atomic<std::int32_t> most_{kPlannedRows};
 };
 

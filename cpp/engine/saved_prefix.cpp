@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/prefill.h"
+#include "engine/text_request.h"
 #include "files/prefix_file.h"
 #include "files/text.h"
 
@@ -23,16 +23,16 @@ std::uint64_t save_prefix(const Model& model, const std::string& path, std::span
   check_text(runtime, ids);
   files::PrefixWriter writer(
       path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()}, .page_bytes = pool.page_bytes()});
-  prefill(runtime, ids, false, {}, cancel, [&](const PageTable& table) {
-    const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());
-    std::vector<std::uint8_t> bytes;
-    for (std::size_t first = 0; first < pages; first += at_once) {
-      cancel.check();
-      bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
-      pool.read(table, first, bytes);
-      writer.write(bytes);
-    }
-  });
+  TextRequest text(model.scheduler(), ids, TextTask::Wants::pages);
+  text.run(cancel);
+  const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t first = 0; first < pages; first += at_once) {
+    cancel.check();
+    bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
+    pool.read(text.table(), first, bytes);
+    writer.write(bytes);
+  }
   return writer.finish();
 }
 
@@ -49,22 +49,23 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
   if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes()) {
     result.recomputed =
         str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());
-    prefill(runtime, result.ids, false, {}, cancel);
+    TextRequest(model.scheduler(), result.ids, TextTask::Wants::pages).run(cancel);
     return result;
   }
-  PageTable table;
-  claim_pages(runtime, table, result.ids, true, cancel);
+  TextRequest text(model.scheduler(), result.ids, TextTask::Wants::room);
+  text.run(cancel);
   const std::size_t page = pool.page_bytes(), pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(page),
-                    known = PagePool::unpublished(table);  // the first so many are cached already; a damaged file is one all the same
+                    known =
+                        PagePool::unpublished(text.table());  // the first so many are cached already; a damaged file is one all the same
   std::vector<std::uint8_t> bytes;
   for (std::size_t first = 0; first < pages; first += at_once) {
     cancel.check();
     bytes.resize(std::min(at_once, pages - first) * page);
     file.read(first, bytes);
     const std::size_t skipped = std::min(known > first ? known - first : 0, bytes.size() / page);
-    if (skipped * page < bytes.size()) pool.write(table, first + skipped, std::span(bytes).subspan(skipped * page));
+    if (skipped * page < bytes.size()) pool.write(text.table(), first + skipped, std::span(bytes).subspan(skipped * page));
   }
-  pool.release(table, result.ids);
+  text.written();
   return result;
 }
 

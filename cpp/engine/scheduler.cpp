@@ -40,6 +40,12 @@ std::shared_ptr<Request> Scheduler::request(const std::vector<std::vector<std::i
   return std::make_shared<Request>(*this, make_request(runtime_, prompts, params));
 }
 
+void Scheduler::pages_came() {
+  const std::lock_guard lock(mutex_);
+  const auto waits = [](const Sequence& s) { return s.life == Sequence::Life::waiting; };
+  if (std::ranges::any_of(roster_.requests(), [&](const auto& r) { return std::ranges::any_of(r->sequences, waits); })) work_.raise();
+}
+
 std::vector<RequestNews> Scheduler::pump(double max_ms) { return news_.pump(Lock(mutex_), max_ms); }
 
 void Scheduler::wake_pump() {
@@ -67,7 +73,7 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = counts_;
   for (const auto& request : roster_.requests()) {
     const auto any = [&](auto&& holds) { return std::ranges::any_of(request->sequences, holds); };
-    if (any([](const Sequence& s) { return s.life == Sequence::Life::running; })) {
+    if (any([](const Sequence& s) { return s.life == Sequence::Life::running || s.life == Sequence::Life::held; })) {
       ++stats.running;
     } else if (any([](const Sequence& s) { return s.life == Sequence::Life::waiting && !s.lags(); })) {
       ++stats.waiting;
@@ -145,7 +151,8 @@ bool Scheduler::plan() {
     roster_.fail(*sequence->request, error);
     news_.tell(*sequence->request);
   }
-  step_->assemble(plan.live, plan.decode_rows, plan.prompt_rows);
+  for (const Sequence* sequence : plan.held) news_.tell(*sequence->request);
+  step_->assemble(plan);
   for (const Step::Part& part : step_->parts()) {
     Prompt& prompt = *part.sequence->prompt;
     part.sequence->in_step = Sequence::InStep::yes;

@@ -43,6 +43,10 @@ class Scheduler {
   std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, const GenerateParams& params) {
     return request(prompts, std::span(&params, 1));
   }
+  Runtime& runtime() const { return runtime_; }
+
+  // Pages of the pool were given back by somebody else than this scheduler: another model's that guesses with this one (Drafter).
+  void pages_came();
 
   // The news of all requests that have been started: one call a step for many readers. Waits for some, for wake_pump(), or so long.
   std::vector<RequestNews> pump(double max_ms);
@@ -54,6 +58,7 @@ class Scheduler {
 
  private:
   friend class Request;
+  friend class TextRequest;
   using Lock = SchedulerLock;
 
   // All under mutex_.

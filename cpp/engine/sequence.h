@@ -15,6 +15,7 @@
 #include "engine/prompt.h"
 #include "engine/sampler.h"
 #include "engine/speculation.h"
+#include "engine/text_task.h"
 #include "engine/token_filter.h"
 
 namespace pumice::engine {
@@ -55,6 +56,7 @@ struct Sequence {
     following,  // the leader of its prompt computes for it (Prompt)
     running,    // it has pages, and steps take rows of it
     parked,     // it has pages and sits out; other sequences may take the pages (PagePool::park)
+    held,       // a text without choices is done: its pages are its caller's thread's until the request is closed
     ended
   };
   // What a running step reads of a sequence stays as it is until the step is over.
@@ -84,6 +86,7 @@ struct Sequence {
   std::vector<float> row, answer;
   std::vector<std::uint32_t> left_by_answer;
 
+  std::unique_ptr<TextTask> task;    // null: tokens are chosen; else the sequence is only read, and ends with its last id
   std::unique_ptr<Guesses> guesses;  // null: none are made
   std::int32_t guess_room = 0;       // the next step may have so many guesses: there are pages for them
   News news;                         // unread
@@ -92,8 +95,10 @@ struct Sequence {
   std::int64_t generated() const { return static_cast<std::int64_t>(ids.size()) - prompt->tokens; }
   std::span<const std::int32_t> known() const { return std::span(ids).first(static_cast<std::size_t>(computed)); }
   bool ended() const { return life == Life::ended; }
-  bool decodes() const { return life == Life::running && pending() == 1; }
-  bool reads_prompt() const { return life == Life::running && pending() > 1; }
+  bool decodes() const { return life == Life::running && !task && pending() == 1; }
+  bool reads_prompt() const { return life == Life::running && pending() > (task ? 0 : 1); }
+  // So many of its first ids may come from the prefix cache: rows that give something are computed.
+  std::int64_t sharable() const { return task && task->wants_each_row() ? task->given : static_cast<std::int64_t>(ids.size()); }
   bool shown() const { return !row.empty() && answer.empty(); }  // to the caller, who has not answered
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }
 

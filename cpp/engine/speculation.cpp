@@ -94,7 +94,7 @@ bool Drafter::prepare(Task& task) {
   const auto same = std::mismatch(d.ids.begin(), d.ids.end(), s.ids.begin(), s.ids.end() - 1).first - d.ids.begin();
   d.ids.resize(static_cast<std::size_t>(same));
   if (d.table.pages().empty()) {
-    const auto reused = pool.acquire(d.table, s.ids, true, 0, runtime_.rope_stage(s.length));
+    const auto reused = pool.acquire(d.table, s.ids, PagePool::kAll, 0, runtime_.rope_stage(s.length));
     if (!reused) return false;
     d.ids.assign(s.ids.begin(), s.ids.begin() + *reused);
   }
@@ -192,6 +192,12 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
     if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
   }
   for (Task& task : tasks) runtime_.pages->park(task.drafted->table);
+  if (freed_) freed_();
+}
+
+void Drafter::release(Drafted& drafted) {
+  runtime_.pages->release(drafted.table, drafted.ids);
+  if (freed_) freed_();
 }
 
 }  // namespace pumice::engine

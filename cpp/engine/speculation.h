@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -76,7 +77,9 @@ class Guesses {
 // numbers, so that it says the same wherever both see the same. It computes in the other's steps, in its own cache.
 class Drafter {
  public:
-  Drafter(std::shared_ptr<const void> owner, Runtime& runtime) : owner_(std::move(owner)), runtime_(runtime) {}
+  // freed(): other callers of the smaller model may have pages that were held here. Called without any lock.
+  Drafter(std::shared_ptr<const void> owner, Runtime& runtime, std::function<void()> freed = {})
+      : owner_(std::move(owner)), runtime_(runtime), freed_(std::move(freed)) {}
 
   struct Task {
     const Sequence* sequence;
@@ -86,7 +89,7 @@ class Drafter {
   };
   // Where its cache has no room, or a prompt is still to be read (some rows of it a call), there are no guesses.
   void propose(std::span<Task> tasks, const Cancel& cancel);
-  void release(Drafted& drafted) { runtime_.pages->release(drafted.table, drafted.ids); }
+  void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }
   const Runtime& runtime() const { return runtime_; }
 
@@ -96,6 +99,7 @@ class Drafter {
 
   const std::shared_ptr<const void> owner_;
   Runtime& runtime_;
+  const std::function<void()> freed_;
   double seconds_per_guess_ = 0;  // of one sequence in one step, of late
   Sampler sampler_;
   std::vector<float> hidden_, logits_;

@@ -11,23 +11,27 @@
 namespace pumice::engine {
 namespace {
 
+constexpr std::int64_t kTextRows = 4;         // rows that a text gets at least: whole tiles of the kernels with the fewest
 constexpr std::size_t kParallelSampling = 5;  // sequences from which sampling on all workers beats waiting for a turn of the device
 
 }  // namespace
 
-void Step::assemble(std::span<Sequence* const> sequences, std::int64_t decode_rows, std::int64_t prompt_rows) {
+void Step::assemble(const Plan& plan) {
   parts_.clear();
   for (const bool decodes : {true, false}) {
-    std::int64_t& rows_left = decodes ? decode_rows : prompt_rows;
-    for (Sequence* sequence : sequences) {
+    std::int64_t rows_left = decodes ? plan.decode_rows : plan.prompt_rows;
+    for (Sequence* sequence : plan.live) {
       Sequence& s = *sequence;
-      if (!(decodes ? s.decodes() : s.reads_prompt())) continue;
-      const auto rows = static_cast<std::int32_t>(std::min(s.pending(), rows_left));
-      if (rows <= 0) continue;
-      rows_left -= rows + (decodes ? s.guess_room : 0);
-      parts_.push_back({.sequence = &s, .rows = rows, .samples = rows == s.pending()});
+      if (rows_left <= 0 || !(decodes ? s.decodes() : s.reads_prompt())) continue;
+      const double price = s.task && s.task->wants_each_row() ? plan.text_price : 1;
+      const auto most = std::max(static_cast<std::int64_t>(static_cast<double>(rows_left) / price), std::min(kTextRows, rows_left));
+      const auto rows = static_cast<std::int32_t>(std::min(s.pending(), most));
+      rows_left -= static_cast<std::int64_t>(rows * price) + (decodes ? s.guess_room : 0);
+      parts_.push_back({.sequence = &s, .rows = rows, .samples = !s.task && rows == s.pending()});
     }
   }
+  // Rows that tokens are chosen after come first (sample()).
+  std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
 // Guesses of all parts that have room for some: lookups, then each smaller model for all of its sequences at once.
@@ -187,6 +191,11 @@ void Step::lay_out() {
                          .length = s.length});
     ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
     ids_.insert(ids_.end(), part.guesses.begin(), part.guesses.end());
+    if (s.task) {
+      part.wanted = s.task->wanted(s.computed, part.rows, static_cast<std::int64_t>(s.ids.size()));
+      part.first_wanted = selected_.size();
+      for (std::int32_t row = 0; row < part.wanted.count; ++row) selected_.push_back(first + part.wanted.first + row);
+    }
     if (!part.samples) continue;
     for (std::int32_t row = 0; row <= guesses; ++row) {
       selected_.push_back(first + part.rows - 1 + row);
@@ -208,14 +217,30 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   }
   lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
-  const bool samples = !selected_.empty();
-  if (!samples) selected_.push_back(rows() - 1);  // a run has at least one row to give
+  if (selected_.empty()) selected_.push_back(rows() - 1);  // a run has at least one row to give
   const std::size_t values = selected_.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size());
   if (hidden_.size() < values) hidden_.resize(values);
   const Batch batch{.rows = rows(), .ids = ids_, .segments = segments_, .selected = selected_};
   if (!runtime.body(spaces[0], batch, std::span(hidden_).first(values), cancel)) return false;
-  if (samples) sample(runtime, spaces[0], cancel);
+  if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
+  read_texts(runtime, spaces[0], cancel);
   return true;
+}
+
+// What texts without choices want of their rows.
+void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  for (Part& part : parts_) {
+    if (part.wanted.count == 0) continue;
+    const Sequence& s = *part.sequence;
+    const auto hidden = std::span(hidden_).subspan(part.first_wanted * width, static_cast<std::size_t>(part.wanted.count) * width);
+    try {
+      s.task->take(runtime, space, s.ids, s.computed + part.wanted.first, hidden, logits_, cancel);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::numeric) throw;
+      part.error.emplace(error);
+    }
+  }
 }
 
 namespace {

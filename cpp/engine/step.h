@@ -10,6 +10,7 @@
 
 #include "core/cancel.h"
 #include "core/error.h"
+#include "engine/admission.h"
 #include "engine/runtime.h"
 #include "engine/sequence.h"
 
@@ -28,10 +29,12 @@ class Step {
     bool stopped = false;                    // a row of guesses has no choice: the next step meets it again, by itself
     ChangedIds changed = ChangedIds();       // with the guesses, where there are any
     std::int64_t masks = -1;                 // word of its first row's mask; -1: everything may come
+    TextTask::Rows wanted = {};              // of a text without choices
+    std::size_t first_wanted = 0;            // among the rows that the body gives
   };
 
-  // One row of each sequence that decodes, then chunks of prompts, first come, first served; no more rows than are given of each.
-  void assemble(std::span<Sequence* const> sequences, std::int64_t decode_rows, std::int64_t prompt_rows);
+  // One row of each sequence that decodes, then chunks of prompts and texts, first come, first served; no more rows than planned of each.
+  void assemble(const Plan& plan);
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
@@ -50,6 +53,7 @@ class Step {
   void ask_filters(Runtime& runtime, const Cancel& cancel);
   void ask_filters(Part& part, std::span<std::uint32_t> scratch);
   void lay_out();
+  void read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel);
   void sample(Runtime& runtime, RunSpace& space, const Cancel& cancel);
   void choose(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, bool top, const Cancel& cancel);
   void choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab);

@@ -149,18 +149,17 @@ py::array_t<float> logits(const ModelHandle& handle, const py::array& ids, bool 
   if (rows > runtime.n_ctx) fail(ErrorKind::context_length, rows, " tokens do not fit into the context of ", runtime.n_ctx);
   py::array_t<float> out(all_positions ? std::vector<py::ssize_t>{rows, vocab} : std::vector<py::ssize_t>{vocab});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { engine::logits(runtime, tokens, all_positions, target, cancel); });
+  interruptible([&](const Cancel& cancel) { engine::logits(m->scheduler(), tokens, all_positions, target, cancel); });
   return out;
 }
 
 py::array_t<float> score(const ModelHandle& handle, const py::array& ids) {
   const auto m = handle.get();
   const auto tokens = ids_of(ids);
-  engine::Runtime& runtime = m->decoder();
   require(!tokens.empty(), "ids is empty; a score needs at least one token");
   py::array_t<float> out(static_cast<py::ssize_t>(tokens.size()) - 1);
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { engine::score(runtime, tokens, target, cancel); });
+  interruptible([&](const Cancel& cancel) { engine::score(m->scheduler(), tokens, target, cancel); });
   return out;
 }
 

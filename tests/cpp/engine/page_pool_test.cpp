@@ -157,8 +157,8 @@ TEST(PagePool, SaysWhatDoesNotFit) {
   EXPECT_FALSE(m.pool->extend(one, 129));
   EXPECT_EQ(one.pages().size(), 4u);
   m.pool->release(one);
-  EXPECT_FALSE(m.pool->acquire(two, text(2, 33), true, 3));  // room, but not with three to spare
-  EXPECT_TRUE(m.pool->acquire(two, text(2, 33), true, 2));
+  EXPECT_FALSE(m.pool->acquire(two, text(2, 33), PagePool::kAll, 3));  // room, but not with three to spare
+  EXPECT_TRUE(m.pool->acquire(two, text(2, 33), PagePool::kAll, 2));
   std::string message;
   EXPECT_EQ(toy::error_of([&] { m.pool->check_fits(129); }, &message), ErrorKind::out_of_memory);
   for (const char* part : {"129", "5 cache pages", "holds 4", "kv_budget="}) EXPECT_NE(message.find(part), std::string::npos) << message;
@@ -221,7 +221,7 @@ TEST(PagePool, RandomWorkKeepsEveryText) {
       if (s.ids.empty()) {
         Ids ids = part(text(random() % 4, 200), 1 + random() % 150);  // few beginnings, so that they meet
         if (random() % 2) ids.back() = static_cast<std::int32_t>(random() % 5);
-        const auto reused = m.pool->acquire(s.table, ids, random() % 8 != 0);
+        const auto reused = m.pool->acquire(s.table, ids, random() % 8 != 0 ? PagePool::kAll : 0);
         if (!reused) continue;
         ASSERT_LT(*reused, static_cast<std::int32_t>(ids.size()));
         ASSERT_EQ(read(m, s.table, *reused), part(ids, *reused));

@@ -518,7 +518,7 @@ TEST(Placement, DecodersRunWithAnyNumberOfLayersOnTheGpu) {
       const auto m = Model::load_on(d, tiny::open(tiny::make(name, 5), folder),
                                     {.gpu_layers = count, .kv_format = KvFormat::f32, .compute = Compute::float32}, {}, cancel);
       EXPECT_EQ(layers_on(m->placement(), "vulkan:0"), static_cast<std::size_t>(count));
-      logits(m->decoder(), ids, false, found, cancel);
+      logits(m->scheduler(), ids, false, found, cancel);
       if (count == 0) expected = found;
       expect_near(found, expected);
       // Tokens are chosen by the device with the most workers, texts run on the one with the fewest.

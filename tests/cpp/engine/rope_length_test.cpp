@@ -128,9 +128,9 @@ TEST_P(RopeLength, WholeTextsAreScoredByTheirOwnLength) {
   for (const std::size_t length : {10u, 64u, 65u, 300u, 66u, 300u}) {
     const Ids ids = text(5, length), keys = turned(rope, ids, length);
     std::vector<float> last(toy::kVocab), all(length * toy::kVocab);
-    logits(*m.runtime, ids, false, last, m.cancel);
+    logits(*m.scheduler, ids, false, last, m.cancel);
     EXPECT_EQ(last, toy::logits_after(keys)) << length;
-    logits(*m.runtime, ids, true, all, m.cancel);
+    logits(*m.scheduler, ids, true, all, m.cancel);
     for (const std::size_t at : {std::size_t{0}, length / 2, length - 1}) {
       const auto row = toy::logits_after(std::span(keys).first(at + 1));
       EXPECT_TRUE(std::equal(row.begin(), row.end(), all.begin() + static_cast<std::ptrdiff_t>(at * toy::kVocab))) << length << ", " << at;

@@ -193,6 +193,30 @@ TEST(Speculation, ASmallerModelWithoutRoomSaysNothing) {
   EXPECT_EQ(smaller->leaked(), 0);
 }
 
+// A request of the smaller model that found no pages while guesses were made with them goes on without anything else to wake it.
+TEST(Speculation, ASmallerModelsOwnCallersGetItsPages) {
+  const auto smaller = std::make_shared<toy::Model>(4);
+  const auto drafter = std::make_shared<Drafter>(smaller, *smaller->runtime, [&] { smaller->scheduler->pages_came(); });
+  std::atomic<bool> inside{false}, go{false};
+  smaller->seen->in_run = [&] {
+    inside = true;
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  toy::Model m;
+  const auto guessed =
+      m.scheduler->request({text(1, 90)}, {.max_new_tokens = 10, .speculation = {.most = 4, .drafter = drafter, .always = true}});
+  guessed->wait(1, 1e9);
+  while (!inside) std::this_thread::yield();
+  const auto own = smaller->scheduler->request({text(2, 60)}, {.max_new_tokens = 10});
+  EXPECT_FALSE(own->wait(1, 50)) << "guesses have all pages";
+  go = true;
+  EXPECT_TRUE(own->wait(10, 5000));
+  EXPECT_EQ(own->take().at(0).ids, toy::continuation(text(2, 60), 10));
+  guessed->close();
+  EXPECT_EQ(m.leaked(), 0);
+  EXPECT_EQ(smaller->leaked(), 0);
+}
+
 TEST(Speculation, ClosedInTheMiddle) {
   const auto smaller = std::make_shared<toy::Model>(400);
   const auto drafter = std::make_shared<Drafter>(smaller, *smaller->runtime);

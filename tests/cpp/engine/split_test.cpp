@@ -81,12 +81,12 @@ Ids text(std::uint64_t seed, std::size_t length) {
 }
 std::vector<float> last_logits(const Loaded& m, const Ids& ids) {
   std::vector<float> row(tiny::kVocab);
-  logits(m.model->decoder(), ids, false, row, m.cancel);
+  logits(m.model->scheduler(), ids, false, row, m.cancel);
   return row;
 }
 std::vector<float> all_logits(const Loaded& m, const Ids& ids) {
   std::vector<float> rows(ids.size() * tiny::kVocab);
-  logits(m.model->decoder(), ids, true, rows, m.cancel);
+  logits(m.model->scheduler(), ids, true, rows, m.cancel);
   return rows;
 }
 std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, const GenerateParams& params) {
@@ -137,7 +137,7 @@ TEST(Rows, ADeviceThatHoldsFewGetsFewAndSaysTheSame) {
     answers.push_back(generate(m, prompts, 9));
     rows.push_back(all_logits(m, prompts[0]));
     rows.back().resize(rows.back().size() + prompts[0].size() - 1);
-    score(m.model->decoder(), prompts[0], std::span(rows.back()).last(prompts[0].size() - 1), m.cancel);
+    score(m.model->scheduler(), prompts[0], std::span(rows.back()).last(prompts[0].size() - 1), m.cancel);
     EXPECT_LE(second->largest, holds);
     EXPECT_GE(second->largest, std::min(holds, 64) / 2);
     EXPECT_EQ(m.leaked(), 0);
@@ -182,12 +182,12 @@ TEST(Split, AtEveryLayerLogitsAreThoseOfOneDevice) {
       const Ids ids = text(1, 75), other = text(2, 140);  // over windows of 24, pages of 32 and a prefill step of 128
       const auto expected = all_logits(whole, ids), expected_last = last_logits(whole, other);
       std::vector<float> expected_scores(ids.size() - 1), scores(ids.size() - 1);
-      score(whole.model->decoder(), ids, expected_scores, whole.cancel);
+      score(whole.model->scheduler(), ids, expected_scores, whole.cancel);
       const auto check = [&](Backends backends, const std::string& what) {
         const Loaded split(name, layers, std::move(backends));
         expect_near(all_logits(split, ids), expected, what);
         expect_near(last_logits(split, other), expected_last, what);
-        score(split.model->decoder(), ids, scores, split.cancel);
+        score(split.model->scheduler(), ids, scores, split.cancel);
         expect_near(scores, expected_scores, what);
         EXPECT_EQ(split.leaked(), 0);
       };
@@ -370,14 +370,14 @@ TEST(Split, AnErrorOfTheSecondDeviceLeavesTheModelUsable) {
       (late ? second->after : second->before) = [] { fail(ErrorKind::device_lost, "the cable was pulled"); };
       std::vector<float> row(tiny::kVocab), scores(ids.size() - 1);
       for (int again = 0; again < 3; ++again) {
-        EXPECT_EQ(toy::error_of([&] { logits(m.model->decoder(), ids, false, row, m.cancel); }), ErrorKind::device_lost);
-        EXPECT_EQ(toy::error_of([&] { score(m.model->decoder(), ids, scores, m.cancel); }), ErrorKind::device_lost);
+        EXPECT_EQ(toy::error_of([&] { logits(m.model->scheduler(), ids, false, row, m.cancel); }), ErrorKind::device_lost);
+        EXPECT_EQ(toy::error_of([&] { score(m.model->scheduler(), ids, scores, m.cancel); }), ErrorKind::device_lost);
         EXPECT_EQ(toy::error_of([&] { generate(m, {ids, text(6, 10)}, 5); }), ErrorKind::device_lost);
         EXPECT_EQ(m.leaked(), 0);
       }
       // Not only our own errors: whatever a driver's library throws.
       (late ? second->after : second->before) = [] { throw std::bad_alloc(); };
-      EXPECT_THROW(logits(m.model->decoder(), ids, false, row, m.cancel), std::bad_alloc);
+      EXPECT_THROW(logits(m.model->scheduler(), ids, false, row, m.cancel), std::bad_alloc);
       second->before = second->after = nullptr;
       expect_near(last_logits(m, ids), expected, "after errors");
       EXPECT_EQ(generate(m, {ids}, 20), expected_ids);

@@ -1,0 +1,78 @@
+#include "engine/text_task.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace pumice::engine {
+namespace {
+
+void check_finite(std::span<const float> values, std::int64_t first_token, std::size_t per_token, const char* what) {
+  const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
+  if (bad == values.end()) return;
+  fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token),
+       " is ", *bad, ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+}
+
+}  // namespace
+
+TextTask::Rows TextTask::wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const {
+  const bool ends = past + rows == tokens;
+  switch (wants_) {
+    case Wants::pages:
+    case Wants::room:
+      return {};
+    case Wants::last_logits:
+      return ends ? Rows{.first = rows - 1, .count = 1} : Rows{};
+    case Wants::all_logits:
+      return {.first = 0, .count = rows};
+    case Wants::scores:
+      return {.first = 0, .count = ends ? rows - 1 : rows};  // nothing follows the last token
+  }
+  return {};
+}
+
+void TextTask::take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
+                    std::vector<float>& scratch, const Cancel& cancel) {
+  const Pipeline& pipeline = runtime.pipeline;
+  const bool scores = wants_ == Wants::scores;
+  const std::size_t width = static_cast<std::size_t>(pipeline.hidden_size()), rows = hidden.size() / width,
+                    block = static_cast<std::size_t>(runtime.head_rows()),
+                    values = scores ? 1 : static_cast<std::size_t>(pipeline.vocab_size());
+  const auto start = std::chrono::steady_clock::now();
+  for (std::size_t row = 0; row < rows; row += block) {
+    if (closed()) return;
+    const std::size_t count = std::min(block, rows - row), at = static_cast<std::size_t>(first) + row;
+    if (scratch.size() < count * values) scratch.resize(count * values);
+    const std::span<float> found = std::span(scratch).first(count * values);
+    const std::span<const float> from = hidden.subspan(row * width, count * width);
+    if (scores) {
+      pipeline.log_probs(space, from, ids.subspan(at + 1, count), found, cancel);
+    } else {
+      pipeline.head(space, from, found, cancel);
+    }
+    check_finite(found, static_cast<std::int64_t>(at), values, scores ? "log-probability" : "logit");
+    give(wants_ == Wants::last_logits ? 0 : at * values, found);
+  }
+  runtime.pace.measured_heads(static_cast<std::int32_t>(rows),
+                              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+void TextTask::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+bool TextTask::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+void TextTask::give(std::size_t at, std::span<const float> values) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) std::ranges::copy(values, out_.subspan(at, values.size()).begin());
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,60 @@
+// What a request without choices computes of its text: keys and values, logits or log-probabilities. No token is chosen after the text.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "core/cancel.h"
+#include "engine/runtime.h"
+
+namespace pumice::engine {
+
+class TextTask {
+ public:
+  enum class Wants : std::uint8_t {
+    pages,        // keys and values, which the caller reads from the pages (save_prefix)
+    room,         // pages alone: the caller writes keys and values into them (load_prefix)
+    last_logits,  // the logits after the last token
+    all_logits,   // the logits after each token
+    scores        // the log-probability of each token but the first
+  };
+
+  // Where rows of a piece of text lie that a caller wants something of: `first` counts from the piece's first row.
+  struct Rows {
+    std::int32_t first = 0, count = 0;
+  };
+
+  // `out`: all values that are wanted. It is the caller's, and no step touches it after close().
+  TextTask(Wants wants, std::span<float> out) : wants_(wants), out_(out) {}
+
+  bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }
+  bool wants_room() const { return wants_ == Wants::room; }
+  // The sequence keeps its pages at its end, until the caller has read or written them.
+  bool keeps_pages() const { return wants_ == Wants::pages || wants_ == Wants::room; }
+  // Rows of tokens past to past + rows, in a text of `tokens`.
+  Rows wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const;
+
+  // Computes and gives what is wanted of the hidden rows after tokens first, first + 1, ... of `ids`. Never holds more values than
+  // head_rows() rows of logits; they lie in `scratch`. Throws numeric for a NaN or an infinity.
+  void take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
+            std::vector<float>& scratch, const Cancel& cancel);
+  // Waits for nothing but a copy of some rows.
+  void close();
+
+  // Results of the tokens before this one are given: a sequence that lost its pages may share those of other texts up to here, and
+  // computes the rest again. Changed by Commit.
+  std::int64_t given = 0;
+
+ private:
+  bool closed() const;
+  void give(std::size_t at, std::span<const float> values);
+
+  const Wants wants_;
+  mutable std::mutex mutex_;  // of out_: a step computes while the caller may give up
+  std::span<float> out_;
+  bool closed_ = false;
+};
+
+}  // namespace pumice::engine
