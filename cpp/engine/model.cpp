@@ -8,21 +8,18 @@
 #include <limits>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
-#include "model/programs.h"
 
 namespace pumice::engine {
 namespace {
 
+using model::ModelProgram;
+using model::ModelPrograms;
 using model::Output;
 using model::Role;
-
-std::vector<bool> merge(std::vector<bool> a, const std::vector<bool>& b) {
-  for (std::size_t i = 0; i < b.size(); ++i) a[i] = a[i] || b[i];
-  return a;
-}
 
 // Where nothing is said: a decoder's last row has seen the whole text, and no other has.
 PoolKind usual_pooling(const model::Description& d) { return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean; }
@@ -42,43 +39,50 @@ LoadOptions with_sums(LoadOptions options) {
   return options;
 }
 
-// What each device must hold: its layers, the embedding on the first; the head, the projection, modules and the classifier on the last.
-std::vector<std::vector<bool>> matrices_by_device(const model::Description& d, const Placement& placement) {
-  const std::size_t count = d.weights.matrices.size();
-  std::vector<std::vector<bool>> used(placement.devices.size(), std::vector<bool>(count, false));
-  for (const StagePlan& stage : placement.stages) {
-    std::vector<bool>& mine = used[stage.device];
-    mine = merge(mine, model::used_matrices(model::body_program(d, stage.first, stage.last, Output::hidden), d.weights));
+// What the body of a model that was just loaded gives: a decoder's rows that go on to the head, or an encoder's pooled rows.
+Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
+
+// The programs that each device runs: its stage of the body; on the last device those that follow the layers, too.
+std::vector<std::vector<const ModelProgram*>> programs_by_device(const ModelPrograms& programs, const Placement& placement) {
+  const model::Description& d = programs.description();
+  std::vector<std::vector<const ModelProgram*>> all(placement.devices.size());
+  for (const StagePlan& stage : placement.stages) all[stage.device].push_back(&programs.body(stage.first, stage.last, main_output(d)));
+  const StagePlan& last = placement.stages.back();
+  if (d.config.has_head) all[last.device].push_back(&programs.head());
+  if (d.config.has_head && !d.modules.empty()) all[last.device].push_back(&programs.body(last.first, last.last, Output::pooled));
+  if (d.labels > 0) all[last.device].push_back(&programs.body(last.first, last.last, Output::classes));
+  return all;
+}
+
+std::vector<bool> matrices_of(const std::vector<const ModelProgram*>& programs) {
+  std::vector<bool> all = programs.front()->matrices;
+  for (const ModelProgram* p : programs) {
+    for (std::size_t m = 0; m < all.size(); ++m) all[m] = all[m] || p->matrices[m];
   }
-  std::vector<bool>& last = used[placement.stages.back().device];
-  if (d.config.has_head) last = merge(last, model::used_matrices(model::head_program(d), d.weights));
-  const auto also = [&](Output output) {
-    const Program program = model::body_program(d, placement.stages.back().first, d.config.layers.size(), output);
-    last = merge(last, model::used_matrices(program, d.weights));
-  };
-  if (!d.config.has_head || !d.modules.empty()) also(Output::pooled);
-  if (d.labels > 0) also(Output::classes);
-  return used;
+  return all;
 }
 
 // While weights are packed and uploaded, a thread tells devices which programs will follow: a GPU compiles its pipelines meanwhile.
 class Foresight {
  public:
-  Foresight(const model::Description& d, const Placement& placement, Compute compute) {
+  Foresight(const ModelPrograms& all, const Placement& placement, Compute compute) {
     if (std::all_of(placement.devices.begin(), placement.devices.end(),
                     [](const PlacedDevice& p) { return p.backend->info().type == "cpu"; }))
       return;
+    // Collected before the thread begins: a process that is forked meanwhile must not find the lock of ModelPrograms taken.
+    std::vector<std::pair<Backend*, const Program*>> programs;
+    const auto add = [&](std::size_t device, const ModelProgram& p) {
+      programs.emplace_back(placement.devices[device].backend.get(), &p.program);
+    };
+    const model::Description& d = all.description();
+    for (const StagePlan& stage : placement.stages) add(stage.device, all.body(stage.first, stage.last, main_output(d)));
+    const std::size_t last = placement.stages.back().device;
+    if (d.config.has_head) add(last, all.head());
+    if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
     try {
-      thread_ = std::jthread([this, &d, &placement, compute] {
+      thread_ = std::jthread([this, programs = std::move(programs), &weights = d.weights, compute] {
         try {
-          const Output output = d.config.has_head ? Output::selected : Output::pooled;
-          for (const StagePlan& stage : placement.stages) {
-            tell(*placement.devices[stage.device].backend, model::body_program(d, stage.first, stage.last, output), d, compute);
-          }
-          if (output == Output::pooled) return;
-          Backend& last = *placement.devices[placement.stages.back().device].backend;
-          tell(last, model::head_program(d), d, compute);
-          if (last.reads_back_slowly()) tell(last, model::top_program(d), d, compute);
+          for (const auto& [backend, program] : programs) backend->foresee(*program, weights, compute, done_);
         } catch (...) {  // prepare() meets it again
         }
       });
@@ -92,9 +96,6 @@ class Foresight {
   }
 
  private:
-  void tell(Backend& backend, const Program& program, const model::Description& d, Compute compute) const {
-    backend.foresee(program, d.weights, compute, done_);
-  }
   const pid_t process_ = ::getpid();
   Cancel done_;
   std::jthread thread_;  // ends before done_ does
@@ -155,7 +156,7 @@ std::shared_ptr<Model> Model::load_on(const Devices& devices, std::shared_ptr<co
                                       const Progress& progress, const Cancel& cancel) {
   const LoadOptions summed = with_sums(options);
   std::shared_ptr<Model> m(new Model(file->summed(), summed));
-  m->load(place(m->description_, devices, summed), summed, progress, cancel);
+  m->load(place(m->programs_, devices, summed), summed, progress, cancel);
   return m;
 }
 
@@ -163,7 +164,7 @@ std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>
                                       const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
   const LoadOptions summed = with_sums(options);
   std::shared_ptr<Model> m(new Model(file->summed(), summed));
-  m->load(place_evenly(m->description_, backends, summed), summed, progress, cancel);
+  m->load(place_evenly(m->programs_, backends, summed), summed, progress, cancel);
   return m;
 }
 
@@ -174,13 +175,13 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   if (placement.problem) throw *placement.problem;
   placement_ = std::move(placement);
 
-  const auto used = matrices_by_device(description_, placement_);
-  const Foresight foresight(description_, placement_, options.compute);
+  const auto programs = programs_by_device(programs_, placement_);
+  const Foresight foresight(programs_, placement_, options.compute);
   compute_ = options.compute;
   std::uint64_t done = 0;
-  for (std::size_t i = 0; i < used.size(); ++i) {
+  for (std::size_t i = 0; i < programs.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, used[i], here, cancel));
+    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, matrices_of(programs[i]), here, cancel));
     done += weights_.back()->bytes();
   }
   for (const auto& file : description_.files) file->require_unchanged();
@@ -191,7 +192,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   if (d.config.has_head) {
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
-      const Program body = model::body_program(d, stage.first, stage.last, Output::selected);
+      const Program& body = programs_.body(stage.first, stage.last, Output::selected).program;
       stores.push_back(placement_.devices[stage.device].backend->make_caches(body.caches, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
@@ -221,48 +222,51 @@ Runtime& Model::prepared(std::unique_ptr<Runner>& runner, const std::function<Pi
   return runner->runtime;
 }
 
-Pipeline::Stage Model::build_stage(std::size_t device, Program program, const Cancel& cancel) const {
+Pipeline::Stage Model::build_stage(std::size_t device, const ModelProgram& program, const Cancel& cancel) const {
   Backend& backend = *placement_.devices[device].backend;
-  Pipeline::Stage stage{.backend = &backend, .backend_index = device};
-  if (program.input >= 0) stage.input_width = program.slots[static_cast<std::size_t>(program.input)].width;
-  stage.output_width = program.slots[static_cast<std::size_t>(program.output)].width;
-  stage.executable = backend.prepare(std::move(program), weights_[device], compute_, cancel);
-  return stage;
+  return {.backend = &backend,
+          .backend_index = device,
+          .executable = backend.prepare(program.program, weights_[device], compute_, cancel),
+          .input_width = program.input_width,
+          .output_width = program.output_width};
 }
 
 Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
   for (const StagePlan& plan : placement_.stages) {
-    body.push_back(build_stage(plan.device, model::body_program(description_, plan.first, plan.last, output), cancel));
+    body.push_back(build_stage(plan.device, programs_.body(plan.first, plan.last, output), cancel));
   }
   Pipeline::Stage head{}, log_probs{}, top{};
   if (output == Output::selected) {
     const std::size_t last = placement_.stages.back().device;
-    head = build_stage(last, model::head_program(description_), cancel);
-    log_probs = build_stage(last, model::log_prob_program(description_), cancel);
-    if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, model::top_program(description_), cancel);
+    head = build_stage(last, programs_.head(), cancel);
+    log_probs = build_stage(last, programs_.log_probs(), cancel);
+    if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, programs_.top(), cancel);
   }
   return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top));
 }
 
 Pipeline Model::build_layers(const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
-  body.push_back(build_stage(placement_.stages.front().device, model::body_program(description_, 0, 0, Output::tokens), cancel));
+  body.push_back(build_stage(placement_.stages.front().device, programs_.body(0, 0, Output::hidden), cancel));
   for (const StagePlan& plan : placement_.stages) {
     for (std::size_t layer = plan.first; layer < plan.last; ++layer)
-      body.push_back(build_stage(plan.device, model::layer_program(description_, layer), cancel));
+      body.push_back(build_stage(plan.device, programs_.layer(layer), cancel));
   }
   return Pipeline(backends(), std::move(body), {}, {}, {});
 }
 
 Pipeline Model::build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
-  body.push_back(build_stage(placement_.stages.front().device, model::body_program(description_, 0, 0, Output::hidden), cancel));
+  body.push_back(build_stage(placement_.stages.front().device, programs_.body(0, 0, Output::hidden), cancel));
   for (const StagePlan& plan : placement_.stages) {
     for (std::size_t i = plan.first; i < std::min(plan.last, layer); ++i)
-      body.push_back(build_stage(plan.device, model::layer_program(description_, i), cancel));
-    if (plan.first <= layer && layer < plan.last)
-      body.push_back(build_stage(plan.device, model::query_program(description_, layer, attend), cancel));
+      body.push_back(build_stage(plan.device, programs_.layer(i), cancel));
+    if (plan.first <= layer && layer < plan.last) {
+      const ModelProgram& queries = programs_.queries(layer);
+      attend = queries.attend;
+      body.push_back(build_stage(plan.device, queries, cancel));
+    }
   }
   return Pipeline(backends(), std::move(body), {}, {}, {});
 }
@@ -377,7 +381,8 @@ EncodeQueue& Model::classes_queue() const {
 }
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
-  return place(describe(file, options), open_devices(options), options);
+  const model::Description description = describe(file, options);
+  return place(description, open_devices(options), options);
 }
 
 }  // namespace pumice::engine

@@ -16,7 +16,7 @@
 #include "engine/scheduler.h"
 #include "files/model_file.h"
 #include "model/description.h"
-#include "model/programs.h"
+#include "model/model_programs.h"
 
 namespace pumice::engine {
 
@@ -76,7 +76,7 @@ class Model {
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
   std::string what_made_it(const LoadOptions& options) const;
   std::vector<std::shared_ptr<Backend>> backends() const;
-  Pipeline::Stage build_stage(std::size_t device, Program program, const Cancel& cancel) const;
+  Pipeline::Stage build_stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
   Pipeline build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const;  // the model up to a layer's attention
   Pipeline build_layers(const Cancel& cancel) const;  // a stage for the embedding, and one for each layer
@@ -86,6 +86,7 @@ class Model {
 
   std::shared_ptr<const files::ModelFile> file_;
   model::Description description_;
+  const model::ModelPrograms programs_{description_};
   Placement placement_;
   Compute compute_ = Compute::automatic;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device

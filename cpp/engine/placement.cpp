@@ -5,12 +5,13 @@
 
 #include "core/checked.h"
 #include "engine/runtime.h"
-#include "model/programs.h"
 
 namespace pumice::engine {
 namespace {
 
 using model::Description;
+using model::ModelProgram;
+using model::ModelPrograms;
 using model::Output;
 using model::Role;
 
@@ -59,7 +60,9 @@ struct Bound {
 
 class Placer {
  public:
-  Placer(const Description& d, const LoadOptions& options) : d_(d), options_(options), layers_(d.config.layers.size()) {
+  Placer(const ModelPrograms& programs, const LoadOptions& options)
+      : programs_(programs), d_(programs.description()), options_(options), layers_(d_.config.layers.size()) {
+    const Description& d = d_;
     p_.notes = d.notes;
     p_.incomplete = d.incomplete;
     p_.n_ctx = options.n_ctx.value_or(d.config.n_ctx);
@@ -120,21 +123,19 @@ class Placer {
     return rows;
   }
 
-  Program embedding_program() const { return model::body_program(d_, 0, 0, Output::hidden); }
-  Program layer_program(std::size_t layer) const { return model::body_program(d_, layer, layer + 1, Output::hidden); }
+  const ModelProgram& embedding() const { return programs_.body(0, 0, Output::hidden); }
+  const ModelProgram& layer(std::size_t layer) const { return programs_.body(layer, layer + 1, Output::hidden); }
   bool has_modules() const { return !d_.modules.empty() || d_.global(Role::projection).present(); }
-  Program end_program(Output output) const { return model::body_program(d_, layers_ - 1, layers_, output); }
+  const ModelProgram& end(Output output) const { return programs_.body(layers_ - 1, layers_, output); }
 
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
     parts.free = usable(parts.info);
-    const auto cost = [&](const Program& program, std::int64_t rows) {
-      return backend->cost(program, d_.weights, options_.kv_format, rows);
-    };
-    parts.embedding = cost(embedding_program(), rows_);
-    for (std::size_t layer = 0; layer < layers_; ++layer) parts.layers.push_back(cost(layer_program(layer), rows_));
+    const auto cost = [&](const ModelProgram& p) { return backend->cost(p.program, d_.weights, options_.kv_format, rows_); };
+    parts.embedding = cost(embedding());
+    for (std::size_t l = 0; l < layers_; ++l) parts.layers.push_back(cost(layer(l)));
     const auto behind_layers = [&](Output output) {
-      Cost end = cost(end_program(output), rows_);
+      Cost end = cost(this->end(output));
       end.weights = less(end.weights, parts.layers.back().weights);
       end.page = 0;
       return end;
@@ -148,12 +149,12 @@ class Placer {
 
   // The head's programs share their weights, and a workspace: the one that takes the most.
   Cost head_cost(const Backend& backend) const {
-    const auto cost = [&](const Program& program) {
-      return backend.cost(program, d_.weights, options_.kv_format, head_rows(d_.vocab_size));
+    const auto cost = [&](const ModelProgram& p) {
+      return backend.cost(p.program, d_.weights, options_.kv_format, head_rows(d_.vocab_size));
     };
-    Cost head = cost(model::head_program(d_));
-    head.scratch = std::max(head.scratch, cost(model::log_prob_program(d_)).scratch);
-    if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(model::top_program(d_)).scratch);
+    Cost head = cost(programs_.head());
+    head.scratch = std::max(head.scratch, cost(programs_.log_probs()).scratch);
+    if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(programs_.top()).scratch);
     return head;
   }
 
@@ -164,11 +165,20 @@ class Placer {
     return head;
   }
 
-  // In a stage that begins with `first`. Layers that share their weights (ALBERT) have them once. A layer that reads keys and values of
-  // another one has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
+  // Does the layer read no matrix but those of `other`? So it is where layers share their weights (ALBERT).
+  bool shares_weights(std::size_t layer, std::size_t other) const {
+    const std::vector<bool>&mine = this->layer(layer).matrices, &others = this->layer(other).matrices;
+    for (std::size_t m = 0; m < mine.size(); ++m) {
+      if (mine[m] && !others[m]) return false;
+    }
+    return true;
+  }
+
+  // In a stage that begins with `first`. Layers that share their weights have them once. A layer that reads keys and values of another one
+  // has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
     Cost cost = parts.layers[layer];
-    if (layer > first && d_.at(layer, Role::up).matrix == d_.at(first, Role::up).matrix) cost.weights = 0;
+    if (layer > first && shares_weights(layer, first)) cost.weights = 0;
     const std::int32_t from = d_.config.layers[layer].attention.kv_from;
     if (from < 0) return cost;
     for (std::size_t l = layer; l > first && cost.page > 0; --l) {
@@ -269,28 +279,25 @@ class Placer {
                        .free = parts.free,
                        .cost = all});
     if (p_.devices.back().in_host_memory) hosts_.push_back(bounds_.back());
-    const auto row = [&](std::string name, const Cost& cost, const Program& program) {
+    const auto row = [&](std::string name, const Cost& cost, const ModelProgram& program) {
       p_.rows.push_back({.name = std::move(name),
                          .device = parts.info.id,
                          .weights = cost.weights,
                          .kv = cost.page,
-                         .formats = formats_of(program),
+                         .formats = formats_of(program.matrices),
                          .why = {}});
     };
-    if (first == 0) row("embedding", parts.embedding, embedding_program());
-    for (std::size_t layer = first; layer < last; ++layer) {
-      row(str("layer ", layer), layer_cost(parts, first, layer), layer_program(layer));
-    }
+    if (first == 0) row("embedding", parts.embedding, embedding());
+    for (std::size_t l = first; l < last; ++l) row(str("layer ", l), layer_cost(parts, first, l), layer(l));
     if (last != layers_) return;
-    if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), model::head_program(d_));
-    if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end_program(Output::pooled));
-    if (d_.labels > 0) row("classifier", parts.classifier, end_program(Output::classes));
+    if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head());
+    if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled));
+    if (d_.labels > 0) row("classifier", parts.classifier, end(Output::classes));
   }
   static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
 
-  std::string formats_of(const Program& program) const {
+  std::string formats_of(const std::vector<bool>& used) const {
     std::set<std::string_view> names;
-    const auto used = model::used_matrices(program, d_.weights);
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) names.insert(name(d_.weights.matrices[i].format));
     }
@@ -392,6 +399,7 @@ class Placer {
     }
   }
 
+  const ModelPrograms& programs_;
   const Description& d_;
   const LoadOptions& options_;
   const std::size_t layers_;
@@ -403,10 +411,12 @@ class Placer {
 
 }  // namespace
 
-Placement place(const Description& d, const Devices& devices, const LoadOptions& options) { return Placer(d, options).on(devices); }
+Placement place(const ModelPrograms& programs, const Devices& devices, const LoadOptions& options) {
+  return Placer(programs, options).on(devices);
+}
 
-Placement place_evenly(const Description& d, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options) {
-  return Placer(d, options).evenly(backends);
+Placement place_evenly(const ModelPrograms& programs, const std::vector<std::shared_ptr<Backend>>& backends, const LoadOptions& options) {
+  return Placer(programs, options).evenly(backends);
 }
 
 }  // namespace pumice::engine

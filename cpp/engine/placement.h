@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "engine/devices.h"
 #include "engine/load_options.h"
-#include "model/description.h"
+#include "model/model_programs.h"
 
 namespace pumice::engine {
 
@@ -58,9 +58,9 @@ struct Placement {
 inline constexpr std::int64_t kPlannedPositions = 8192;
 
 // Throws invalid_argument for numbers that the model cannot have.
-Placement place(const model::Description& description, const Devices& devices, const LoadOptions& options);
+Placement place(const model::ModelPrograms& programs, const Devices& devices, const LoadOptions& options);
 // Layers shared evenly over the given devices, in order: how tests split a model.
-Placement place_evenly(const model::Description& description, const std::vector<std::shared_ptr<Backend>>& backends,
+Placement place_evenly(const model::ModelPrograms& programs, const std::vector<std::shared_ptr<Backend>>& backends,
                        const LoadOptions& options);
 
 }  // namespace pumice::engine

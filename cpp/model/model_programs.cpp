@@ -1,0 +1,48 @@
+#include "model/model_programs.h"
+
+#include <utility>
+
+namespace pumice::model {
+
+ModelPrograms::ModelPrograms(const Description& description) : d_(description), shapes_(shapes_of(description.weights)) {}
+
+const ModelProgram& ModelPrograms::get(const Key& key, const std::function<Program(ModelProgram&)>& write) const {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = known_.find(key); known != known_.end()) return known->second;
+  ModelProgram made;
+  made.program = write(made);
+  const Program& p = made.program;
+  made.matrices = check_program(p, shapes_).used;
+  const auto width = [&](std::int32_t slot) { return slot < 0 ? 0 : p.slots[static_cast<std::size_t>(slot)].width; };
+  made.input_width = width(p.input);
+  made.output_width = width(p.output);
+  return known_.emplace(key, std::move(made)).first->second;
+}
+
+const ModelProgram& ModelPrograms::body(std::size_t first, std::size_t last, Output output) const {
+  // Stages before the last one give hidden rows. The output says only whether they keep the past in caches.
+  if (last < d_.config.layers.size()) output = output == Output::hidden || output == Output::selected ? Output::hidden : Output::tokens;
+  return get({Kind::body, first, last, output}, [&](ModelProgram&) { return body_program(d_, first, last, output); });
+}
+
+const ModelProgram& ModelPrograms::layer(std::size_t layer) const {
+  return get({Kind::layer, layer, layer + 1, Output::tokens}, [&](ModelProgram&) { return layer_program(d_, layer); });
+}
+
+const ModelProgram& ModelPrograms::queries(std::size_t layer) const {
+  return get({Kind::queries, layer, layer + 1, Output::tokens}, [&](ModelProgram& made) { return query_program(d_, layer, made.attend); });
+}
+
+const ModelProgram& ModelPrograms::head() const {
+  return get({Kind::head, 0, 0, Output::hidden}, [&](ModelProgram&) { return head_program(d_); });
+}
+
+const ModelProgram& ModelPrograms::log_probs() const {
+  return get({Kind::log_probs, 0, 0, Output::hidden}, [&](ModelProgram&) { return log_prob_program(d_); });
+}
+
+const ModelProgram& ModelPrograms::top() const {
+  return get({Kind::top, 0, 0, Output::hidden}, [&](ModelProgram&) { return top_program(d_); });
+}
+
+}  // namespace pumice::model

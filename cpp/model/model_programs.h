@@ -1,0 +1,55 @@
+// The programs of one model. Placement, packing, foresee() and prepare() ask for the same ones: each is written and checked when it is
+// first asked for, and kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "core/program_check.h"
+#include "model/description.h"
+#include "model/programs.h"
+
+namespace pumice::model {
+
+struct ModelProgram {
+  Program program;
+  std::vector<bool> matrices;     // by MatrixId: does the program read it?
+  std::int32_t input_width = 0;   // floats of a row that it takes; 0: it takes ids
+  std::int32_t output_width = 0;  // floats of a row that it gives
+  Attend attend = {};             // queries() alone: the operation that reads its rows
+};
+
+// Thread-safe. The description outlives it and changes no more.
+class ModelPrograms {
+ public:
+  ModelPrograms(const Description& description);
+  ModelPrograms(const ModelPrograms&) = delete;
+  ModelPrograms& operator=(const ModelPrograms&) = delete;
+
+  const Description& description() const { return d_; }
+
+  // As the functions of model/programs.h.
+  const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;
+  const ModelProgram& layer(std::size_t layer) const;
+  const ModelProgram& queries(std::size_t layer) const;
+  const ModelProgram& head() const;
+  const ModelProgram& log_probs() const;
+  const ModelProgram& top() const;
+
+ private:
+  enum class Kind : std::uint8_t { body, layer, queries, head, log_probs, top };
+  using Key = std::tuple<Kind, std::size_t, std::size_t, Output>;
+  const ModelProgram& get(const Key& key, const std::function<Program(ModelProgram&)>& write) const;
+
+  const Description& d_;
+  const WeightShapes shapes_;
+  mutable std::mutex mutex_;
+  mutable std::map<Key, ModelProgram> known_;
+};
+
+}  // namespace pumice::model

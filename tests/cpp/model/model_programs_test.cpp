@@ -1,0 +1,61 @@
+// The programs of a model: what is known of each, and that each is written once.
+#include "model/model_programs.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "model/tiny.h"
+
+namespace pumice::model {
+namespace {
+
+Description described(const std::string& name, std::size_t layers) {
+  const tiny::TempFolder folder;
+  return describe(tiny::open(tiny::make(name, layers), folder), {});
+}
+
+TEST(ModelPrograms, EachIsWrittenOnce) {
+  const Description d = described("llama", 3);
+  const ModelPrograms programs(d);
+  EXPECT_EQ(&programs.body(0, 3, Output::selected), &programs.body(0, 3, Output::selected));
+  EXPECT_NE(&programs.body(0, 3, Output::selected), &programs.body(0, 3, Output::hidden));
+  EXPECT_NE(&programs.body(0, 3, Output::selected), &programs.body(0, 3, Output::pooled));
+  EXPECT_NE(&programs.body(0, 1, Output::hidden), &programs.layer(0));
+  // The last stage alone gives what is asked for. The others keep the past or do not.
+  EXPECT_EQ(&programs.body(0, 1, Output::selected), &programs.body(0, 1, Output::hidden));
+  EXPECT_EQ(&programs.body(0, 1, Output::pooled), &programs.body(0, 1, Output::tokens));
+  EXPECT_NE(&programs.body(0, 1, Output::pooled), &programs.body(0, 1, Output::hidden));
+  EXPECT_EQ(programs.body(0, 1, Output::selected).program.caches.size(), 1u);
+  EXPECT_TRUE(programs.body(0, 1, Output::pooled).program.caches.empty());
+}
+
+TEST(ModelPrograms, MatricesAndWidthsAreThoseOfTheProgram) {
+  const Description d = described("llama", 2);
+  const ModelPrograms programs(d);
+  const auto width = [&](const Program& p, std::int32_t slot) { return slot < 0 ? 0 : p.slots.at(static_cast<std::size_t>(slot)).width; };
+  for (const ModelProgram* p : {&programs.body(0, 0, Output::hidden), &programs.body(0, 2, Output::selected), &programs.layer(1),
+                                &programs.queries(1), &programs.head(), &programs.log_probs(), &programs.top()}) {
+    EXPECT_EQ(p->matrices, used_matrices(p->program, d.weights)) << p->program.name;
+    EXPECT_EQ(p->input_width, width(p->program, p->program.input)) << p->program.name;
+    EXPECT_EQ(p->output_width, width(p->program, p->program.output)) << p->program.name;
+  }
+  EXPECT_EQ(programs.body(0, 2, Output::selected).input_width, 0);
+  EXPECT_EQ(programs.head().output_width, d.vocab_size);
+  EXPECT_EQ(programs.queries(1).attend.head_dim, d.config.layers[1].attention.head_dim);
+}
+
+TEST(ModelPrograms, ThreadsGetTheSame) {
+  const Description d = described("llama", 3);
+  const ModelPrograms programs(d);
+  std::vector<const ModelProgram*> found(8);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& each : found) threads.emplace_back([&] { each = &programs.body(0, 3, Output::selected); });
+  }
+  for (const ModelProgram* each : found) EXPECT_EQ(each, found.front());
+}
+
+}  // namespace
+}  // namespace pumice::model
