@@ -16,6 +16,8 @@
 
 namespace pumice {
 
+struct WeightShapes;  // core/program_check.h
+
 struct DeviceInfo {
   std::string id;                                   // "cpu", "vulkan:0"
   std::string name;                                 // "AMD EPYC (2 threads, avx2)"
@@ -94,7 +96,7 @@ class Backend {
   virtual std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                                     const Cancel& cancel = Cancel()) = 0;
   virtual std::unique_ptr<Workspace> make_workspace(Crew crew) = 0;
-  virtual Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const = 0;
+  virtual Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const = 0;
   // true: results come back over a bus, so that copying a row of logits costs more than choosing from it on the device (Top).
   virtual bool reads_back_slowly() const { return false; }
   virtual int workers() const = 0;              // solo runs that can go on at the same time: the CPU's threads, 1 for a GPU

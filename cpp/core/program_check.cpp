@@ -389,9 +389,11 @@ std::int64_t indices_of(std::span<const float> values) {
   return static_cast<std::int64_t>(largest) + 1;
 }
 
+MatrixShape shape_of(const Matrix& m) { return {m.name, m.format, m.rows, m.cols, true, m.may_round, m.narrow}; }
+
 WeightShapes shapes_of(const Weights& weights) {
   WeightShapes shapes;
-  for (const Matrix& m : weights.matrices) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, true, m.may_round, m.narrow});
+  for (const Matrix& m : weights.matrices) shapes.matrices.push_back(shape_of(m));
   for (const Vector& v : weights.vectors)
     shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;

@@ -33,7 +33,8 @@ struct WeightShapes {
   std::vector<MatrixShape> matrices;
   std::vector<VectorShape> vectors;
 };
-WeightShapes shapes_of(const Weights& weights);
+MatrixShape shape_of(const Matrix& matrix);
+WeightShapes shapes_of(const Weights& weights);  // reads the vectors: asked for once a model
 
 // ---------------------------------------------------------------- programs
 // First and last operation that touches something; -1: the input, which is there before operation 0.

@@ -54,9 +54,9 @@ class CpuBackend final : public Backend {
 
   std::unique_ptr<Workspace> make_workspace(Crew crew) override { return std::make_unique<ScratchSpace>(crew, workers()); }
 
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
-    const CpuPlan plan = lower(program, shapes_of(weights), Compute::automatic);
+    const CpuPlan plan = lower(program, weights, Compute::automatic);
     Cost cost;
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;

@@ -19,7 +19,7 @@ constexpr std::int64_t kPanelBytes = 192 * 1024;
 // Source bytes of one turn on the team: about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
 
-std::int64_t checked_group_bytes(const Matrix& matrix) {
+std::int64_t checked_group_bytes(const MatrixShape& matrix) {
   const FormatInfo& format = info(matrix.format);
   // 2^31 either way is beyond any model and keeps all later sums inside 64 bits.
   if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > INT32_MAX || matrix.cols > INT32_MAX || matrix.cols % format.block != 0) {
@@ -37,15 +37,6 @@ std::int64_t checked_group_bytes(const Matrix& matrix) {
   }
 }
 
-template <class M>
-Packing packing(const M& matrix) {
-  if (matrix.may_round && matrix.narrow && !matrix.narrow.in_bytes) return Packing::fixed;
-  // Whole blocks of activations in words are what both kinds of codes divide into.
-  if (matrix.may_round && matrix.narrow && matrix.cols % kFixedBlock == 0) return Packing::bytes;
-  if (stays_row_major(matrix.format)) return Packing::row_major;
-  return matrix.may_round && !info(matrix.format).quantized ? Packing::fixed : Packing::format;
-}
-
 // `rows` rows with a norm's weight, and what they make of its bias.
 void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -58,7 +49,7 @@ void fold(const Folded& folded, std::int64_t rows, float* weights, float* produc
   }
 }
 
-std::uint64_t bytes_of_products(const Matrix& matrix) {  // of a folded bias
+std::uint64_t bytes_of_products(const MatrixShape& matrix) {  // of a folded bias
   if (packing_of(matrix) != Packing::bytes || matrix.narrow.norm_weight == VectorId::none) return 0;
   return static_cast<std::uint64_t>(round_up(matrix.rows, kGroupRows)) * sizeof(float);
 }
@@ -77,12 +68,17 @@ bool sgemm_by_openblas() {
   return chosen;
 }
 
+Packing packing_of(const MatrixShape& matrix) {
+  if (matrix.may_round && matrix.narrow && !matrix.narrow.in_bytes) return Packing::fixed;
+  // Whole blocks of activations in words are what both kinds of codes divide into.
+  if (matrix.may_round && matrix.narrow && matrix.cols % kFixedBlock == 0) return Packing::bytes;
+  if (stays_row_major(matrix.format)) return Packing::row_major;
+  return matrix.may_round && !info(matrix.format).quantized ? Packing::fixed : Packing::format;
+}
+
 bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
 
-Packing packing_of(const Matrix& matrix) { return packing(matrix); }
-Packing packing_of(const MatrixShape& matrix) { return packing(matrix); }
-
-std::uint64_t packed_bytes(const Matrix& matrix) {
+std::uint64_t packed_bytes(const MatrixShape& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);
   if (stays_row_major(matrix.format)) {
     const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
@@ -110,7 +106,8 @@ std::vector<float> evened_columns(const Weights& weights, const Folded& folded) 
   std::vector<float> rows;
   for (const Matrix& matrix : weights.matrices) {
     const Narrow& narrow = matrix.narrow;
-    if (packing_of(matrix) != Packing::bytes || narrow.norm_weight != folded.norm_weight || narrow.norm_bias != folded.norm_bias) continue;
+    if (packing_of(shape_of(matrix)) != Packing::bytes || narrow.norm_weight != folded.norm_weight || narrow.norm_bias != folded.norm_bias)
+      continue;
     require(static_cast<std::size_t>(matrix.cols) == cols, "weights: '", matrix.name, "' has ", matrix.cols,
             " columns, and the norm before it ", cols);
     for (std::int64_t first = 0; first < matrix.rows; first += kRows) {
@@ -187,12 +184,12 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
     packed.rows = source.rows;
     packed.cols = source.cols;
     if (!used.empty() && !used[m]) continue;
-    const auto sum = checked_add(needed, packed_bytes(source));
+    const auto sum = checked_add(needed, packed_bytes(shape_of(source)));
     if (!sum) fail(ErrorKind::out_of_memory, "weights: more bytes than can be addressed");
     needed = *sum;
-    packed.group_bytes = checked_group_bytes(source);
+    packed.group_bytes = checked_group_bytes(shape_of(source));
     packed.kernels = &kernels().matrix[source.format];
-    packed.packing = packing_of(source);
+    packed.packing = packing_of(shape_of(source));
     packed.may_round = source.may_round;
     packed.narrow = source.narrow;
     if (packed.packing == Packing::bytes) packed.folded = folded(weights, source);
@@ -206,8 +203,8 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
   for (std::size_t m = 0; m < matrices_.size(); ++m) {
     if (!used.empty() && !used[m]) continue;
     matrices_[m].data = at;
-    at += packed_bytes(weights.matrices[m]);
-    if (matrices_[m].folded) matrices_[m].product_of_bias = reinterpret_cast<float*>(at - bytes_of_products(weights.matrices[m]));
+    at += packed_bytes(shape_of(weights.matrices[m]));
+    if (matrices_[m].folded) matrices_[m].product_of_bias = reinterpret_cast<float*>(at - bytes_of_products(shape_of(weights.matrices[m])));
   }
   bytes_ += needed;
 

@@ -45,11 +45,10 @@ struct PackedMatrix {
 // PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
 bool sgemm_by_openblas();
 bool stays_row_major(Format format);
-Packing packing_of(const Matrix& matrix);
 Packing packing_of(const MatrixShape& matrix);
 
 // Bytes of a matrix as packed here, a multiple of 64; fails (unsupported_model) on a shape that no file should have brought this far.
-std::uint64_t packed_bytes(const Matrix& matrix);
+std::uint64_t packed_bytes(const MatrixShape& matrix);
 
 class PackedWeights final : public DeviceWeights {
  public:

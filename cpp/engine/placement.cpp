@@ -131,7 +131,7 @@ class Placer {
   Parts measure(const std::shared_ptr<Backend>& backend) const {
     Parts parts{.backend = backend, .info = backend->info()};
     parts.free = usable(parts.info);
-    const auto cost = [&](const ModelProgram& p) { return backend->cost(p.program, d_.weights, options_.kv_format, rows_); };
+    const auto cost = [&](const ModelProgram& p) { return backend->cost(p.program, programs_.shapes(), options_.kv_format, rows_); };
     parts.embedding = cost(embedding());
     for (std::size_t l = 0; l < layers_; ++l) parts.layers.push_back(cost(layer(l)));
     const auto behind_layers = [&](Output output) {
@@ -150,7 +150,7 @@ class Placer {
   // The head's programs share their weights, and a workspace: the one that takes the most.
   Cost head_cost(const Backend& backend) const {
     const auto cost = [&](const ModelProgram& p) {
-      return backend.cost(p.program, d_.weights, options_.kv_format, head_rows(d_.vocab_size));
+      return backend.cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
     };
     Cost head = cost(programs_.head());
     head.scratch = std::max(head.scratch, cost(programs_.log_probs()).scratch);

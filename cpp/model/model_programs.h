@@ -32,6 +32,7 @@ class ModelPrograms {
   ModelPrograms& operator=(const ModelPrograms&) = delete;
 
   const Description& description() const { return d_; }
+  const WeightShapes& shapes() const { return shapes_; }
 
   // As the functions of model/programs.h.
   const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;

@@ -72,9 +72,9 @@ class VulkanBackend final : public Backend {
 
   std::unique_ptr<Workspace> make_workspace(Crew) override { return std::make_unique<GpuWorkspace>(device_); }
 
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
-    const GpuPlan plan = make_plan(program, shapes_of(weights), offered(device_->physical(), Compute::automatic), device_->physical());
+    const GpuPlan plan = make_plan(program, weights, offered(device_->physical(), Compute::automatic), device_->physical());
     Cost cost;
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;

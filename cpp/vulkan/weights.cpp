@@ -21,7 +21,7 @@ constexpr std::uint64_t kStagingBytes = 32 << 20;  // two of these take turns: o
 constexpr std::int64_t kJobBytes = 1 << 20;        // that one thread packs at a time
 constexpr std::uint64_t kTurnBytes = 64 << 20;     // between looks at cancel, where the host writes device memory itself
 
-std::uint64_t checked_row_bytes(const Matrix& m) {
+std::uint64_t checked_row_bytes(const MatrixShape& m) {
   const FormatInfo& format = info(m.format);
   if (m.rows < 1 || m.cols < 1 || m.rows > INT32_MAX || m.cols > INT32_MAX || m.cols % format.block != 0) {
     fail(ErrorKind::unsupported_model, "tensor '", m.name, "' (", format.name, ") has ", m.rows, " rows of ", m.cols,
@@ -54,7 +54,7 @@ class Arenas {
 
 }  // namespace
 
-std::uint64_t device_bytes(const Matrix& matrix) {
+std::uint64_t device_bytes(const MatrixShape& matrix) {
   return mul_or_fail<std::uint64_t>(checked_row_bytes(matrix), static_cast<std::uint64_t>(matrix.rows), "weights of a device");
 }
 
@@ -84,7 +84,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
     GpuMatrix& m = matrices_[i];
     m = {source.name, source.format, source.rows, source.cols, 0, {}, source.may_round};
     if (!used.empty() && !used[i]) continue;
-    const std::uint64_t row_bytes = checked_row_bytes(source);
+    const std::uint64_t row_bytes = checked_row_bytes(shape_of(source));
     m.row_words = static_cast<std::int64_t>(row_bytes / 4);
     if (row_bytes > piece_bytes) {
       fail(ErrorKind::unsupported_model, "tensor '", source.name, "' has rows of ", row_bytes, " bytes; ", device_->physical().name,

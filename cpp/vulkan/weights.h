@@ -55,6 +55,6 @@ class GpuWeights final : public DeviceWeights {
 };
 
 // Bytes that a matrix takes on a device.
-std::uint64_t device_bytes(const Matrix& matrix);
+std::uint64_t device_bytes(const MatrixShape& matrix);
 
 }  // namespace pumice::vulkan

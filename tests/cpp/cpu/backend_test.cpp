@@ -642,7 +642,7 @@ TEST(Backend, CostIsWhatIsAllocated) {
   for (const std::int32_t rows : {1, 37, 512}) {
     for (const auto* program : {&d.body, &d.all_rows, &e.program}) {
       const Weights& weights = program == &e.program ? e.weights : d.weights;
-      const Cost cost = backend->cost(*program, weights, KvFormat::f16, rows);
+      const Cost cost = backend->cost(*program, shapes_of(weights), KvFormat::f16, rows);
       Session s(backend, weights, *program, Compute::automatic, KvFormat::f16);
       const auto ids = ids_of(30, rows, 100);
       const auto pages = pages_from(0, rows);
@@ -663,7 +663,8 @@ TEST(Backend, CostIsWhatIsAllocated) {
   std::uint64_t vectors = 0;
   for (const Vector& v : d.weights.vectors) vectors += v.values.size() * sizeof(float);
   const Cancel cancel;
-  EXPECT_EQ(backend->cost(d.body, d.weights, KvFormat::f16, 1).weights + vectors, backend->pack(d.weights, {}, {}, cancel)->bytes());
+  EXPECT_EQ(backend->cost(d.body, shapes_of(d.weights), KvFormat::f16, 1).weights + vectors,
+            backend->pack(d.weights, {}, {}, cancel)->bytes());
 }
 
 TEST(Backend, LogProbabilitiesNeverMakeARowsByVocabularyArray) {
@@ -672,8 +673,8 @@ TEST(Backend, LogProbabilitiesNeverMakeARowsByVocabularyArray) {
   shape.vocab = 30'000;
   const Decoder model = decoder(shape);
   const auto backend = make_backend(2);
-  const std::uint64_t few = backend->cost(model.log_probs, model.weights, KvFormat::f16, 64).scratch;
-  const std::uint64_t many = backend->cost(model.log_probs, model.weights, KvFormat::f16, 2048).scratch;
+  const std::uint64_t few = backend->cost(model.log_probs, shapes_of(model.weights), KvFormat::f16, 64).scratch;
+  const std::uint64_t many = backend->cost(model.log_probs, shapes_of(model.weights), KvFormat::f16, 2048).scratch;
   EXPECT_LT(many, few + 4 * 2048 * 4 * static_cast<std::uint64_t>(shape.hidden));
   EXPECT_LT(few, 64u * 30'000 * 4);
 }
@@ -731,7 +732,7 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   const auto& own = dynamic_cast<const PackedWeights&>(*packed);
   const PackedMatrix &a = own.matrices()[0], &second = own.matrices()[1];
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.data) % 64, 0u);
-  EXPECT_EQ(second.data, a.data + packed_bytes(b.weights.matrices[0])) << "one arena, in the model's order";
+  EXPECT_EQ(second.data, a.data + packed_bytes(shape_of(b.weights.matrices[0]))) << "one arena, in the model's order";
   EXPECT_EQ(own.matrices()[2].data, nullptr);
   std::vector<float> expected(512), found(512);
   std::vector<std::uint8_t> row(2048);

@@ -115,7 +115,8 @@ TEST(Narrow, PackedBytesAreThoseThatCostForesees) {
   const Model m = model();
   const auto backend = make_backend(1);
   const std::uint64_t vectors = (2 * kWidth + kOutputs) * sizeof(float);
-  EXPECT_EQ(backend->cost(m.whole, m.weights, KvFormat::f16, 1).weights + vectors, backend->pack(m.weights, {}, {}, Cancel())->bytes());
+  EXPECT_EQ(backend->cost(m.whole, shapes_of(m.weights), KvFormat::f16, 1).weights + vectors,
+            backend->pack(m.weights, {}, {}, Cancel())->bytes());
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class Fake final : public reference::ReferenceBackend {
     info.memory_total = info.memory_free = free_;
     return info;
   }
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override {
     return real_cpu()->cost(program, weights, format, rows);
   }
   std::int64_t batch_rows() const override { return rows_; }
@@ -316,7 +316,7 @@ class Ranking final : public reference::ReferenceBackend {
     info.memory_total = info.memory_free = kGiB;
     return info;
   }
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override {
     Cost cost = real_cpu()->cost(program, weights, format, rows);
     const auto known = scratch_.find(program.name);
     cost.scratch = known != scratch_.end() ? known->second * static_cast<std::uint64_t>(rows) : 1000;

@@ -49,7 +49,7 @@ class Bus final : public Backend {
     return std::make_shared<Counted>(*this, name, inner_->prepare(std::move(program), std::move(weights), compute, cancel));
   }
   std::unique_ptr<Workspace> make_workspace(Crew crew) override { return inner_->make_workspace(crew); }
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override {
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override {
     return inner_->cost(program, weights, format, rows);
   }
   int workers() const override { return inner_->workers(); }

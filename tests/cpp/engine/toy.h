@@ -233,7 +233,7 @@ class Device final : public Backend {
     return nullptr;
   }
   std::unique_ptr<Workspace> make_workspace(Crew crew) override { return std::make_unique<Space>(crew); }
-  Cost cost(const Program&, const Weights&, KvFormat, std::int64_t) const override { return {}; }
+  Cost cost(const Program&, const WeightShapes&, KvFormat, std::int64_t) const override { return {}; }
   int workers() const override { return workers_; }
   std::int64_t batch_rows() const override { return 144; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) override {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/checked.h"
+#include "core/program_check.h"
 
 namespace pumice::reference {
 
@@ -523,9 +524,9 @@ std::shared_ptr<const Executable> ReferenceBackend::prepare(Program program, std
 
 std::unique_ptr<Workspace> ReferenceBackend::make_workspace(Crew) { return std::make_unique<NoWorkspace>(); }
 
-Cost ReferenceBackend::cost(const Program& program, const Weights& weights, KvFormat, std::int64_t rows) const {
+Cost ReferenceBackend::cost(const Program& program, const WeightShapes& weights, KvFormat, std::int64_t rows) const {
   Cost cost;
-  for (const Matrix& m : weights.matrices) cost.weights += static_cast<std::uint64_t>(m.rows * m.cols) * sizeof(double);
+  for (const MatrixShape& m : weights.matrices) cost.weights += static_cast<std::uint64_t>(m.rows * m.cols) * sizeof(double);
   for (const CacheShape& c : program.caches) {
     cost.page += static_cast<std::uint64_t>(2 * kPageTokens) * static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * sizeof(double);
   }

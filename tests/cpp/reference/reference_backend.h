@@ -22,7 +22,7 @@ class ReferenceBackend : public Backend {
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel& cancel = Cancel()) override;
   std::unique_ptr<Workspace> make_workspace(Crew crew) override;
-  Cost cost(const Program& program, const Weights& weights, KvFormat format, std::int64_t rows) const override;
+  Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const override;
   int workers() const override { return workers_; }
   std::int64_t batch_rows() const override { return 64; }
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) override;
