@@ -1,4 +1,4 @@
-"""Paths of the sample models. They come as PyPI packages (see the Makefile); Gemma's four parts are joined once."""
+"""Where the sample models are: they come as PyPI packages (see the Makefile), and Gemma's four parts are joined once."""
 
 from __future__ import annotations
 
