@@ -10,8 +10,8 @@ namespace pumice::cpu {
 
 class Blas {
  public:
-  // out[rows][cols] = x[rows][k] * w[cols][k]^T; strides in floats. Computed in panels of panel_rows(); the last one is padded with zero
-  // rows, so that a row's bits depend neither on its place nor on how many rows there are. Thread-safe. Throws Error.
+  // out[rows][cols] = x[rows][k] * w[cols][k]^T, with strides in floats. It is computed in panels of panel_rows() rows. The last panel is
+  // padded with zero rows, so that a row's bits depend neither on its place nor on the number of rows. Thread-safe. Throws Error.
   void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
                 std::int64_t w_stride, float* out, std::int64_t out_stride) const;
 
@@ -32,7 +32,7 @@ class Blas {
   // again for ever. So where
   // address space is limited, a thread that would need a further one enters only if there is room.
   struct Buffers {
-    std::atomic<int> inside{0}, admitted{0}, coming{0};  // threads; buffers that there are or will be; those of them not mapped yet
+    std::atomic<int> inside{0}, admitted{0}, coming{0};  // threads; their buffers, mapped or not; buffers that are not mapped yet
   };
 
   Sgemm sgemm_ = nullptr;
@@ -41,8 +41,8 @@ class Blas {
   std::string path_, config_;
 };
 
-// Null when there is none; blas_why_not() then says why. The library is libpumiceopenblas.so beside this module, or the one whose path
-// the environment variable PUMICE_BLAS gives (with cblas_sgemm on 32-bit integers); PUMICE_BLAS=none goes without.
+// Null when there is no OpenBLAS; blas_why_not() then says why. The library is libpumiceopenblas.so beside this module. The environment
+// variable PUMICE_BLAS can give the path of another one (with cblas_sgemm on 32-bit integers), or be "none".
 const Blas* blas();
 const std::string& blas_why_not();
 

@@ -30,7 +30,7 @@ class PageStore final : public CacheStore {
     return slabs_[static_cast<std::size_t>(id >> slab_bits_)].data() +
            static_cast<std::uint64_t>(id & ((1 << slab_bits_) - 1)) * page_bytes_;
   }
-  // Where kv head `head` of a cache lies in a page.
+  // The offset of kv head `head` of a cache in a page.
   std::uint64_t offset(CacheId cache, int head) const {
     const auto c = static_cast<std::size_t>(cache);
     return cache_offset_[c] + static_cast<std::uint64_t>(head) * head_bytes_[c];

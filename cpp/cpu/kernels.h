@@ -1,7 +1,8 @@
 // The CPU's kernels as two tables of plain functions, one pair per instruction set, chosen once at run time.
-// Rules for every kernel: integer sums are exact; float sums run in one fixed order that depends on the shape of the weight
-// alone, over 16 virtual lanes, with fused multiply-adds written out; so a row's bits do not depend on how many rows go
-// along, on the thread, or on the instruction set.
+// Rules for every kernel:
+// - Integer sums are exact.
+// - Float sums run over 16 virtual lanes, in one fixed order that depends on the shape of the weight alone. Fused multiply-adds are written
+// out. So a row's bits do not depend on the number of rows in a call, on the thread, or on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct QuantRows {
 };
 
 // out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k], r in [0, rows), t in [0, count).
-// `groups` is the first group. `rows` may end inside the last group; nothing is written outside of `out`. Any x_stride is correct;
-// activation_stride() of lowering.h is fast.
+// `groups` is the first group. `rows` may end inside the last group: nothing is written outside `out`. Any x_stride gives right results;
+// activation_stride() of lowering.h gives a fast one.
 using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride);
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
@@ -136,7 +137,7 @@ struct Query {
   std::int64_t position = 0;
   const float* bias = nullptr;
   float slope = 0.0f;
-  // When the call has places: the score of key j gets + by_query[p] and + by_key[j * by_key_stride + p], those that are given, where
+  // When the call has places: the score of key j gets + by_query[p] and + by_key[j * by_key_stride + p], where these are given, with
   // p = places[clamp(d, -reach, reach) + reach].
   const float *by_query = nullptr, *by_key = nullptr;
 };
@@ -151,13 +152,13 @@ struct AttendCall {
   int head_dim;
   float scale, softcap;
   const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
-  std::int64_t chunk;                // which chunk
-  std::int64_t reach = 0;            // of the queries' biases and of places
+  std::int64_t chunk;                // number of the chunk
+  std::int64_t reach = 0;            // the largest distance that biases and places tell apart
   const float* places = nullptr;     // 2 reach + 1 indices, by distance
   std::int64_t by_key_stride = 0;
 };
 
-// What is done to a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
+// The end of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
 struct Finish {
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -167,7 +168,7 @@ struct Finish {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of xielu
 };
 
-// Where a norm's weight is folded into a matrix: what remains to be applied to the activations, by column.
+// The factors and offsets, by column, that activations still need when a norm's weight is folded into a matrix.
 struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };

@@ -136,7 +136,7 @@ class CpuLowering {
     place();
   }
 
-  // What views held, as int8 or as a norm's output, is gone.
+  // A view was written: its int8 codes, and its role as a norm's output, are no longer valid.
   void written(const View& v) {
     std::erase_if(quantized_now_, [&](const Quantized& q) { return overlap(q.view, v); });
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });

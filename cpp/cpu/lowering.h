@@ -30,10 +30,10 @@ struct ProductPart {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
-  std::int32_t col;               // of `out`
-  std::int32_t quantized;         // what it multiplies; -1: the floats themselves
+  std::int32_t col;               // column of `out`
+  std::int32_t quantized;         // the quantized activations that it multiplies; -1: the floats themselves
   std::int32_t folded_bias = -1;  // in place of `bias`: the executable's, with what a folded norm's bias adds
-  bool may_round = false;  // ... which may be rounded to bfloat16, where the instruction set is faster then (FormatKernels::product_bf16)
+  bool may_round = false;         // the floats may be rounded to bfloat16 where that is faster (FormatKernels::product_bf16)
 };
 struct LinearStep {
   Linear op;
@@ -73,7 +73,7 @@ struct AttendStep {
 struct MergeStep {
   Attend op;
   std::int32_t shape;
-};  // of chunks that several tasks made
+};  // merges the chunks of several tasks
 struct SelectStep {
   View in, out;
 };
@@ -120,7 +120,7 @@ struct QuantizedPlace {
   std::int64_t row_bytes() const;
 };
 
-// What attention's work depends on besides the batch: layers share it.
+// Everything but the batch on which attention's work depends. Layers with the same shape share it.
 struct AttendShape {
   std::int32_t group = 1, kv_heads = 1, head_dim = 0, window = 0;  // group: query heads of one kv head
   bool causal = false, cached = false;

@@ -28,7 +28,7 @@ struct BatchLayout {
   std::int64_t rows[3] = {};  // number of rows, by kind (Rows)
   std::vector<AttendSchedule> attends;
   std::vector<PageRun> page_runs;
-  std::vector<std::int64_t> first_page;  // of each segment in the list of all pages; the last element is the total
+  std::vector<std::int64_t> first_page;  // place of each segment's first page in the list of all pages; the last element is the total
   std::int64_t most_pages = 1;           // pages of the longest segment
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;

@@ -1,6 +1,6 @@
 // Gives each thread of the team one run of a phase's tasks. A thread takes its own tasks from the front, so that it reads weights in order
-// and the hardware prefetcher does not start again; when they are done, it takes tasks of other threads from the back. The team grants as
-// many claims as there are tasks (team.h); each claim takes one task here.
+// and the hardware prefetcher does not start again. When its own tasks are done, it takes tasks of other threads from the back. The team
+// grants as many claims as there are tasks (team.h), and each claim takes one task here.
 #pragma once
 
 #include <atomic>

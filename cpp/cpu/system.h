@@ -1,4 +1,4 @@
-// What the operating system allows this process: processors (affinity, cgroup quota) and memory (cgroup limit).
+// The limits that the operating system sets for this process: processors (affinity, cgroup quota) and memory (cgroup limit).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Memory {
 };
 Memory memory();
 
-// When the system uses huge pages (Linux: transparent huge pages): "always", "madvise", "never", or "unknown" where it does not say. root
-// is as in cpu_quota().
+// The system's setting of huge pages (Linux: transparent huge pages): "always", "madvise", "never", or "unknown". root is as in
+// cpu_quota().
 std::string huge_pages(const std::string& root);
 
 // Bytes of address space left under this process's limits (RLIMIT_AS, RLIMIT_DATA); empty without a limit.

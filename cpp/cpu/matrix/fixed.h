@@ -5,9 +5,9 @@
 // For blocks of 64 AVX2 takes that sum by Winograd's inner product ("A new algorithm for inner product", IEEE Transactions on Computers
 // C-17, 1968): over fours of columns, w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2, and so for 1 and 3. The last two terms are sums
 // of the weights alone and of the activations alone. They are computed once, and the sums start with them. That takes one multiplication in
-// place of two, two additions more, and as many instructions; but a Zen 3 multiplies integers on two of its four vector pipes and adds on
+// place of two and two additions more, so as many instructions. But a Zen 3 multiplies integers on two of its four vector pipes and adds on
 // all four: 25.7 multiply-adds a cycle in place of 23.1. (For Q8_0, with blocks of 32 and starts computed for each panel, it was slower.)
-// Sums may wrap on the way: they are exact modulo 2^32, and the last one fits. A factor of a product has at most 15 bits.
+// Sums may wrap on the way, because they are exact modulo 2^32 and the last one fits. A factor of a product has at most 15 bits.
 #pragma once
 
 #include "cpu/matrix/layout.h"

@@ -95,7 +95,7 @@ struct FixedProduct {
         const std::int64_t columns = least(blocks * kFixedBlock, round_up(cols, Source::kColumns) - first_column);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // Where fewer groups are left than a tile has, the last one is repeated; its second sums are not read.
+          // If fewer groups are left than a tile has, the last group is repeated, and its repeated sums are not read.
           const typename Source::Block* panels[T::kTileGroups];
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             panels[i] = sources[i].panel(group + least(i, gs - g - 1) * group_bytes, first_column, columns);

@@ -29,8 +29,8 @@ concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16
 
 template <FloatTiles T>
 struct FloatProduct {
-  static constexpr std::int64_t kColumns = 192;    // of a panel: 12 KiB, a third of L1
-  static constexpr std::int64_t kFewColumns = 64;  // of four panels at once, for few tokens
+  static constexpr std::int64_t kColumns = 192;    // columns of a panel: 12 KiB, a third of L1
+  static constexpr std::int64_t kFewColumns = 64;  // columns of each of four panels at once, for few tokens
   static constexpr int kTokens = 72;               // tokens of a local tile of sums: whole register tiles of either size, 6 and 12
   static constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
 

@@ -10,7 +10,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// What the tiles of a format must provide.
+// The members that the tiles of a format must have.
 template <class T>
 concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& panel, const typename T::Panel (&panels)[T::kTileGroups],
                              typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,
@@ -54,7 +54,7 @@ struct Int8Product {
         panel_x.fill(x, first, count, block, blocks);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // Where fewer groups are left than a tile has, the last one is repeated; its second sums are not read.
+          // If fewer groups are left than a tile has, the last group is repeated, and its repeated sums are not read.
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             T::fill_panel(group + least(i, gs - g - 1) * group_bytes + block_at, blocks, panels[i]);
           const std::uint8_t* next = g + T::kTileGroups < gs               ? group + T::kTileGroups * group_bytes + block_at

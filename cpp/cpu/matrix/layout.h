@@ -9,8 +9,8 @@
 //   4 bits  plane quad g / 2  low nibble quad g even, high nibble quad g odd
 //   2 bits  plane g / 4       bits 2 (g % 4) and up
 //   1 bit   one plane         bit g
-// so that one 32-byte vector holds 4 columns of 8 rows, as a 4-byte dot product against a broadcast of 4 activations wants them.
-// Size of the file, except Q4_K +2.8 %, Q5_K +2.3 %, IQ4_XS +1.5 %, Q3_K +3.6 % (6-bit scales become bytes).
+// so that one 32-byte vector holds 4 columns of 8 rows, as a 4-byte dot product with a broadcast of 4 activations needs them.
+// Groups are as large as the file's blocks, but for Q4_K +2.8 %, Q5_K +2.3 %, IQ4_XS +1.5 %, Q3_K +3.6 % (6-bit scales become bytes).
 //
 // Sums of product_int8, the same in every path, for one output (xs: scale of the activations, isum: exact integer):
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)

@@ -228,7 +228,7 @@ struct Quantized512 {
     const std::int8_t* codes;  // codes of the panel's first block and first token
     const float *scales, *scaled_sums;
     std::int64_t rows;                                                           // from block to block
-    alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // of the sub-blocks
+    alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // start of each sub-block's sum
     alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // scale * sum of x of the sub-blocks
 
     const float* sums_of(int block, int sub, std::int64_t token) const {
@@ -288,7 +288,7 @@ struct Quantized512 {
   static void tile_of(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int blocks, float (*sums)[16],
                       Ahead& ahead) {
     constexpr int R = kTileGroups;
-    Floats acc[R][N];  // of the super-block, or of all
+    Floats acc[R][N];  // sums of the super-block, or of all blocks
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -372,7 +372,7 @@ struct Quantized512 {
       const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
       const std::uint8_t* block = group + block_at<F>(b);
       prefetch_block<l.block_bytes()>(block, kPanelFetch);
-      Floats scale[2], minimum[2];  // of the sub-blocks
+      Floats scale[2], minimum[2];  // by sub-block
       for (int sub = 0; sub < l.subs; ++sub) {
         if constexpr (l.two_levels()) {
           scale[sub] = V::multiply(V::load_f16(head), sub_scale(block, sub));

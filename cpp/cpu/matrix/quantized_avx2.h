@@ -1,11 +1,11 @@
 // AVX2 kernels of the quantized formats. Sums as in matrix/layout.h.
 //
 // 32 columns of 16 rows are 16 vectors: quad g (4 columns) of rows 0-7 and of rows 8-15, one dword a row.
-// Unsigned codes: vpmaddubsw against a broadcast quad of activations, summed in int16 lanes over a segment of 8 or 4 quads.
-//   A lane sums 4 * depth products; codes above 15 would leave int16, so formats with an offset start their lanes at
-//   -offset * (lane sum of x): additions may wrap on the way, the end is in range (5 bits: 16 * 127 * 16 = 32,512, 6 bits at depth 4:
-//   32 * 127 * 8 = 32,512). 5 bits without an offset run at depth 4 (31 * 127 * 8 = 31,496).
-// Signed codes (8 bits, IQ4): few tokens |w| * sign(x, w), one pair at a time (128 * 127 * 2 fits); many tokens as int16 vpmaddwd.
+// Unsigned codes: vpmaddubsw with a broadcast quad of activations, summed in int16 lanes over a segment of 8 or 4 quads (the depth).
+//   A lane sums 4 * depth products. Codes above 15 would overflow int16, so formats with an offset start their lanes at
+//   -offset * (lane sum of x). Additions may wrap on the way, but the last sum is in range (5 bits: 16 * 127 * 16 = 32,512, 6 bits at depth
+//   4: 32 * 127 * 8 = 32,512). 5 bits without an offset run at depth 4 (31 * 127 * 8 = 31,496).
+// Signed codes (8 bits, IQ4): for few tokens |w| * sign(x, w), one pair at a time (128 * 127 * 2 fits); for many tokens int16 vpmaddwd.
 #pragma once
 
 #include <immintrin.h>
@@ -124,7 +124,7 @@ struct QuantizedAvx2 {
   static constexpr int offset = l.table == Table::mxfp4 ? 12 : l.offset;  // codes become 0..24
   static constexpr int top = l.table == Table::mxfp4 ? 24 : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
-  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // of a block
+  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 
   // ---------------------------------------------------------------- codes
@@ -145,7 +145,7 @@ struct QuantizedAvx2 {
     return code;
   }
 
-  // ---------------------------------------------------------------- scales: of rows 8 half .. 8 half + 7
+  // ---------------------------------------------------------------- scales of rows 8 half .. 8 half + 7
   static __m256 one_level_scale(const std::uint8_t* block, int half) {
     if constexpr (l.field_bytes == 2) return halves(block, half);
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
@@ -395,7 +395,7 @@ struct QuantizedAvx2 {
       _mm_storeu_ps(tile.scale[b], scale);
       if constexpr (l.minima) {
         const __m128 s01 = _mm_castsi128_ps(load128(sums)), s23 = _mm_castsi128_ps(load128(sums + 4));
-        const __m128i first_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b10001000));  // of the four tokens
+        const __m128i first_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b10001000));  // sums of the four tokens
         const __m128i second_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b11011101));
         if constexpr (l.subs == 2) {
           _mm_storeu_ps(tile.sum[b][0], _mm_mul_ps(scale, _mm_cvtepi32_ps(first_half)));
@@ -554,7 +554,7 @@ struct QuantizedAvx2 {
       const std::uint8_t* block = group + block_at<F>(b);
       prefetch<l.block_bytes()>(block, kPanelFetch);
       for (int half = 0; half < 2; ++half) {
-        __m256 scale[2], minimum[2];  // of the sub-blocks
+        __m256 scale[2], minimum[2];  // by sub-block
         for (int sub = 0; sub < l.subs; ++sub) {
           if constexpr (l.two_levels()) {
             scale[sub] = _mm256_mul_ps(halves(head, half), _mm256_cvtepi32_ps(sub_scale(block, sub, half)));

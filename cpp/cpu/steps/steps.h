@@ -1,6 +1,5 @@
-// What the CPU does for each step of a plan. cut() runs once, on one thread, before the step's tasks, and says how the step's work is
-// divided in this run. task() does one task; any thread calls it, in any order. A step that lacks one of the two does not compile
-// (executor.cpp).
+// cut() and task() for each step of a plan. cut() runs once, on one thread, before the step's tasks, and divides the step's work for this
+// run. task() does one task; any thread calls it, in any order. A step that lacks one of the two does not compile (executor.cpp).
 #pragma once
 
 #include "cpu/steps/run.h"
