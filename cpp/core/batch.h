@@ -1,4 +1,4 @@
-// What one run of a program gets: rows of tokens, the sequences they belong to, and where results go.
+// The input of one run of a program: rows of tokens, the sequences that they belong to, and the memory for results.
 #pragma once
 
 #include <cstdint>

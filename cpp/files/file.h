@@ -54,7 +54,7 @@ class File {
   Descriptor descriptor_;
   std::string path_;
   std::uint64_t size_ = 0;
-  timespec changed_{};  // when its bytes were changed last
+  timespec changed_{};  // time of the last change of its bytes
 };
 
 // A model's folder. Its files are opened by bare name, relative to the folder itself.
@@ -79,7 +79,7 @@ class Folder {
 // Is the path a folder? false when it cannot be inspected.
 bool is_folder(const std::string& path);
 
-// What is there, for messages: "a folder", "a pipe".
+// The kind of a file, for messages: "a folder", "a pipe".
 const char* kind_of(mode_t mode);
 
 // "model.gguf: cannot be read: No space left on device", from errno.

@@ -1,5 +1,5 @@
 // A model on disk: one view of GGUF files (also split) and safetensors folders (also sharded). Everything here is checked before
-// it is shown; nothing but ModelFile reads weights. Immutable but for the sums of what was read, and shared: reads are thread-safe.
+// it is shown; nothing but ModelFile reads weights. Immutable but for the sums of read bytes. Reads are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,12 @@ class ModelFile {
   // Opens a .safetensors file without metadata; the caller knows its configuration. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
-  // The same open files, with sums of what is read by this view: whoever loads a model takes one of its own, to know what it was given.
+  // A view of the same open files that sums the bytes that are read through it. Each load of a model uses its own view, so that the sums
+  // describe the weights of that model.
   std::shared_ptr<const ModelFile> summed() const;
-  // Of this view; null where nothing is summed. Tensors are counted as in tensors().
+  // The sums of this view, or null if it has none. Their tensors are numbered as in tensors().
   const ReadSums* sums() const { return sums_.get(); }
-  // Throws io when one of the files was written to since it was opened: what was read may be half of each.
+  // Throws io when one of the files was written to since it was opened, because the bytes that were read may be a mixture.
   void require_unchanged() const;
 
   const std::string& path() const { return contents_->path; }  // as given

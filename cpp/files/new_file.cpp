@@ -37,10 +37,10 @@ std::string name_of_open(const Descriptor& file) { return str("/proc/self/fd/", 
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-// Parts are called NAME.PID-NUMBER.part. A long name is cut, so that the part's is no longer than a name may be.
+// Partial files are called NAME.PID-NUMBER.part. A long NAME is cut, so that the whole is no longer than a file name may be.
 std::string part_stem(const std::string& name) { return name.substr(0, 200) + "."; }
 
-// Which process writes (or wrote) the part of this name; nothing where it is no part.
+// The process that writes (or wrote) a partial file, from its name; nothing when the name is not that of a partial file.
 std::optional<pid_t> writer_of(std::string_view entry, std::string_view stem) {
   constexpr std::string_view kEnd = ".part";
   if (!entry.starts_with(stem) || !entry.ends_with(kEnd) || entry.size() < stem.size() + kEnd.size()) return std::nullopt;
@@ -116,7 +116,7 @@ void NewFile::refuse_what_is_there() const {
     fail_at(ErrorKind::io, path_, "", std::nullopt, "is ", kind_of(found.st_mode),
             "; a file is written to a new name, or in the place of a plain file");
   }
-  // Another writer may put its file in the same place meanwhile: a name must be there, not a certain file.
+  // Another writer may put its file in the same place meanwhile, so the check is that the name exists, not that it is a certain file.
   if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
   if (is_mount_point(folder_, name_)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is a mount point, which cannot be replaced");

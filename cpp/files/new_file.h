@@ -1,4 +1,4 @@
-// A file that appears whole, or not at all: what was there before stays until then.
+// Writes a file that appears whole, or not at all. The file that was there before stays until then.
 #pragma once
 
 #include <sys/types.h>
@@ -38,7 +38,7 @@ class NewFile {
   const pid_t process_;     // a child that fork() makes removes nothing
   Descriptor folder_, file_;
   std::string name_;  // in the folder
-  std::string part_;  // what the file is called until then; empty: it has no name, and ends with the process
+  std::string part_;  // the name until finish(); empty: the file has no name, and ends with the process
 };
 
 // The system call that makes the file; tests put one here that knows no files without a name.

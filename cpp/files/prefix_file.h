@@ -1,4 +1,4 @@
-// The beginning of a text with its keys and values, on disk: what engine/saved_prefix.h writes and reads.
+// The file of a prefix: the first tokens of a text with their keys and values. engine/saved_prefix.h writes and reads it.
 //
 //    0  "pumiceKV"               48  bytes of a page, u64
 //    8  version, u32 (2)         56  checksum of the head: its first 56 bytes, then all from 64 on
@@ -7,7 +7,7 @@
 //   24  the model, u64
 //   32  tokens, u64
 //   40  0, u64
-// Little-endian. Whoever changes a field, or what a page holds, raises the version.
+// Little-endian. A change of a field, or of the contents of a page, needs a higher version.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class PrefixWriter {
  private:
   std::uint64_t bytes() const;
   const PrefixHead head_;
-  const std::uint64_t start_;  // of the first page
+  const std::uint64_t start_;  // offset of the first page
   NewFile file_;
   std::vector<std::uint64_t> sums_;
 };

@@ -10,7 +10,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // of a block
+constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // words of 4 bytes; words of a block
 
 // splitmix64 (Steele, Lea and Flood 2014).
 constexpr std::uint64_t mixed(std::uint64_t x) {

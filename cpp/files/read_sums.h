@@ -1,4 +1,4 @@
-// Sums of what was read of each tensor of a file: they say what a model was made of, whatever its file holds later.
+// Sums of the bytes that were read of each tensor of a file. They identify the weights of a model, whatever its file holds later.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace pumice::files {
 // and that each shape and dtype has the right number of bytes. Tensors get `file_index`.
 std::vector<TensorInfo> read_safetensors_header(const File& file, std::uint32_t file_index);
 
-// model.safetensors.index.json: which shard holds which tensor.
+// Reads model.safetensors.index.json: the shard of each tensor.
 std::map<std::string, std::string> read_safetensors_index(const File& file);
 
 }  // namespace pumice::files
