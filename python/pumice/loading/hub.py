@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import functools
@@ -12,9 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..common.arguments import plain, shown, shown_path
+from ..common.arguments import plain, shown, shown_path, warn
 from ..common.interruptible import interruptible
+from ..common.side_files import read_json, read_object
 from ..encode.sentence_config import KNOWN_MODULES
+from ..errors import FallbackWarning
 
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -39,6 +42,8 @@ _SIDE_FILES = (
     "config_sentence_transformers.json",
     "model.safetensors.index.json",
 )
+
+_MODULES = "modules.json"
 
 
 def resolve(source: str | os.PathLike[str]) -> Path:
@@ -67,7 +72,10 @@ def resolve(source: str | os.PathLike[str]) -> Path:
             raise FileNotFoundError(f"{shown_path(path)} is a link to {to}, which does not exist") from None
     match = _HUB_ID.fullmatch(text) if isinstance(source, str) else None
     if match and not text.endswith((".gguf", ".safetensors")) or (match and match["wanted"]):
-        return interruptible(lambda: _from_hub(match["repo"], match["wanted"]))
+        found, warning = interruptible(lambda: _from_hub(match["repo"], match["wanted"]))
+        if warning is not None:
+            warn(FallbackWarning, warning)
+        return found
     raise FileNotFoundError(f"No such file or folder: {shown_path(path)}{_nearby(path)}")
 
 
@@ -140,19 +148,29 @@ def _parts(name: str, names: Sequence[str]) -> list[str]:
     return parts
 
 
-def _from_hub(repo: str, wanted: str | None) -> Path:
+def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
+    """The model's path, and what a warning has to say of it."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
         raise ImportError(
             f"{repo} is no local path, and models from the hub need the package huggingface_hub: pip install huggingface_hub"
         ) from None
-    cached = _cached(hub, repo, wanted)
-    if cached is not None:
-        return cached
-    files = _online(repo, lambda: choose_files(hub.HfApi().list_repo_files(repo), wanted, repo))
-    paths = [Path(_online(repo, functools.partial(hub.hf_hub_download, repo, name))) for name in files]
-    return _model_path(paths[0], files)
+    cached, lacks = _cached(hub, repo, wanted)
+    if cached is not None and not lacks:
+        return cached, None
+    try:
+        files = _online(repo, lambda: choose_files(hub.HfApi().list_repo_files(repo), wanted, repo))
+        paths = [Path(_online(repo, functools.partial(hub.hf_hub_download, repo, name))) for name in files]
+    except OSError as error:
+        if cached is None:
+            raise
+        why = _first_line(error.__cause__ or error)
+        return cached, f"{repo}: what lies in the local cache {lacks}, and the hub could not be asked: {why}. Load it once with a network"
+    if not files[0].endswith(".gguf") and _MODULES not in files:
+        with contextlib.suppress(Exception):  # the hub's client remembers that there is no such file
+            hub.hf_hub_download(repo, _MODULES)
+    return _model_path(paths[0], files), None
 
 
 def _model_path(first: Path, files: Sequence[str]) -> Path:
@@ -160,25 +178,37 @@ def _model_path(first: Path, files: Sequence[str]) -> Path:
     return first if files[0].endswith(".gguf") else first.parents[files[0].count("/")]
 
 
-def _cached(hub: Any, repo: str, wanted: str | None) -> Path | None:
-    """The model in the local cache, if it is whole."""
+def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
+    """The model in the local cache, and what it may lack ("": nothing): other programs keep only the files that they need, and a download
+    may have been cut short."""
     try:
         folder = Path(hub.snapshot_download(repo, local_files_only=True))
     except (OSError, ValueError):  # LocalEntryNotFoundError is both
-        return None
-    names = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+        return None, ""
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     try:
         files = choose_files(names, wanted, repo)
     except (OSError, ValueError):
-        return None
-    index = folder / "model.safetensors.index.json"
-    if index.is_file() and not files[0].endswith(".gguf"):
-        from ..common.side_files import read_object
-
+        return None, ""
+    path = _model_path(folder / files[0], files)
+    if files[0].endswith(".gguf"):
+        return path, ""
+    index, lacks = folder / "model.safetensors.index.json", ""
+    if index.is_file():
         shards = read_object(index).get("weight_map")
-        if not isinstance(shards, dict) or not set(map(str, shards.values())) <= set(names):
-            return None  # a download that was cut short
-    return _model_path(folder / files[0], files)
+        if not isinstance(shards, dict) or not set(map(str, shards.values())) <= names:
+            return None, ""
+    if _MODULES in names:
+        listed = read_json(folder / _MODULES)
+        folders = [each.get("path") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        missing = [str(module) for module in folders if module and not any(name.startswith(f"{module}/") for name in names)]
+        if missing:
+            lacks = f"lacks the folder {shown(missing[0])} that {_MODULES} names"
+        elif "" in folders and not any(name.endswith(".safetensors") and "/" not in name for name in names):
+            return None, ""
+    elif getattr(hub, "try_to_load_from_cache", lambda *_: None)(repo, _MODULES) is None:
+        lacks = f"has no {_MODULES}, which would say how vectors are made"
+    return path, lacks
 
 
 def _online(repo: str, call: Callable[[], Any]) -> Any:
@@ -195,8 +225,11 @@ def _online(repo: str, call: Callable[[], Any]) -> Any:
 
 
 def _unreachable(repo: str, error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return (
-        f"{repo} is neither a local path nor in the local cache, and the hub could not give it: {reason}. "
+        f"{repo} is neither a local path nor in the local cache, and the hub could not give it: {_first_line(error)}. "
         f"Check the name and the network, or pass the path of a local file"
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

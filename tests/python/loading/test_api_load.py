@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
@@ -286,7 +287,8 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A hub of one repository with a folder model and one with GGUF files; a cache that starts empty."""
     remote = {"org/folder": ["config.json", "model.safetensors", "model.bin"], "org/ggufs": ["m-Q4_0.gguf", "m-Q8_0.gguf"]}
     hub: Any = types.ModuleType("huggingface_hub")
-    hub.calls, hub.offline = [], False
+    hub.calls, hub.offline, hub.remote = [], False, remote
+    absent: set[tuple[str, str]] = set()  # names that the client remembers as those of no file
 
     class LocalEntryNotFoundError(FileNotFoundError, ValueError):
         pass
@@ -306,12 +308,18 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def hf_hub_download(repo: str, name: str) -> str:
         hub.calls.append(("get", name))
+        if hub.offline:
+            raise ConnectionError("Name or service not known")
+        if name not in remote[repo]:
+            absent.add((repo, name))
+            raise LocalEntryNotFoundError(name)
         file = tmp_path / repo / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"model_type": "toy"}))
         return str(file)
 
     hub.snapshot_download, hub.HfApi, hub.hf_hub_download = snapshot_download, HfApi, hf_hub_download
+    hub.try_to_load_from_cache = lambda repo, name: object() if (repo, name) in absent else None
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     return hub
 
@@ -326,6 +334,7 @@ def test_hub_downloads_once(pumice: Any, hub: Any) -> None:
         ("list", "org/folder"),
         ("get", "config.json"),
         ("get", "model.safetensors"),
+        ("get", "modules.json"),  # there is none, which is remembered
         ("list", "org/ggufs"),
         ("get", "m-Q8_0.gguf"),
     ]
@@ -355,6 +364,32 @@ def test_a_cache_that_was_cut_short_is_not_used(pumice: Any, hub: Any, tmp_path:
     (folder / "model-00001-of-00002.safetensors").write_text("")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
     pumice.load("org/folder").close()
+    assert ("list", "org/folder") in hub.calls
+
+
+def test_a_cache_that_another_program_filled(pumice: Any, hub: Any, tmp_path: Path) -> None:
+    """transformers keeps no modules.json, without which vectors would be pooled otherwise, in silence."""
+    folder = tmp_path / "org" / "folder"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "toy"}))
+    (folder / "model.safetensors").write_text("{}")
+    hub.offline = True
+    with pytest.warns(pumice.FallbackWarning, match=r"org/folder: what lies in the local cache has no modules\.json.*Name or service"):
+        pumice.load("org/folder").close()
+    hub.offline, hub.remote["org/folder"] = False, [*hub.remote["org/folder"], "modules.json", "1_Pooling/config.json"]
+    with contextlib.suppress(pumice.PumiceError):  # the files of this hub say nothing
+        pumice.load("org/folder")
+    assert ("get", "1_Pooling/config.json") in hub.calls and (folder / "modules.json").is_file()
+
+
+def test_a_cache_without_the_folder_of_a_module(pumice: Any, hub: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "org" / "folder"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_text(json.dumps({"model_type": "toy"}))
+    (folder / "modules.json").write_text(json.dumps([{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]))
+    with contextlib.suppress(pumice.PumiceError):
+        pumice.load("org/folder")
     assert ("list", "org/folder") in hub.calls
 
 
