@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import pumice
 
-from .common.stdio import OutputError, complain, finish, give_up_output, is_output, on_screen, prepare, say, standard_input, takes_bytes
+from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
 
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
@@ -65,13 +65,13 @@ def parser() -> Parser:
     encode = command("encode", run_encode, "encode the lines of a file into a .npy array", "MODEL")
     encode.add_argument("input", nargs="?", default="-", help="a UTF-8 text file, one text per line (default: standard input)")
     encode.add_argument("-o", "--output", required=True, help="the .npy file to write: float32 (lines, d)")
-    encode.add_argument("--prompt-name", help="one of the model's prompts, to put before each line")
+    encode.add_argument("--prompt-name", type=_argument, help="one of the model's prompts, to put before each line")
     encode.add_argument("--truncate-dim", type=_count, help="the first columns only")
     encode.add_argument("--raw", action="store_true", help="do not normalise")
     generate = command("generate", run_generate, "continue a prompt", "MODEL")
-    generate.add_argument("prompt", help='the prompt; "-" reads it from standard input')
+    generate.add_argument("prompt", type=_argument, help='the prompt; "-" reads it from standard input')
     chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
-    chat.add_argument("--system", help="a system message to begin with")
+    chat.add_argument("--system", type=_argument, help="a system message to begin with")
     bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
     bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
     bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
@@ -91,7 +91,7 @@ def parser() -> Parser:
         sampling.add_argument("--seed", type=int)
         for name in ("temperature", "top-p", "min-p", "repetition-penalty"):
             sampling.add_argument(f"--{name}", type=float)
-        sampling.add_argument("--stop", action="append", help="stop before this text (may be given several times)")
+        sampling.add_argument("--stop", type=_argument, action="append", help="stop before this text (may be given several times)")
     return top
 
 
@@ -167,8 +167,17 @@ def _text(line: bytes, number: int, source: str) -> str:
         raise ValueError(f"line {number} of {source} is not UTF-8 text: byte 0x{line[error.start]:02x} at place {error.start}") from None
 
 
+def _argument(text: str) -> str:
+    """A text of the command line: UTF-8, whatever the locale says of its bytes."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = os.fsencode(text)[error.start]
+        raise argparse.ArgumentTypeError(f"it is not UTF-8 text: byte 0x{byte:02x} at place {error.start}") from None
+
+
 def _lines(path: str) -> Iterator[str]:
-    with contextlib.nullcontext(standard_input().buffer) if path == "-" else open(path, "rb") as file:
+    with contextlib.nullcontext(input_bytes()) if path == "-" else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             yield _text(line, number, "standard input" if path == "-" else path).rstrip("\r\n")
 
@@ -237,7 +246,7 @@ def run_encode(arguments: argparse.Namespace) -> int:
 def run_generate(arguments: argparse.Namespace) -> int:
     prompt = arguments.prompt
     if prompt == "-":
-        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(standard_input().buffer, 1))
+        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(input_bytes(), 1))
     with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
         for chunk in stream:
             say(chunk, end="")
@@ -247,20 +256,19 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 def run_chat(arguments: argparse.Namespace) -> int:
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    lines = standard_input()
-    talks = lines.isatty()
+    lines, talks = enumerate(input_bytes(), 1), on_screen(sys.stdin)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         # A model that cannot chat says so before the first line.
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         while True:
             if talks:
                 say("> ", end="")
-            line = lines.readline()
+            number, line = next(lines, (0, b""))
             if not line:
                 return 0
             if not line.strip():
                 continue
-            messages.append({"role": "user", "content": line.rstrip("\r\n")})
+            messages.append({"role": "user", "content": _text(line, number, "standard input").rstrip("\r\n")})
             stream = model.chat(messages, stream=True, **_sampling(arguments))
             try:
                 kind = None

@@ -7,7 +7,8 @@ import io
 import os
 import stat
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from typing import BinaryIO, TextIO
 
 _ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "replace", "ignore")  # handlers of errors that raise none
 
@@ -85,7 +86,16 @@ def on_screen(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def standard_input() -> TextIO:
+def input_bytes() -> Iterator[bytes]:
+    """The lines of standard input, as bytes; each as soon as it is there. Raises ValueError where nothing can be read."""
     if sys.stdin is None:
         raise ValueError("standard input is closed, and the text was to come from there")
-    return sys.stdin
+    return _lines_of(sys.stdin.buffer)
+
+
+def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
+    try:
+        while line := stream.readline():
+            yield line
+    except OSError as error:
+        raise ValueError(f"standard input cannot be read: {error.strerror or error}") from None

@@ -173,6 +173,29 @@ def test_a_closed_input(shell: Any, tmp_path: Path, command: str) -> None:
     assert (code, out, err) == (1, "", "pumice: standard input is closed, and the text was to come from there\n")
 
 
+@pytest.mark.parametrize("command", ['encode "$ENCODER" -o /dev/null', 'generate "$DECODER" -', 'chat "$DECODER"'])
+def test_an_input_that_cannot_be_read(shell: Any, command: str) -> None:
+    assert shell(f"pumice {command} 0>/dev/null") == (1, "", "pumice: standard input cannot be read: Bad file descriptor\n")
+
+
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("locale", [{}, C_LOCALE], ids=["any", "C"])
+def test_texts_are_utf8_in_every_locale(shell: Any, locale: dict[str, str]) -> None:
+    """Lines of a conversation and arguments, as those of `encode` and `generate -` are."""
+    options = "--max-new-tokens 4 --temperature 0"
+    talk = f"printf 'caf\\303\\251\\n' | pumice chat \"$DECODER\" --system 'Sch\u00f6n' {options}"
+    line = f"{talk}; pumice generate \"$DECODER\" 'caf\u00e9' --stop '\u00fc' {options}"
+    code, out, err = shell(line, **locale)
+    assert (code, err) == (0, "") and out.count("\n") >= 2
+    assert shell(line, PYTHONUTF8="1")[1].encode("ascii", "backslashreplace").decode() == out.encode("ascii", "backslashreplace").decode()
+    code, out, err = shell("printf 'a\\ncaf\\351\\n' | pumice chat \"$DECODER\" --max-new-tokens 1", **locale)
+    assert (code, err) == (1, "pumice: line 2 of standard input is not UTF-8 text: byte 0xe9 at place 3\n")
+    code, out, err = shell("pumice generate \"$DECODER\" $'caf\\351'", **locale)
+    assert code == 1 and "argument prompt: it is not UTF-8 text: byte 0xe9 at place 3" in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize("command", ["devices", 'info "$ENCODER"', "--help", "--version", 'generate "$DECODER" a'])
 def test_a_closed_output(shell: Any, command: str) -> None:
     code, out, err = shell(f"pumice {command} >&-")
