@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 import logging
 import os
 import time
@@ -163,14 +164,13 @@ def _load_engine(
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
-def _reload(source: str, options: dict[str, Any]) -> Model:
-    return load(source, **options)
+load.__module__ = "pumice"  # a pickle names it so, and no file of this package, which may be called otherwise in a later version
 
 
-def _load_arguments(model: Model) -> tuple[Callable[..., Model], tuple[str, dict[str, Any]]]:
-    """What a Model pickles as."""
+def _load_call(model: Model) -> tuple[Callable[..., Model], tuple[str]]:
+    """What a Model pickles as: a call of pumice.load()."""
     options = {k: v for k, v in model._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
-    return _reload, (str(model.path), options)
+    return functools.partial(load, **options), (str(model.path),)
 
 
-copyreg.pickle(Model, _load_arguments)
+copyreg.pickle(Model, _load_call)
