@@ -363,7 +363,10 @@ def _room(truncate_to: int | None, special: int) -> int | None:
     if truncate_to is None:
         return None
     if truncate_to < special + 1:
-        raise ValueError(f"truncate_to is {truncate_to}; with {special} special tokens it must be at least {special + 1}")
+        raise ValueError(
+            f"a text may have {truncate_to} tokens here, and the {special} special ones around it leave no room for its own; n_ctx=, or "
+            f"max_seq_length (query_length, document_length) in the model's files, must be at least {special + 1}"
+        )
     return truncate_to - special
 
 
