@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .chats.chat import ChatResult
     from .encode.encoding import Prediction, RankHit
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
-    from .event_loops.async_calls import AsyncStream
+    from .event_loops.streams import AsyncStream
     from .generate.answers import ToolCall
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
@@ -58,7 +58,7 @@ __version__: str = _core.__version__
 _HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
     "load": "model.load",
     "Model": "model.model",
-    "AsyncStream": "event_loops.async_calls",
+    "AsyncStream": "event_loops.streams",
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
     "ToolCall": "generate.answers",

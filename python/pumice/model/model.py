@@ -22,7 +22,7 @@ from .text_calls import TextCalls
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..event_loops.async_calls import AsyncStream
+    from ..event_loops.streams import AsyncStream
 
 
 class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):

@@ -228,7 +228,7 @@ def test_threads_start_in_blocks_alone() -> None:
                     found.append((path.name, name, in_a_block(node, parents)))
                 if name == "Thread":
                     assert ast.unparse(parents[node]).startswith("thread = "), f"{path.name}: as `thread`, which the line above looks for"
-    assert {name for name, _, _ in found} >= {"exits.py", "async_calls.py", "progress.py"}
+    assert {name for name, _, _ in found} >= {"exits.py", "pump.py", "progress.py"}
     assert [each for each in found if not each[2]] == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from module_models import PAIRS, TEXTS, make_folder
 
 import pumice
-from pumice.event_loops import async_calls
+from pumice.event_loops import workers as loop_workers
 
 Call = Coroutine[Any, Any, Any]
 # Folders of tests/goldens/modules. "late" and "pylate" (late interaction) have no vector for a whole text.
@@ -188,7 +188,7 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
 def idle(seconds: float) -> bool:
     """True when no thread works for an event loop any more."""
     end = time.monotonic() + seconds
-    workers = async_calls._encode
+    workers = loop_workers.encode
     while workers._free < workers._threads and time.monotonic() < end:
         time.sleep(0.005)
     return workers._free == workers._threads

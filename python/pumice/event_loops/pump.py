@@ -1,0 +1,248 @@
+"""Tokens for event loops: the calls whose tokens come to a loop, and the thread that brings them there."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import _core
+from ..common.exits import exit_waits
+from ..generate.generation import READ_AHEAD, Chunk, Stream
+from . import workers
+from .workers import in_thread, running_loop
+
+PUMP_MS = 1000.0  # a Pump's thread ends after so long without calls; until then it keeps the model's memory, but for close()
+EXIT_SECONDS = 1.0  # Python's end waits so long for the threads of all pumps
+STEPS = 8  # a call that is no stream gets the tokens of so many steps at once
+
+
+class Call:
+    """A Run whose tokens go to an event loop: as chunks of a stream, or as the result at the end."""
+
+    def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop, streams: bool) -> None:
+        self.run, self._finish = stream._detach()
+        self.loop, self._streams = loop, streams
+        self.chunks: deque[Chunk] = deque()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.over = False  # no more chunks will come
+        self._held = False  # the engine pauses this request, because its chunks are not read
+        self._lock = threading.RLock()  # reentrant: the garbage collector may close a stream inside of the pump's own thread
+        self._waiter: asyncio.Future[None] | None = None  # the task that waits for a chunk awaits it
+
+    def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
+        """Takes tokens from the engine, in the pump's thread. Returns whether the event loop has to be woken."""
+        with self._lock:
+            if self.over:
+                return False
+            try:
+                changed = self.run.hear(news)
+                if ended and not self.run.done:
+                    changed += self.run.advance(1, 0.0)  # raises the error that ended the request
+                self.over = self.run.done
+                if self._streams:
+                    sequences = self.run.sequences
+                    self.chunks.extend(chunk for i in dict.fromkeys(changed) or range(len(sequences)) for chunk in sequences[i].chunks(i))
+                    if len(self.chunks) >= READ_AHEAD // 2 * len(sequences) and not self.over:
+                        self._held = True
+                        self.run.hold(True)
+            except BaseException as error:
+                self.error, self.over = error, True
+            if self.over:
+                self._end()
+            return self.over or bool(self.chunks)
+
+    def _end(self) -> None:
+        self.over = True
+        for sequence in self.run.sequences:
+            sequence.cancel()
+        try:
+            self.result = self._finish(self.run.results())
+        except Exception as error:
+            self.error = self.error or error
+        self.run.close()
+
+    def close(self) -> None:
+        """Ends the request, from any thread: its memory is free after the running step."""
+        with self._lock:
+            self.chunks.clear()
+            if not self.over:
+                self._end()
+
+    def wake(self) -> None:
+        """Called in the loop: there are chunks, or the call is over."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Waits until there are chunks or the call is over. When the waiting task is cancelled, the call is closed."""
+        while not self.chunks and not self.over:
+            self._waiter = self.loop.create_future()
+            try:
+                if not self.chunks and not self.over:  # the pump's thread may have changed them just now
+                    await self._waiter
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self._waiter = None
+
+    def take(self) -> Chunk | None:
+        """The next chunk, or None where there is none now."""
+        if not self.chunks:
+            return None
+        chunk = self.chunks.popleft()
+        if self._held and len(self.chunks) < READ_AHEAD // 4:
+            self._held = False
+            self.run.hold(False)
+        return chunk
+
+
+def _wake(calls: list[Call]) -> None:
+    for call in calls:
+        call.wake()
+
+
+class Pump:
+    """Brings the tokens of an engine's calls to their event loops. Its thread runs while there are calls, and one second more."""
+
+    _all: weakref.WeakKeyDictionary[_core.Model, Pump] = weakref.WeakKeyDictionary()
+    _guard = threading.Lock()
+    _tags = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew, in the child of a fork: calls and thread stayed in the parent."""
+        self._calls: dict[int, Call] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._source: _core.Pump | None = None
+        self._stopped = False
+
+    @classmethod
+    def of(cls, engine: _core.Model) -> Pump:
+        """The one of an engine."""
+        with cls._guard:
+            pump = cls._all.get(engine)
+            if pump is None:
+                pump = cls._all[engine] = Pump()
+            return pump
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """In the child of a fork."""
+        cls._guard = threading.Lock()
+        for pump in list(cls._all.values()):
+            pump.forget()
+
+    @classmethod
+    def stop_all(cls) -> None:
+        """At Python's end: waits until the pumps' threads have left Python code."""
+        pumps = list(cls._all.values())
+        for pump in pumps:
+            pump._stopped = True
+            if (source := pump._source) is not None:
+                source.wake()
+        end = time.monotonic() + EXIT_SECONDS
+        for pump in pumps:
+            if (thread := pump._thread) is not None:
+                thread.join(max(0.0, end - time.monotonic()))
+
+    def add(self, call: Call, steps: int) -> None:
+        """Starts a call, whose tokens come every `steps` steps. Raises OverloadedError."""
+        tag = next(self._tags)
+        try:
+            with self._lock:
+                self._calls[tag] = call
+                if self._thread is None:
+                    source = _core.Pump(call.run.engine)
+                    thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
+                    with exit_waits:  # start() returns once the thread runs
+                        thread.start()
+                    self._source, self._thread = source, thread
+            call.run.start(tag, steps)
+        except BaseException:
+            with self._lock:
+                self._calls.pop(tag, None)
+            raise
+
+    def _work(self, source: _core.Pump) -> None:
+        while not self._stopped:
+            told: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+            some = source.wait(PUMP_MS)
+            for tag, news, ended in some:
+                call = self._calls.get(tag)
+                if call is not None and call.hear(news, ended):
+                    told.setdefault(call.loop, []).append(call)
+            for loop, calls in told.items():
+                try:
+                    loop.call_soon_threadsafe(_wake, calls)
+                except RuntimeError:  # the loop is closed
+                    for call in calls:
+                        call.close()
+            told.clear()
+            with self._lock:
+                for tag in [tag for tag, call in self._calls.items() if call.over]:
+                    del self._calls[tag]
+                if not some and not self._calls:
+                    self._thread = self._source = None
+                    return
+
+
+def _forget() -> None:
+    """In the child of a fork."""
+    Pump.forget_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+atexit.register(Pump.stop_all)
+
+
+async def begin(make: Callable[[], Any], streams: bool) -> Any:
+    """A Call for the Stream that make() gives, or whatever else it gives."""
+    loop = running_loop()
+
+    def work() -> Any:
+        made = make()
+        if not isinstance(made, Stream):
+            return made
+        call = Call(made, loop, streams)
+        try:
+            if any(params.logits_processor is not None for params in call.run.params):
+                raise TypeError(
+                    "logits_processor= runs in the thread that waits for its tokens, and an event loop must not wait: call generate() in "
+                    "asyncio.to_thread()"
+                )
+            Pump.of(call.run.engine).add(call, 1 if streams else STEPS)
+        except BaseException:
+            call.close()
+            raise
+        return call
+
+    return await in_thread(workers.prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
+
+
+async def to_end(make: Callable[[], Any]) -> Any:
+    """The result of the Stream that make() gives, or whatever else it gives."""
+    call = await begin(make, streams=False)
+    if not isinstance(call, Call):
+        return call
+    try:
+        await call.wait()
+    finally:
+        call.close()
+    if call.error is not None:
+        raise call.error
+    return call.result

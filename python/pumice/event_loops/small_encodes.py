@@ -1,0 +1,165 @@
+"""encode() of few texts from event loops: calls of one moment are tokenized and computed as one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _core
+from ..encode.encoding import EncodeOptions, Prepared
+from ..encode.engine import Engine
+from ..errors import OverloadedError, PumiceError
+from . import workers
+from .workers import Told
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+
+
+class Small(Told):
+    """One encode() of few texts."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, model: Model, inputs: Any, options: EncodeOptions) -> None:
+        super().__init__(loop)
+        self._model, self._inputs, self._options = model, inputs, options
+        self.cancel = _core.Cancel()
+        self.prepared: Prepared | None = None  # None: not prepared yet, or its arguments are wrong (see `error`)
+
+    def prepare(self) -> None:
+        """Checks the arguments and makes the tokens: all but what the engine computes."""
+        try:
+            self.prepared = self._model._prepare_encode(self._inputs, self._options)
+        except BaseException as error:
+            self.error = error
+
+    def alone(self) -> None:
+        """Computes this call by itself, so that an error is its own."""
+        self.take(lambda: self._model._encode(self._inputs, self._options, cancel=self.cancel))
+        _tell_loops([self])
+
+
+def _tell(calls: list[Told]) -> None:
+    """Called in the loop of the calls."""
+    for call in calls:
+        call.tell()
+
+
+def _tell_loops(calls: Sequence[Told]) -> None:
+    """Gives each call its result: each event loop is woken once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Told]] = {}
+    for call in calls:
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, told in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_tell, told)
+
+
+class Together:
+    """The small encode() calls of one model. One thread tokenizes all calls that wait and has the engine compute them as one.
+
+    With a thread for each call, a text went through five threads and waited some ms each time, because other calls computed: 8 callers of
+    aencode() had 0.66 of the speed of one encode() of their texts."""
+
+    _all: weakref.WeakKeyDictionary[Model, Together] = weakref.WeakKeyDictionary()
+    _guard = threading.Lock()
+    MOST = 1024  # calls that wait
+    AT_ONCE = 64  # calls that are computed as one
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew, in the child of a fork: the calls stayed in the parent."""
+        self._lock = threading.Lock()
+        self._waiting: deque[Small] = deque()
+        self._running = False
+
+    @classmethod
+    def of(cls, model: Model) -> Together:
+        """The one of a model."""
+        with cls._guard:
+            return cls._all.setdefault(model, Together())
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """In the child of a fork."""
+        cls._guard = threading.Lock()
+        for each in list(cls._all.values()):
+            each.forget()
+
+    def add(self, call: Small) -> None:
+        """Has a call computed with the others that wait. Raises OverloadedError."""
+        with self._lock:
+            if len(self._waiting) >= self.MOST:
+                raise OverloadedError(f"{len(self._waiting)} calls of aencode() wait already: try again later")
+            self._waiting.append(call)
+            if self._running:
+                return
+            self._running = True
+        try:
+            workers.together.run(self._run_all)
+        except BaseException:
+            with self._lock:
+                self._waiting.remove(call)
+                self._running = False
+            raise
+
+    def _run_all(self) -> None:
+        while True:
+            with self._lock:
+                calls = [self._waiting.popleft() for _ in range(min(len(self._waiting), self.AT_ONCE))]
+                if not calls:
+                    self._running = False
+                    return
+            self._run([call for call in calls if not call.future.cancelled()])
+
+    @staticmethod
+    def _run(calls: list[Small]) -> None:
+        by_engine: dict[Engine, list[tuple[Small, Prepared]]] = {}
+        for call in calls:
+            call.prepare()
+            if call.prepared is not None:
+                by_engine.setdefault(call.prepared.engine, []).append((call, call.prepared))
+        alone: list[Small] = []
+        for engine, some in by_engine.items():
+            alone += Together._compute(engine, some)
+        for call in alone:
+            if call.future.cancelled():
+                continue
+            try:
+                workers.encode.run(call.alone)
+            except OverloadedError as error:
+                call.error = error
+                _tell_loops([call])
+        _tell_loops([call for call in calls if call not in alone])
+
+    @staticmethod
+    def _compute(engine: Engine, calls: list[tuple[Small, Prepared]]) -> list[Small]:
+        """Computes the calls as one. Returns those that failed or were not computed: each is asked again alone, for its own error."""
+        try:
+            done = engine.encode_several([prepared.piece for _, prepared in calls], [call.cancel for call, _ in calls])
+        except (PumiceError, ValueError, MemoryError):  # the device is lost, the model is closed
+            done = [False] * len(calls)
+        except Exception as error:
+            for call, _ in calls:
+                call.error = error
+            return []
+        for (call, prepared), ok in zip(calls, done, strict=True):
+            if ok:
+                call.take(prepared.finish)
+        return [call for (call, _), ok in zip(calls, done, strict=True) if not ok]
+
+
+def _forget() -> None:
+    """In the child of a fork."""
+    Together.forget_all()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,162 @@
+"""Threads for work that would hold an event loop up: templates, tokens, encoders. And the way back into the loop that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..common.exits import start_thread
+from ..errors import EventLoopError, OverloadedError
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 10.0  # a thread without work ends after so long
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The asyncio event loop that runs this task. Raises EventLoopError where there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise EventLoopError(
+            "pumice's async calls need asyncio, and no asyncio event loop runs here. Under trio call the plain ones in a thread: await "
+            "trio.to_thread.run_sync(model.generate, prompt); or run an asyncio loop inside of trio's with the package trio-asyncio: await "
+            "trio_asyncio.aio_as_trio(model.agenerate)(prompt)"
+        ) from None
+
+
+class Workers:
+    """Daemon threads for jobs: one for each job, `threads` at most; `waiting` more jobs wait for a thread."""
+
+    def __init__(self, threads: int, waiting: int) -> None:
+        self._most, self._most_waiting = threads, waiting
+        self.forget()
+
+    def forget(self) -> None:
+        """Begins anew, in the child of a fork: the threads stayed in the parent."""
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._free = 0  # threads without a job, less jobs without a thread
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Has a thread call job(), which raises nothing. Raises OverloadedError where too many jobs wait."""
+        with self._lock:
+            if -self._free >= self._most_waiting:
+                raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
+            self._free -= 1
+            if start := self._free < 0 and self._threads < self._most:
+                self._threads += 1
+                self._free += 1
+        self._jobs.put(job)
+        if start:
+            try:
+                start_thread(self._work)
+            except RuntimeError:  # no thread to be had (a limit of processes), or Python ends
+                with self._lock:
+                    self._threads -= 1
+                    self._free -= 1
+                    alone = self._threads == 0
+                if alone:
+                    self._do(self._jobs.get())
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        finally:
+            with self._lock:
+                self._free += 1
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    if self._free <= 0:  # a job is on its way
+                        continue
+                    self._threads -= 1
+                    self._free -= 1
+                return
+            self._do(job)
+            del job
+
+
+prepare = Workers(8, 4096)  # templates and tokens: short work
+encode = Workers(64, 1024)  # one call of an encoder each; most of them wait for the batch of others
+together = Workers(64, 1024)  # one Together each
+
+
+def _forget() -> None:
+    """In the child of a fork."""
+    for workers in (prepare, encode, together):
+        workers.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class Told:
+    """A future that a task of an event loop awaits, and the result that another thread computes for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def take(self, work: Callable[[], Any]) -> None:
+        """Keeps what work() returns or raises."""
+        try:
+            self.value = work()
+        except BaseException as raised:
+            self.error = raised
+
+    def tell(self) -> bool:
+        """Called in the loop: gives the task its result. False: the task was cancelled."""
+        if self.future.done():
+            return False
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.value)
+        return True
+
+
+async def in_thread(
+    workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
+) -> T:
+    """The result of work(), which one of `workers` calls.
+
+    When the task is cancelled, stop() is called. A result that comes all the same goes to discard()."""
+    told = Told(running_loop())
+
+    def job() -> None:
+        told.take(work)
+
+        def drop() -> None:
+            if discard is not None and told.error is None:
+                discard(told.value)
+
+        def tell() -> None:
+            if not told.tell():
+                drop()
+
+        try:
+            told.loop.call_soon_threadsafe(tell)
+        except RuntimeError:  # the loop is closed
+            drop()
+
+    workers.run(job)
+    try:
+        value: T = await told.future
+        return value
+    except asyncio.CancelledError:
+        if stop is not None:
+            stop()
+        raise
