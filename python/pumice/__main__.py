@@ -24,10 +24,13 @@ BENCH_TEXT = (
 
 
 class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
+
     def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own is silent where it cannot write
         (say if file is sys.stdout else complain)(message.removesuffix("\n"))
 
     def error(self, message: str) -> NoReturn:
+        """Says what is wrong with the command line and ends the process with exit code 1."""
         complain(f"pumice: {message} (pumice {self.prog.partition(' ')[2]} --help shows the usage)".replace("  ", " "))
         raise SystemExit(1)
 
@@ -44,6 +47,7 @@ def _layers(text: str) -> int | str:
 
 
 def parser() -> Parser:
+    """The command line: each command with its options; `run` of what it parses is the command's function."""
     top = Parser(prog="pumice", description="Texts to vectors and prompts to text from GGUF and safetensors models.")
     top.add_argument("--version", action="version", version=f"pumice {pumice.__version__}")
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
@@ -108,6 +112,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
+    """`pumice doctor`: prints the report. 1 when a line says FAIL."""
     from .common.interruptible import left_behind
 
     try:
@@ -122,11 +127,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_devices(arguments: argparse.Namespace) -> int:
+    """`pumice devices`: prints the table of devices."""
     say(pumice.devices())
     return 0
 
 
 def run_info(arguments: argparse.Namespace) -> int:
+    """`pumice info`: prints what a file says of itself, also of a family that is not run."""
     from . import _core
     from .common.display import size, text_table
     from .encode.sentence_config import read_layout
@@ -156,6 +163,7 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
+    """`pumice plan`: prints where each layer would live."""
     say(pumice.plan(arguments.model, **_load_options(arguments)))
     return 0
 
@@ -228,6 +236,7 @@ class _VectorFile:
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
+    """`pumice encode`: lines of text to a .npy file, float32 (lines, d)."""
     file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         vectors = model.encode(
@@ -244,6 +253,7 @@ def run_encode(arguments: argparse.Namespace) -> int:
 
 
 def run_generate(arguments: argparse.Namespace) -> int:
+    """`pumice generate`: prints the continuation of a prompt as it comes."""
     prompt = arguments.prompt
     if prompt == "-":
         prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(input_bytes(), 1))
@@ -255,6 +265,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 
 def run_chat(arguments: argparse.Namespace) -> int:
+    """`pumice chat`: a line a turn, until the input ends. Ctrl-C on a terminal ends an answer and not the conversation."""
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
     lines, talks = enumerate(input_bytes(), 1), on_screen(sys.stdin)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
@@ -286,6 +297,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
+    """`pumice bench`: prints sentences/s of an encoder, tokens/s of a decoder."""
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         say(model.summary())
         if "encode" in model.info["tasks"] and "generate" not in model.info["tasks"]:

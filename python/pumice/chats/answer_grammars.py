@@ -40,6 +40,7 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 
 
 def json_of(text: str) -> Any:
+    """The value that an answer spells as JSON. Raises ValueError, which names .content and shows its beginning."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -70,6 +71,7 @@ _ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # o
 
 
 def check_response_format(given: Any) -> Format | None:
+    """response_format= of chat(); None where the answer is free. Raises TypeError, ValueError and GrammarError."""
     if isinstance(given, Mapping) and isinstance(given.get("type"), str) and given["type"] in _ENTRIES:
         _only(given, "response_format", ("type", *_ENTRIES[given["type"]]))
     if given is None or (isinstance(given, Mapping) and given.get("type") == "text"):
@@ -108,6 +110,7 @@ def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:
+    """What reads an answer as a pydantic model or TypeAdapter. It can be pickled where the type can."""
     return functools.partial(_validated, type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
 
 
@@ -130,6 +133,7 @@ class AnswerGrammar(Lark):
         return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
 
     def grammar(self, name: str, body: Grammar) -> str:
+        """Adds a grammar under a name; what a rule writes to refer to it."""
         if body._kind == "llguidance":
             (first, *others) = json.loads(body._source)["grammars"]
             self.others += [{**first, "name": name}, *others]
@@ -186,6 +190,7 @@ class AnswerGrammar(Lark):
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
 
     def source(self, start: str) -> str:
+        """What llguidance compiles: with the rules that those of answers refer to."""
         self.rules += [r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"]
         return super().source(start)
 

@@ -110,6 +110,7 @@ class Answer(Continuation):
         return self._parser
 
     def chunks(self, index: int) -> list[Chunk]:
+        """take() as chunks of one kind each: content, reasoning, tool calls."""
         chunk = self.take(index)
         if chunk is None:
             return []
@@ -158,6 +159,7 @@ class Question:
 
     @property
     def must_call(self) -> bool:
+        """Whether the answer has to call a tool."""
         return self.choice != "auto"
 
 
@@ -177,6 +179,7 @@ class Asked:
     parser: Callable[[str], Any] = answer_grammars.json_of
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
+        """What reads the answer's tokens as they come."""
         if self.shape is None:
             return Continuation(tokenizer, params)
         prefix = response_templates.id_prefix(self.chat_template)
@@ -184,6 +187,7 @@ class Asked:
         return Answer(tokenizer, params, parser, self.heard)
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
+        """The ChatResult of an answer that `continuation` has read."""
         if not isinstance(answer, Answer):
             return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
         found = answer.parsed()
@@ -222,6 +226,7 @@ class Chats:
             _ = self._own_shape
 
     def template(self) -> ChatTemplate:
+        """The model's chat template, read when it is first asked for. Raises ChatTemplateError where there is none."""
         with self._lock:
             if self._template is None:
                 from .chat_templates import find_template
@@ -401,6 +406,7 @@ def check_question(
     response_format: Any = None,
     grammar: Any = None,
 ) -> Question:
+    """The arguments of chat() and save_prefix(), checked. Raises TypeError and ValueError that name the argument."""
     conversation, variables = check_messages(messages), check_template_kwargs(template_kwargs)
     known = check_tools(tools)
     if known and variables.get("tools") is not None:
@@ -440,6 +446,7 @@ def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_template_kwargs(given: Any) -> dict[str, Any]:
+    """template_kwargs= as a dict. Raises TypeError and ValueError for names that the template could not have."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):

@@ -262,6 +262,7 @@ class Pattern:
 
     @classmethod
     def literals(cls, texts: Sequence[str]) -> Pattern:
+        """The pattern of several texts, of which the longest that fits is found."""
         return cls("|".join(re.escape(text) for text in sorted(set(texts), key=lambda t: (-len(t), t))))
 
     def _emit(self, node: _Node) -> None:
@@ -569,6 +570,7 @@ class Scanner:
         self._start = self._seen = self._at
 
     def feed(self, text: str) -> None:
+        """More text, behind what came before."""
         self._building += BUILDING * len(text)
         gone, self._at = self._at, 0
         self._text = self._text[gone:] + text

@@ -52,6 +52,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Field:
+    """A field of a response template: what opens and closes its part of an answer, and how that part is read."""
+
     name: str
     kind: Kind
     open: Pattern | None
@@ -108,6 +110,7 @@ class ResponseTemplate:
         return Watch(marks)
 
     def watch(self, inside: Field | None, calls: bool) -> Watch:
+        """The markers to look for inside of a field, or between fields (None); those of tool calls where `calls`."""
         return self._watches[calls] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
@@ -422,6 +425,7 @@ _ALPHABET = string.ascii_letters + string.digits
 
 
 def call_id(prefix: str) -> str:
+    """A new id for a tool call: the prefix and nine random letters or digits."""
     return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
@@ -500,13 +504,16 @@ class ResponseParser:
 
     @property
     def content(self) -> str:
+        """What the model says, as far as it is certain."""
         return "".join(self._texts["content"].parts)
 
     @property
     def reasoning(self) -> str | None:
+        """What the model thinks, as far as it is certain; None: nothing."""
         return "".join(self._texts["reasoning"].parts) or None
 
     def feed(self, text: str) -> list[Event]:
+        """More of the answer's text; the Events that are certain with it."""
         self._scanner.feed(text)
         return self._read(final=False)
 

@@ -39,6 +39,8 @@ class Thought(NamedTuple):
 
 
 class Row(NamedTuple):
+    """A shape of answers: the texts that show it in a chat template, how it is read, how grammars write it."""
+
     name: str  # what errors call it
     markers: tuple[str, ...]
     template: Mapping[str, Any]
@@ -310,6 +312,7 @@ def row_of(chat_template: str) -> Row | None:
 
 
 def known_shapes() -> str:
+    """The names of the shapes that have tool calls, for messages."""
     return ", ".join(row.name for row in ROWS if "tool_calls" in row.template["fields"])
 
 

@@ -30,6 +30,7 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def is_strict(function: Mapping[str, Any]) -> bool:
+    """Whether a tool's arguments have to be of its schema: a Python function, or "strict": true."""
     return isinstance(function, Exact) or function.get("strict") is True
 
 

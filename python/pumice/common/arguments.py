@@ -73,6 +73,7 @@ def did_you_mean(name: object, valid: Iterable[str]) -> str:
 
 
 def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError:
+    """The TypeError for a keyword that a function does not have, with the nearest valid one, or what another package's name is here."""
     valid = [v for v in valid if v != "self"]
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
@@ -133,6 +134,7 @@ def is_masked(value: Any) -> bool:
 
 
 def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
+    """`value`, which must equal one of `allowed` and have its type. Raises ValueError that lists them."""
     allowed = list(allowed)
     if not (type(value) is str and value in allowed) and not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
         hint = did_you_mean(value, [a for a in allowed if isinstance(a, str)])
@@ -152,12 +154,14 @@ def choice_or_integer(name: str, value: Any, words: Iterable[str], low: int, hig
 
 
 def flag(name: str, value: Any) -> bool:
+    """`value` as a bool. Raises TypeError for all but True and False (of numpy too)."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
+    """`value` as an int from `low` to `high`. Raises TypeError for what is no integer (a bool is none), ValueError beyond the range."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -171,6 +175,8 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
 
 
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> float:
+    """`value` as a finite float from `low` to `high` (`open_low`: above `low`). Raises TypeError for what is no number, ValueError
+    beyond."""
     try:
         if isinstance(value, (bool, str, bytes)):
             raise TypeError

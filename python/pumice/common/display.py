@@ -37,6 +37,7 @@ def formats(value: Any) -> str:
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = ()) -> str:
+    """A table in plain text, columns two blanks apart. right: the headers of columns whose cells end at the right."""
     cells = [list(map(str, row)) for row in rows]
     widths = [max(len(line[i]) for line in (list(headers), *cells)) for i in range(len(headers))]
     to_right = {headers.index(name) for name in right}
@@ -48,6 +49,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
 
 def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = (), caption: str = "") -> str:
+    """The same as HTML, with a caption above; everything is escaped."""
     to_right = set(right)
 
     def cells(tag: str, row: Sequence[Any]) -> str:
@@ -63,6 +65,7 @@ def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
 
 def html_lines(lines: Iterable[str]) -> str:
+    """Lines of text as HTML, each in a block of its own, escaped."""
     return "".join(f"<div>{html.escape(line)}</div>" for line in lines)
 
 

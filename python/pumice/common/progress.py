@@ -42,5 +42,6 @@ class LateBar:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
+        """Ends the bar, where there is one."""
         if self._bar is not None:
             self._bar.close()

@@ -83,6 +83,7 @@ def takes_bytes(path: str) -> bool:
 
 
 def on_screen(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal."""
     return stream is not None and stream.isatty()
 
 

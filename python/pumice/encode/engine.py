@@ -33,7 +33,8 @@ class Engine(Protocol):
     """
 
     @property
-    def info(self) -> dict[str, Any]: ...
+    def info(self) -> dict[str, Any]:
+        """What the engine says of its model."""
 
     def encode(
         self,
@@ -46,20 +47,28 @@ class Engine(Protocol):
         progress: Callable[[int], None] | None = None,
         prompt: int = 0,
         cancel: _core.Cancel | None = None,
-    ) -> None: ...
+    ) -> None:
+        """A vector of each text: text i is ids[offsets[i]:offsets[i + 1]], its vector out[i]."""
 
-    def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]: ...
+    def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
+        """encode() of several small calls as one; which of them are done."""
 
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
-    ) -> Float32: ...
+    ) -> Float32:
+        """The vector of every token, float32 (tokens, d)."""
 
-    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32: ...
+    def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
+        """Logits, float32 (texts, labels)."""
 
-    def placement(self) -> dict[str, Any]: ...
+    def placement(self) -> dict[str, Any]:
+        """Where the weights lie, as _core.plan() says it."""
 
-    def memory(self) -> dict[str, int]: ...
+    def memory(self) -> dict[str, int]:
+        """Bytes by use."""
 
-    def cache_stats(self) -> dict[str, int]: ...
+    def cache_stats(self) -> dict[str, int]:
+        """Counts of the prefix cache."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives the memory back; later calls raise ValueError."""

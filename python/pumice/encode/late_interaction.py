@@ -49,6 +49,8 @@ class Expansion:
 
 @dataclass(frozen=True)
 class LateInteraction:
+    """How a model of token vectors reads queries and documents, as its files say."""
+
     query_length: int | None = None  # the most tokens of a query, all counted; None: the model's own limit
     document_length: int | None = None
     expansion: Expansion | None = None
@@ -199,6 +201,7 @@ class Reader:
         return min(length, self._context)
 
     def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
+        """Texts of a role ("query", "document" or None) behind their prompt, cut to the role's length. lower: in lower case."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt
         texts = [(before + text).lower() if lower else before + text for text in texts]

@@ -37,6 +37,7 @@ class Progress:
             self._bar.close()
 
     def add(self, count: int) -> None:
+        """So many more are done."""
         if self._bar is not None:
             self._bar.update(count)
 

@@ -55,6 +55,7 @@ class Rows:
 
 
 def empty_rows(count: int, width: int) -> Float32:
+    """Room for vectors, (count, width) float32, not set. Raises MemoryError that says what asked for so many."""
     try:
         return np.empty((count, width), np.float32)
     except (ValueError, MemoryError):

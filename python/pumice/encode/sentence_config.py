@@ -52,6 +52,8 @@ KNOWN_MODULES = (
 
 @dataclass(frozen=True)
 class SentenceConfig:
+    """How a model's files say that it embeds: pooling, modules, lengths, prompts, measure."""
+
     pooling: tuple[str, ...] = ()  # side by side; (): the engine's own reading of the file (GGUF <arch>.pooling_type), or mean
     modules: tuple[dict[str, Any], ...] = ()  # for _core.LoadOptions, in order
     pools: bool = True  # False: modules.json has no Pooling, there are only vectors of tokens (ColBERT)

@@ -164,6 +164,7 @@ class StaticEngine:
         return self._rows(ids)[ids]
 
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
+        """Raises UnsupportedTaskError: a table of vectors has no classifier head."""
         raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
 
     def _rows(self, ids: Int32 | None = None) -> Float32:
@@ -176,16 +177,20 @@ class StaticEngine:
         return table
 
     def placement(self) -> dict[str, Any]:
+        """As _core.Model.placement(): one row, on the CPU."""
         return placement(self._rows().nbytes, self._device)
 
     def memory(self) -> dict[str, int]:
+        """As _core.Model.memory(): bytes of the table, and of sums of one run."""
         table = self._rows()
         return {"weights": table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * table.shape[1]}
 
     def cache_stats(self) -> dict[str, int]:
+        """As _core.Model.cache_stats(): zeros, for nothing is cached."""
         return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted"), 0)
 
     def close(self) -> None:
+        """Gives the table's memory back; later calls raise ValueError."""
         self._table = None
 
 
@@ -206,6 +211,7 @@ def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32
 
 
 def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
+    """As _core.plan(), of a table of so many bytes on the CPU `device` (an entry of _core.devices())."""
     row = {"name": "embedding", "device": "cpu", "weights": weights, "kv": 0, "formats": "F32", "why": ""}
     return {
         "rows": [row],

@@ -79,6 +79,8 @@ class Cuts:
         self.cut = self.longest = self.seen = 0
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> None:
+        """Counts texts by their lengths in tokens before they are cut; `first` is the number of the first one. Raises
+        ContextLengthError where too long ones are errors."""
         self.seen += len(lengths)
         if not len(lengths) or lengths.max() <= self.limit:
             return
@@ -93,6 +95,7 @@ class Cuts:
         self.longest = max(self.longest, int(lengths.max()))
 
     def warn(self) -> None:
+        """The TruncationWarning of the call, where texts were cut."""
         if self.cut:
             warn(
                 TruncationWarning,
@@ -215,6 +218,7 @@ class WindowTokenizer:
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
 
     def cuts(self, role: str | None, truncate: bool | str) -> Cuts:
+        """A new count of cut texts for a call in this role."""
         return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate)
 
     # ------------------------------------------------------------ texts

@@ -132,6 +132,7 @@ class Continuation:
             self._end(news["finish_reason"])
 
     def cancel(self) -> None:
+        """Ends the sequence here, where it has not ended."""
         if self.finish_reason is None:
             self._end("cancelled")
 
@@ -194,6 +195,7 @@ class Continuation:
         )
 
     def pieces(self) -> tuple[str, ...]:
+        """The text of each token."""
         ends = [*self.starts[1:], len(self.text)]
         return tuple(self.text[a:b] for a, b in zip(self.starts, ends, strict=False))
 
@@ -246,6 +248,7 @@ class Run:
 
     @property
     def done(self) -> bool:
+        """Whether all sequences have ended."""
         return all(s.finish_reason is not None for s in self.sequences)
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
@@ -283,15 +286,18 @@ class Run:
         return 1 if any(p.stop or p.stop_ids for p in self.params) else most
 
     def to_end(self) -> None:
+        """Waits until all sequences have ended. Raises what ended the request."""
         while not self.done:
             self.advance(self._steps(8), 100.0)
 
     def close(self) -> None:
+        """Ends the request; sequences that have not ended are "cancelled"."""
         for sequence in self.sequences:
             sequence.cancel()
         self._request.close()
 
     def results(self) -> list[Generation]:
+        """A Generation for each sequence, prompt by prompt."""
         reused = list(self._request.reused_tokens)
         timings = with_speeds(self._request.timings())
         result = []

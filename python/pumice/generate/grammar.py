@@ -276,6 +276,7 @@ def is_there() -> bool:
 
 
 def library() -> _core.GrammarLibrary:
+    """llguidance's C functions, looked up once. Raises ImportError without the package, GrammarError where it lacks functions."""
     global _library
     with _lock:
         if _library is None:
@@ -325,6 +326,7 @@ class Grammars:
         return made
 
     def tokens(self) -> _core.GrammarTokens:
+        """The model's vocabulary as llguidance reads it, made once. Raises GrammarError for a model without an end token."""
         found = library()
         with self._making:
             if self._tokens is None:

@@ -20,10 +20,12 @@ class Lark:
     others: list[dict[str, Any]] = field(default_factory=list)
 
     def rule(self, name: str, body: str, options: str = "") -> str:
+        """Adds a rule; its name. options: what stands between name and body, such as "[capture]"."""
         self.rules.append(f"{name}{options}: {body}")
         return name
 
     def other(self, name: str, **source: Any) -> str:
+        """Adds a grammar of another kind (json_schema=..., lark_grammar=...); what a rule writes to refer to it."""
         self.others.append({"name": name, **source})
         return f"@{name}"
 

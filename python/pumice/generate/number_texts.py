@@ -26,6 +26,7 @@ _LARGEST = sys.float_info.max
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is a number of JSON: a bool is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -283,6 +283,7 @@ class JsonRules(SchemaRules):
 
     @property
     def needed(self) -> bool:
+        """Whether the schema has numbers that the compiler would change, so that these rules are needed."""
         return id(self._schema) in self._may
 
     def _value(self, schema: Any, path: str) -> str:
@@ -499,6 +500,7 @@ def _required(here: Mapping[str, Any]) -> set[str]:
 
 
 def is_a(kind: type[T], value: Any, path: str) -> T:
+    """`value`, which must be of a kind. Raises GrammarError with its place."""
     if isinstance(value, kind):
         return value
     raise GrammarError(f"{path}: {shown(value)} is no {_KINDS[kind]}")

@@ -127,6 +127,7 @@ def _plain_json(given: Any) -> Any:
 
 
 def pointer(path: str, key: str | int) -> str:
+    """The JSON pointer (RFC 6901) of what stands under a key."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
@@ -181,6 +182,7 @@ def schema_at(schema: Any, ref: str) -> Any:
 
 
 def relaxed_words(relax: Any) -> tuple[str, ...]:
+    """relax= as a tuple. Raises TypeError and ValueError for what is no list of keywords that may be left out."""
     if isinstance(relax, (str, bytes)) or not isinstance(relax, Collection):
         raise TypeError(f"relax is a list of keywords, not {type(relax).__name__} {shown(relax)}")
     for word in relax:

@@ -65,6 +65,7 @@ def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int
 
 
 def logits_processor(given: Any) -> LogitsProcessor | None:
+    """logits_processor=, which is a function or None. Raises TypeError."""
     if given is not None and not callable(given):
         raise TypeError(f"logits_processor must be a function of (ids, row of logits), not {type(given).__name__} {shown(given)}")
     return given  # type: ignore[no-any-return]

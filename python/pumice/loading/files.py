@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def describe_file(file: _core.ModelFile) -> str:
+    """One line on a file: name, family, parameters, formats, size."""
     weights: dict[str, int] = {}
     numbers = 0
     for _, kind, shape, bytes_ in file.tensors:
@@ -29,6 +30,7 @@ def describe_file(file: _core.ModelFile) -> str:
 
 
 def open_layout(layout: Layout) -> _core.ModelFile:
+    """The model file of a layout: a GGUF file, a folder, or the weights of a table of vectors."""
     if layout.static:
         from ..encode.static import weights_file
 

@@ -93,6 +93,7 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
 
 
 def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
+    """What the engine is told of load()'s options (checked ones) for a file."""
     gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
     return _core.LoadOptions(
         device=options["device"],

@@ -39,11 +39,14 @@ class Difference:
 
     @property
     def ok(self) -> bool:
+        """Whether the error is within its limit."""
         return self.error <= self.limit
 
 
 @dataclass
 class Batch:
+    """Rows of one run; segments as in _core.ops.Runner."""
+
     rows: int
     segments: list[Segment] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
@@ -70,6 +73,7 @@ class Trial:
     auto: bool = False  # also as compute="auto" runs it
 
     def run(self, device: str, compute: str = "float32") -> Float32:
+        """Its result on a device, float32 (rows of all batches, columns), from the same random input everywhere."""
         program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "input": self.input, "output": self.output}
         runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, device)
         random = np.random.default_rng(7)
@@ -308,6 +312,7 @@ def _top() -> Trial:
 
 
 def trials() -> list[Trial]:
+    """Every operation, with every format and kind that it has."""
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]

@@ -98,6 +98,7 @@ class Marks:
         return text.translate(self._private)
 
     def unmarked(self, text: str) -> str:
+        """A text with the characters that marking has replaced."""
         return text.translate(self._back)
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:

@@ -208,6 +208,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
+        """Token to id. Raises TokenizerError where two tokens are the same."""
         ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(ids) != len(self.tokens):
             first = next((i, ids[t]) for i, t in enumerate(self.tokens) if ids[t] != i)
@@ -224,6 +225,7 @@ class Vocabulary:
         ]
 
     def of_type(self, *types: int) -> npt.NDArray[np.bool_]:
+        """Which tokens are of these types (numbers of tokenizer.ggml.token_type): bool (tokens,)."""
         return np.isin(self.types, types)
 
 

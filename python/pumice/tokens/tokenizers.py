@@ -205,6 +205,7 @@ class Tokenizer:
         return TokenBatch(_int32(flat), _offsets(kept), _int32(types) if layout.typed else None, lengths)
 
     def count(self, text: str, add_special: bool = True) -> int:
+        """How many tokens a text is."""
         return len(self.encode(text, add_special))
 
     # ---- ids to text

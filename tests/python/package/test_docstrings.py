@@ -1,0 +1,72 @@
+"""Every public name has a docstring, and every argument that a user can give is explained in one or in docs/python.md."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from paths import ROOT
+
+import pumice
+
+PACKAGE = ROOT / "python" / "pumice"
+PAGE = (ROOT / "docs" / "python.md").read_text()
+
+
+def without(tree: ast.Module | ast.ClassDef, before: str) -> Iterator[str]:
+    """Public classes, functions and methods without a docstring."""
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            if not ast.get_docstring(node):
+                yield f"{before}{node.name}"
+            if isinstance(node, ast.ClassDef):
+                yield from without(node, f"{before}{node.name}.")
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert list(without(ast.parse("class A:\n  '''.'''\n  def f(self): pass\n  def _g(self): pass\ndef h(): pass"), "")) == ["A.f", "h"]
+    found = [name for path in sorted(PACKAGE.rglob("*.py")) for name in without(ast.parse(path.read_text()), f"{path.name}: ")]
+    assert found == []
+    assert all(ast.get_docstring(ast.parse(path.read_text())) for path in PACKAGE.rglob("*.py"))
+
+
+def reachable() -> Iterator[tuple[str, Any, str]]:
+    """(name, object, text that explains it) of what `pumice` has, with the methods and properties of its classes."""
+    for name in pumice.__all__:
+        value = getattr(pumice, name)
+        if not callable(value):
+            continue
+        about = inspect.getdoc(value) or ""
+        yield name, value, about
+        if not inspect.isclass(value):
+            continue
+        for base in value.__mro__:
+            for member, given in vars(base).items():
+                if (
+                    base.__module__.startswith("pumice")
+                    and not member.startswith("_")
+                    and isinstance(given, (property, classmethod, staticmethod))
+                ):
+                    yield f"{name}.{member}", getattr(given, "fget", None) or getattr(given, "__func__", None), about
+                elif base.__module__.startswith("pumice") and not member.startswith("_") and inspect.isfunction(given):
+                    yield f"{name}.{member}", given, about
+
+
+def test_what_a_user_reaches_is_explained() -> None:
+    found = list(reachable())
+    assert len(found) > 90
+    assert [name for name, value, _ in found if not inspect.getdoc(value)] == []
+    told = []
+    for name, value, about in found:
+        if inspect.isclass(value):  # results, which users do not make, and errors
+            continue
+        text = f"{about} {inspect.getdoc(value)}"
+        for parameter in inspect.signature(value).parameters.values():
+            if parameter.name in ("self", "cls") or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if not re.search(rf"\b{parameter.name}\b", text) and not re.search(rf"[`(, ]{parameter.name}[`,=()]", PAGE):
+                told.append(f"{name}({parameter.name})")
+    assert told == []
