@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <limits>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "engine/attention_weights.h"
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
 
@@ -100,50 +98,6 @@ class Foresight {
   Cancel done_;
   std::jthread thread_;  // ends before done_ does
 };
-
-// The softmax of each query's scores, as Attend says (core/ops.h): rows of `rows` hold its views q and k.
-void attention_weights(const Attend& a, const Weights& weights, std::span<const float> rows, std::int64_t width, std::int64_t n,
-                       std::span<float> out, const Cancel& cancel) {
-  const std::int64_t heads = a.q.width / a.head_dim, group = heads / a.kv_heads;
-  const auto values = [&](VectorId id) -> const float* {
-    return id == VectorId::none ? nullptr : weights.vectors[static_cast<std::size_t>(id)].values.data();
-  };
-  const float *bias = values(a.bias), *slopes = values(a.slopes), *places = values(a.places);
-  std::vector<double> scores(static_cast<std::size_t>(n));
-  for (std::int64_t head = 0; head < heads; ++head) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (i % 64 == 0) cancel.check();
-      const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, i - a.window + (a.causal ? 1 : 0)) : 0;
-      const std::int64_t last = a.causal ? i : a.window > 0 ? std::min(n - 1, i + a.window) : n - 1;
-      const float* q = rows.data() + i * width + a.q.col + head * a.head_dim;
-      double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (std::int64_t j = first; j <= last; ++j) {
-        const float* k = rows.data() + j * width + a.k.col + head / group * a.head_dim;
-        double score = 0;
-        for (std::int32_t c = 0; c < a.head_dim; ++c) score += static_cast<double>(q[c]) * k[c];
-        const std::int64_t bucket = std::clamp<std::int64_t>(j - i, -a.reach, a.reach) + a.reach;
-        if (places) {
-          const auto place = static_cast<std::int64_t>(places[bucket]);
-          const auto of = [&](const View& view, std::int64_t row) {
-            return view ? static_cast<double>(rows.data()[row * width + view.col + head * (view.width / heads) + place]) : 0.0;
-          };
-          score += of(a.by_query, i) + of(a.by_key, j);
-        }
-        score *= a.scale;
-        if (a.softcap > 0) score = a.softcap * std::tanh(score / a.softcap);
-        if (bias) score += bias[head * (2 * a.reach + 1) + bucket];
-        if (slopes) score -= static_cast<double>(slopes[head]) * static_cast<double>(std::abs(i - j));
-        scores[static_cast<std::size_t>(j)] = score;
-        largest = std::max(largest, score);
-      }
-      for (std::int64_t j = first; j <= last; ++j)
-        sum += scores[static_cast<std::size_t>(j)] = std::exp(scores[static_cast<std::size_t>(j)] - largest);
-      float* to = out.data() + (head * n + i) * n;
-      std::fill_n(to, n, 0.0f);
-      for (std::int64_t j = first; j <= last; ++j) to[j] = static_cast<float>(scores[static_cast<std::size_t>(j)] / sum);
-    }
-  }
-}
 
 }  // namespace
 
@@ -256,19 +210,23 @@ Pipeline Model::build_layers(const Cancel& cancel) const {
   return Pipeline(backends(), std::move(body), {}, {}, {});
 }
 
-Pipeline Model::build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const {
-  std::vector<Pipeline::Stage> body;
-  body.push_back(build_stage(placement_.stages.front().device, programs_.body(0, 0, Output::hidden), cancel));
-  for (const StagePlan& plan : placement_.stages) {
-    for (std::size_t i = plan.first; i < std::min(plan.last, layer); ++i)
-      body.push_back(build_stage(plan.device, programs_.layer(i), cancel));
-    if (plan.first <= layer && layer < plan.last) {
-      const ModelProgram& queries = programs_.queries(layer);
-      attend = queries.attend;
-      body.push_back(build_stage(plan.device, queries, cancel));
-    }
-  }
-  return Pipeline(backends(), std::move(body), {}, {}, {});
+std::size_t Model::device_of(std::size_t layer) const {
+  const auto& stages = placement_.stages;
+  return std::find_if(stages.begin(), stages.end(), [&](const StagePlan& stage) { return layer < stage.last; })->device;
+}
+
+Runtime& Model::layer_by_layer(const Cancel& cancel) const {
+  return prepared(layers_, [&] { return build_layers(cancel); });
+}
+
+// The layers before this one are those of layer_by_layer().
+const Pipeline& Model::queries(std::size_t layer, const Cancel& cancel) const {
+  const std::vector<Pipeline::Stage>& layers = layer_by_layer(cancel).pipeline.stages();
+  const std::lock_guard lock(preparing_);
+  if (const auto known = queries_.find(layer); known != queries_.end()) return known->second;
+  std::vector<Pipeline::Stage> body(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(layer) + 1);
+  body.push_back(build_stage(device_of(layer), programs_.queries(layer), cancel));
+  return queries_.emplace(layer, Pipeline(backends(), std::move(body), {}, {}, {})).first->second;
 }
 
 void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const {
@@ -276,17 +234,20 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   require(layer < description_.config.layers.size(), "layer ", layer, " is not 0 to ", description_.config.layers.size() - 1);
   require(n > 0, "attentions: there are no ids");
   if (n > placement_.n_ctx) fail(ErrorKind::context_length, "attentions: ", n, " tokens; this model takes ", placement_.n_ctx);
-  Attend attend;
-  const Pipeline pipeline = build_queries(layer, attend, cancel);
+  const Attend& attend = programs_.queries(layer).attend;
   const std::int64_t heads = attend.q.width / attend.head_dim;
   require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
-  for (const std::int32_t id : ids) require(id >= 0 && id < description_.vocab_size, "id ", id, " is no token of this model");
-  const auto count = static_cast<std::int32_t>(n);
-  const Segment segment{.first = 0, .rows = count, .length = count};
-  std::vector<float> rows(static_cast<std::size_t>(n * pipeline.hidden_size()));
-  const auto space = pipeline.make_space(Crew::team);
-  pipeline.body(*space, nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
-  attention_weights(attend, description_.weights, rows, pipeline.hidden_size(), n, out, cancel);
+  Runtime& runtime = layer_by_layer(cancel);
+  runtime.check_ids(ids, "text", 0);
+  const Pipeline& pipeline = queries(layer, cancel);
+  std::vector<float> rows(ids.size() * static_cast<std::size_t>(pipeline.hidden_size()));
+  {
+    const auto count = static_cast<std::int32_t>(n);
+    const Segment segment{.first = 0, .rows = count, .length = count};
+    const auto lease = runtime.spaces.take(Crew::team, cancel);
+    pipeline.body(lease[0], nullptr, {.rows = segment.rows, .ids = ids, .segments = {&segment, 1}}, rows, cancel);
+  }
+  attention_weights(attend, description_.weights, rows, pipeline.hidden_size(), pipeline.widest(), out, cancel);
 }
 
 std::vector<std::shared_ptr<Backend>> Model::backends() const {
@@ -297,7 +258,7 @@ std::vector<std::shared_ptr<Backend>> Model::backends() const {
 
 void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
                           const Cancel& cancel) const {
-  Runtime& runtime = prepared(layers_, [&] { return build_layers(cancel); });
+  Runtime& runtime = layer_by_layer(cancel);
   const auto last = static_cast<std::int32_t>(description_.config.layers.size());
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   require(!ids.empty(), "hidden_states: there are no ids");

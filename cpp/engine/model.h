@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,8 +79,10 @@ class Model {
   std::vector<std::shared_ptr<Backend>> backends() const;
   Pipeline::Stage build_stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
-  Pipeline build_queries(std::size_t layer, Attend& attend, const Cancel& cancel) const;  // the model up to a layer's attention
   Pipeline build_layers(const Cancel& cancel) const;  // a stage for the embedding, and one for each layer
+  std::size_t device_of(std::size_t layer) const;
+  Runtime& layer_by_layer(const Cancel& cancel) const;
+  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // the model up to a layer's attention
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
@@ -95,7 +98,8 @@ class Model {
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
-  std::uint64_t fingerprint_ = 0;  // of the bytes that were read
+  mutable std::map<std::size_t, Pipeline> queries_;  // by layer
+  std::uint64_t fingerprint_ = 0;                    // of the bytes that were read
   std::string made_by_;
   mutable std::mutex drafting_;
   mutable std::weak_ptr<Drafter> drafter_;

@@ -48,6 +48,7 @@ class Pipeline {
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
 
+  const std::vector<Stage>& stages() const { return body_; }
   std::int32_t hidden_size() const { return hidden_size_; }  // width of what body() gives
   std::int32_t vocab_size() const { return vocab_size_; }    // width of what head() gives: 0 without a head
 

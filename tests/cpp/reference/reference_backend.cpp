@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/attend_score.h"
 #include "core/checked.h"
 #include "core/program_check.h"
 
@@ -245,24 +246,24 @@ class Run {
 
   void operator()(const Attend& op) {
     const std::int64_t heads = op.q.width / op.head_dim, sharing = heads / op.kv_heads;
+    const AttendScore<double> score(op, values_of(op.bias), values_of(op.slopes), values_of(op.places));
     for (const Segment& s : batch_.segments) {
       for (std::int32_t i = 0; i < s.rows; ++i) {
         const bool cached = op.cache != CacheId::none;
         const std::int64_t self = cached ? s.past + i : i;
-        const std::int64_t first = op.window > 0 ? std::max<std::int64_t>(0, self - op.window + (op.causal ? 1 : 0)) : 0;
-        const std::int64_t seen = s.rows - s.unseen - 1;
-        const std::int64_t last = op.causal ? self : op.window > 0 ? std::min<std::int64_t>(seen, self + op.window) : seen;
+        const KeyRange keys = keys_seen(op, self, s.rows - s.unseen - 1);
+        const double* by_query = op.by_query ? at(op.by_query, s.first + i) : nullptr;
         for (std::int64_t head = 0; head < heads; ++head) {
           const double* q = at(op.q, s.first + i) + head * op.head_dim;
           const std::int64_t shared = head / sharing * op.head_dim;
           std::vector<const double*> values;
           std::vector<double> scores;
-          for (std::int64_t j = first; j <= last; ++j) {
+          for (std::int64_t j = keys.first; j <= keys.last; ++j) {
             const std::int64_t from = cached ? offset(cache(op.cache), s, j) : 0;
             const double* k = (cached ? cache(op.cache).k.data() + from : at(op.k, s.first + j)) + shared;
             values.push_back((cached ? cache(op.cache).v.data() + from : at(op.v, s.first + j)) + shared);
-            const double product = dot(q, k, op.head_dim) + by_place(op, head, s.first + i, s.first + j);
-            scores.push_back(capped(op.scale * product, op.softcap) + by_distance(op, head, j - self));
+            const double* by_key = op.by_key ? at(op.by_key, s.first + j) : nullptr;
+            scores.push_back(score(head, self, j, dot(q, k, op.head_dim), by_query, by_key));
           }
           const double largest = *std::max_element(scores.begin(), scores.end());
           double sum = 0;
@@ -407,22 +408,8 @@ class Run {
   }
 
   double value_of(VectorId id, std::int64_t at) const { return id == VectorId::none ? 0 : weights_[id].at(static_cast<std::size_t>(at)); }
+  const double* values_of(VectorId id) const { return id == VectorId::none ? nullptr : weights_[id].data(); }
   static double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
-  double by_distance(const Attend& op, std::int64_t head, std::int64_t distance) const {
-    const std::int64_t reach = op.reach, bucket = std::clamp(distance, -reach, reach) + reach;
-    return value_of(op.bias, head * (2 * reach + 1) + bucket) - value_of(op.slopes, head) * static_cast<double>(std::abs(distance));
-  }
-
-  // The terms that DeBERTa adds to the score of a query and a key (rows of the batch).
-  double by_place(const Attend& op, std::int64_t head, std::int64_t query, std::int64_t key) {
-    if (op.places == VectorId::none) return 0;
-    const std::int64_t reach = op.reach, heads = op.q.width / op.head_dim;
-    const auto place = static_cast<std::int64_t>(value_of(op.places, std::clamp(key - query, -reach, reach) + reach));
-    double sum = 0;
-    if (op.by_query) sum += at(op.by_query, query)[head * (op.by_query.width / heads) + place];
-    if (op.by_key) sum += at(op.by_key, key)[head * (op.by_key.width / heads) + place];
-    return sum;
-  }
 
   // The frequency of pair j for a text of `length` tokens.
   static double frequency(const RopeTable& rope, std::size_t j, std::int64_t length) {

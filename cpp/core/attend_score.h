@@ -1,0 +1,56 @@
+// The scores of Attend by its formula (core/ops.h), in double. attentions() shows them, and the tests' reference backend mixes values by
+// them. Kernels and shaders compute the same in an order of their own and are compared with the reference.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/ops.h"
+
+namespace pumice {
+
+struct KeyRange {
+  std::int64_t first, last;  // both belong to it
+};
+
+// The keys that a query sees, where `end` is the text's last key.
+inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end) {
+  const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, query - a.window + (a.causal ? 1 : 0)) : 0;
+  if (a.causal) return {first, query};
+  return {first, a.window > 0 ? std::min(end, query + a.window) : end};
+}
+
+// T: the type of the values in vectors and rows.
+template <class T>
+class AttendScore {
+ public:
+  // The values of the operation's vectors; null where it has none.
+  AttendScore(const Attend& a, const T* bias, const T* slopes, const T* places) : a_(a), bias_(bias), slopes_(slopes), places_(places) {}
+
+  // `query` and `key` are positions, `product` is q.k of the head. `by_query` is the query's row of the view of that name, `by_key` the
+  // key's; null where the operation has no such view.
+  double operator()(std::int64_t head, std::int64_t query, std::int64_t key, double product, const T* by_query, const T* by_key) const {
+    const std::int64_t bucket = std::clamp<std::int64_t>(key - query, -a_.reach, a_.reach) + a_.reach;
+    double score = a_.scale * (product + by_place(head, bucket, by_query, by_key));
+    if (a_.softcap > 0) score = a_.softcap * std::tanh(score / a_.softcap);
+    if (bias_) score += bias_[head * (2 * a_.reach + 1) + bucket];
+    if (slopes_) score -= static_cast<double>(slopes_[head]) * static_cast<double>(std::abs(query - key));
+    return score;
+  }
+
+ private:
+  double by_place(std::int64_t head, std::int64_t bucket, const T* by_query, const T* by_key) const {
+    if (!places_) return 0;
+    const std::int64_t heads = a_.q.width / a_.head_dim, place = static_cast<std::int64_t>(places_[bucket]);
+    double sum = 0;
+    if (by_query) sum += by_query[head * (a_.by_query.width / heads) + place];
+    if (by_key) sum += by_key[head * (a_.by_key.width / heads) + place];
+    return sum;
+  }
+
+  const Attend& a_;
+  const T *bias_, *slopes_, *places_;
+};
+
+}  // namespace pumice
