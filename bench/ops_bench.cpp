@@ -319,7 +319,7 @@ void float32_table(const Settings& settings) {
   const std::vector<Shape> shapes = settings.quick
                                         ? std::vector<Shape>{{1152, 384}, {2048, 2048}}
                                         : std::vector<Shape>{{1152, 384}, {384, 384}, {1536, 384}, {384, 1536}, {2048, 2048}, {576, 1536}};
-  const auto rounded = packing_of(MatrixShape{.name = "", .rows = 8, .cols = 32, .may_round = true});
+  const auto rounded = packing_of(MatrixShape{.name = "", .rows = 8, .cols = 32, .rounding = Rounding::floats});
   std::printf(
       "\nfloat32 products, one thread, GFLOP/s, best (the best median of four turns). The engine takes %s here (PUMICE_SGEMM), and %s for "
       "weights that may be "

@@ -84,9 +84,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceInfo info() const = 0;
-  // Packs every matrix (all threads, cancel checked, `progress` called). Only matrices with used[i] true are taken (empty: all).
-  virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                                    const Cancel& cancel) = 0;
+  // Packs the matrices that these programs read, or all without programs (all threads, cancel checked, `progress` called). Other programs
+  // that read the same matrices may be prepared, too: the programs given only say what a matrix is multiplied by.
+  virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs,
+                                                    const Progress& progress, const Cancel& cancel) = 0;
   virtual std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
   // Called while pack() runs: makes what prepare() of this program needs and what does not depend on the weights' bytes. A GPU compiles its
   // pipelines while weights are uploaded; a CPU does nothing. Errors are ignored here, because prepare() raises them again.

@@ -389,7 +389,7 @@ std::int64_t indices_of(std::span<const float> values) {
   return static_cast<std::int64_t>(largest) + 1;
 }
 
-MatrixShape shape_of(const Matrix& m) { return {m.name, m.format, m.rows, m.cols, true, m.may_round, m.narrow}; }
+MatrixShape shape_of(const Matrix& m) { return {m.name, m.format, m.rows, m.cols, true, m.rounding, m.read_floats != nullptr}; }
 
 WeightShapes shapes_of(const Weights& weights) {
   WeightShapes shapes;
@@ -400,6 +400,15 @@ WeightShapes shapes_of(const Weights& weights) {
 }
 
 ProgramFacts check_program(const Program& program, const WeightShapes& weights) { return ProgramCheck(program, weights).facts(); }
+
+std::vector<bool> used_matrices(std::span<const Program* const> programs, const WeightShapes& weights) {
+  std::vector<bool> all(weights.matrices.size(), programs.empty());
+  for (const Program* program : programs) {
+    const std::vector<bool> used = check_program(*program, weights).used;
+    for (std::size_t m = 0; m < all.size(); ++m) all[m] = all[m] || used[m];
+  }
+  return all;
+}
 
 void check_batch(const Program& program, const ProgramFacts& facts, const WeightShapes& weights, const Batch& batch, const Io& io) {
   const std::string in = where(program);

@@ -20,8 +20,8 @@ struct MatrixShape {
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0;
   bool present = true;  // false: not among the used matrices of these weights
-  bool may_round = false;
-  Narrow narrow = {};  // its floats are not asked for
+  Rounding rounding = Rounding::none;
+  bool has_floats = false;  // Matrix::read_floats is there
 };
 struct VectorShape {
   std::string_view name;
@@ -62,6 +62,8 @@ struct ProgramFacts {
 
 // Throws unsupported_model naming program, operation, weights and numbers when anything does not fit.
 ProgramFacts check_program(const Program& program, const WeightShapes& weights);
+// By MatrixId: do these programs read the matrix? Without programs, all are read.
+std::vector<bool> used_matrices(std::span<const Program* const> programs, const WeightShapes& weights);
 
 // ---------------------------------------------------------------- batches
 // Sizes, segments, positions, selected rows, ids and types of a batch, sizes of its input and output: throws invalid_argument, or

@@ -34,9 +34,9 @@ class CpuBackend final : public Backend {
     return info;
   }
 
-  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override {
-    return std::make_shared<PackedWeights>(weights, used, team_->get(), progress, cancel);
+    return std::make_shared<PackedWeights>(weights, programs, team_->get(), progress, cancel);
   }
 
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {

@@ -63,7 +63,7 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
     : program_(std::move(program)),
       weights_(std::move(weights)),
       shapes_(shapes_of(*weights_)),
-      plan_(lower(program_, shapes_, compute)),
+      plan_(lower(program_, shapes_, compute, folded_of(*weights_))),
       team_(std::move(team)) {
   std::size_t widest = 0;
   for (Step& step : plan_.steps) {

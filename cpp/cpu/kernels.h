@@ -40,7 +40,7 @@ using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std:
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                             std::int64_t count, float* out, std::int64_t out_stride);
 
-// Fixed point, for float weights that may be rounded (Matrix::may_round): per row and 64 columns w ~ scale * code with |code| <= 4095, and
+// Fixed point, for float weights that may be rounded (Rounding::floats): per row and 64 columns w ~ scale * code with |code| <= 4095, and
 // x ~ scale * code with |code| <= 8191, so that the sum of a block's 64 products fits 32 bits. vpmaddwd adds 16 products an instruction
 // where float32 multiply-add does 8: 1.5 times the speed on AVX2, and 0.53 of float32's bytes. The rounding is 1/20 of int8's.
 inline constexpr int kFixedBlock = 64;
@@ -68,7 +68,7 @@ struct FixedKernels {
   ProductFixed product;
 };
 
-// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Narrow). Per row and kByteBlock columns: w ~ scale * code
+// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). Per row and kByteBlock columns: w ~ scale * code
 // with |code| <= 127, and x ~ scale * code with 256 consecutive codes that include 0, so that a range of activations which is not
 // symmetric loses no codes. An instruction set with a product of unsigned and signed bytes that adds in 32 bits takes the activations'
 // codes as bytes counted from the lowest code (ByteRows); another one takes words (FixedRows with scales and starts by kByteBlock columns).

@@ -12,9 +12,9 @@ namespace {
 
 class CpuLowering {
  public:
-  CpuLowering(const Program& program, const WeightShapes& weights, Compute compute)
-      : program_(program), weights_(weights), compute_(compute) {
-    for (const MatrixShape& matrix : weights.matrices) names_what_may_round_ |= matrix.may_round;
+  CpuLowering(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded)
+      : program_(program), weights_(weights), compute_(compute), folded_(folded) {
+    for (const MatrixShape& matrix : weights.matrices) says_what_rounds_ |= matrix.rounding != Rounding::none;
   }
 
   CpuPlan lower() {
@@ -154,12 +154,12 @@ class CpuLowering {
       part.quantized = quantized(in, Codes::bytes, weight);
     } else if (fixed) {
       part.quantized = quantized(in, Codes::fixed);
-    } else if (takes_int8(shape.format, shape.may_round)) {
+    } else if (takes_int8(shape.format, shape.rounding)) {
       part.quantized = quantized(in, precise ? Codes::two_int8 : Codes::int8);
     } else if (info(shape.format).quantized) {
       part.quantized = quantized(in, Codes::fixed);
     } else {
-      part.may_round = !precise && !names_what_may_round_;
+      part.bf16 = !precise && !says_what_rounds_;
     }
     return part;
   }
@@ -167,9 +167,7 @@ class CpuLowering {
   // ---------------------------------------------------------------- what is made once
   bool fold_alike(MatrixId a, MatrixId b) const {
     if (a == MatrixId::none || b == MatrixId::none) return a == b;
-    const auto narrow = [&](MatrixId id) -> const Narrow& { return weights_.matrices[static_cast<std::size_t>(id)].narrow; };
-    const Narrow &of_a = narrow(a), &of_b = narrow(b);
-    return of_a.norm_weight == of_b.norm_weight && of_a.norm_bias == of_b.norm_bias;
+    return folded_.empty() || folded_[static_cast<std::size_t>(a)] == folded_[static_cast<std::size_t>(b)];
   }
 
   std::int32_t quantized(const View& in, Codes codes, MatrixId folded = MatrixId::none) {
@@ -269,7 +267,8 @@ class CpuLowering {
   const Program& program_;
   const WeightShapes& weights_;
   const Compute compute_;
-  bool names_what_may_round_ = false;  // an encoder: what it does not name, a classifier, keeps its floats
+  const std::vector<const Folded*>& folded_;
+  bool says_what_rounds_ = false;  // an encoder: its other matrices (a classifier's) keep their floats
   CpuPlan plan_;
   std::size_t op_ = 0;
   std::vector<Quantized> quantized_now_;  // still what their views hold
@@ -298,8 +297,8 @@ std::int64_t QuantizedPlace::row_bytes() const {
   return terms() * (cols + cols / kQuantBlock * (2 * kScale + 2 * kSum));
 }
 
-CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute) {
-  return CpuLowering(program, weights, compute).lower();
+CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded) {
+  return CpuLowering(program, weights, compute, folded).lower();
 }
 
 }  // namespace pumice::cpu

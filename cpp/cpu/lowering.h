@@ -11,6 +11,8 @@
 
 namespace pumice::cpu {
 
+struct Folded;
+
 // ---------------------------------------------------------------- steps
 struct InputStep {
   std::int32_t slot;
@@ -33,7 +35,7 @@ struct ProductPart {
   std::int32_t col;               // column of `out`
   std::int32_t quantized;         // the quantized activations that it multiplies; -1: the floats themselves
   std::int32_t folded_bias = -1;  // in place of `bias`: the executable's, with what a folded norm's bias adds
-  bool may_round = false;         // the floats may be rounded to bfloat16 where that is faster (FormatKernels::product_bf16)
+  bool bf16 = false;  // the floats are rounded to bfloat16 where the instruction set is faster with it (FormatKernels::product_bf16)
 };
 struct LinearStep {
   Linear op;
@@ -144,7 +146,7 @@ struct CpuPlan {
   bool gated = false;
 };
 
-// Throws what check_program() throws.
-CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute);
+// `folded`: what is folded into each matrix (folded_of(), cpu/packed_weights.h); empty: nothing. Throws what check_program() throws.
+CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded = {});
 
 }  // namespace pumice::cpu

@@ -37,20 +37,9 @@ std::int64_t checked_group_bytes(const MatrixShape& matrix) {
   }
 }
 
-// `rows` rows with a norm's weight, and what they make of its bias.
-void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    double sum = 0;
-    for (std::size_t c = 0; c < folded.weight.size(); ++c, ++weights) {
-      sum += double{*weights} * folded.bias[c];
-      *weights *= folded.weight[c];
-    }
-    product_of_bias[r] = static_cast<float>(sum);
-  }
-}
-
-std::uint64_t bytes_of_products(const MatrixShape& matrix) {  // of a folded bias
-  if (packing_of(matrix) != Packing::bytes || matrix.narrow.norm_weight == VectorId::none) return 0;
+// Room for the products with a folded norm's bias. It is there whether a norm is folded or not, so that cost() needs no other program.
+std::uint64_t bytes_of_products(const MatrixShape& matrix) {
+  if (packing_of(matrix) != Packing::bytes) return 0;
   return static_cast<std::uint64_t>(round_up(matrix.rows, kGroupRows)) * sizeof(float);
 }
 
@@ -69,13 +58,14 @@ bool sgemm_by_openblas() {
 }
 
 Packing packing_of(const MatrixShape& matrix) {
-  if (matrix.may_round && matrix.narrow && !matrix.narrow.in_bytes) return Packing::fixed;
-  // Whole blocks of activations in words are what both kinds of codes divide into.
-  if (matrix.may_round && matrix.narrow && matrix.cols % kFixedBlock == 0) return Packing::bytes;
+  if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
+    // Codes of both kinds divide into whole blocks of activations in words alone.
+    return matrix.cols % kFixedBlock == 0 ? Packing::bytes : Packing::format;
+  }
   if (stays_row_major(matrix.format)) return Packing::row_major;
-  return matrix.may_round && !info(matrix.format).quantized ? Packing::fixed : Packing::format;
+  const bool floats = matrix.has_floats || !info(matrix.format).quantized;
+  return matrix.rounding != Rounding::none && floats ? Packing::fixed : Packing::format;
 }
-
 bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
 
 std::uint64_t packed_bytes(const MatrixShape& matrix) {
@@ -96,30 +86,30 @@ void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
   }
 }
 
+namespace {
+
+// ---------------------------------------------------------------- norms that are folded
+using MatrixPointers = std::vector<const Matrix*>;
+
 // The square root of each column's length, of all matrices that multiply what one norm makes and have its weight folded in: a column is
 // divided by it, and what it multiplies grows by it, so that large columns lose less on both sides (as SmoothQuant, Xiao et al. 2023, moves
 // the difficulty, but by weights alone). Those that stand far apart are limited.
-std::vector<float> evened_columns(const Weights& weights, const Folded& folded) {
+std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;
-  const std::size_t cols = folded.weight.size();
+  const std::size_t cols = weight.size();
   std::vector<double> squares(cols, 0.0);
   std::vector<float> rows;
-  for (const Matrix& matrix : weights.matrices) {
-    const Narrow& narrow = matrix.narrow;
-    if (packing_of(shape_of(matrix)) != Packing::bytes || narrow.norm_weight != folded.norm_weight || narrow.norm_bias != folded.norm_bias)
-      continue;
-    require(static_cast<std::size_t>(matrix.cols) == cols, "weights: '", matrix.name, "' has ", matrix.cols,
-            " columns, and the norm before it ", cols);
-    for (std::int64_t first = 0; first < matrix.rows; first += kRows) {
-      const std::int64_t count = std::min(kRows, matrix.rows - first);
+  for (const Matrix* matrix : matrices) {
+    for (std::int64_t first = 0; first < matrix->rows; first += kRows) {
+      const std::int64_t count = std::min(kRows, matrix->rows - first);
       rows.resize(static_cast<std::size_t>(count) * cols);
-      narrow.floats(first, count, rows.data());
+      matrix->read_floats(first, count, rows.data());
       for (std::size_t i = 0; i < rows.size(); ++i) squares[i % cols] += double{rows[i]} * rows[i];
     }
   }
   std::vector<float> even(cols);
   double mean = 0;
-  for (std::size_t c = 0; c < cols; ++c) mean += squares[c] = std::sqrt(std::sqrt(squares[c]) * std::abs(double{folded.weight[c]}));
+  for (std::size_t c = 0; c < cols; ++c) mean += squares[c] = std::sqrt(std::sqrt(squares[c]) * std::abs(double{weight[c]}));
   mean /= static_cast<double>(cols);
   for (std::size_t c = 0; c < cols; ++c) {
     constexpr double kMost = 20;
@@ -128,145 +118,220 @@ std::vector<float> evened_columns(const Weights& weights, const Folded& folded) 
   return even;
 }
 
+std::vector<float> values_of(const Weights& weights, VectorId id, std::size_t cols, const Matrix& matrix) {
+  if (id == VectorId::none) return std::vector<float>(cols, 0.0f);
+  const Vector& vector = weights.vectors[static_cast<std::size_t>(id)];
+  require(vector.values.size() == cols, "weights: '", matrix.name, "' has ", cols, " columns, and the norm '", vector.name, "' before it ",
+          vector.values.size());
+  return vector.values;
+}
+
 // What cannot be divided by stays unfolded: x = 1 * x + 0.
-const Folded* PackedWeights::folded(const Weights& weights, const Matrix& matrix) {
-  const Narrow& narrow = matrix.narrow;
-  if (narrow.norm_weight == VectorId::none) return nullptr;
-  const auto cols = static_cast<std::size_t>(matrix.cols);
-  for (const auto& known : folded_) {
-    if (known->norm_weight != narrow.norm_weight || known->norm_bias != narrow.norm_bias) continue;
-    require(known->weight.size() == cols, "weights: '", matrix.name, "' has ", cols, " columns, and the norm before it ",
-            known->weight.size());
-    return known.get();
+Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixPointers& matrices) {
+  const auto cols = static_cast<std::size_t>(matrices.front()->cols);
+  for (const Matrix* matrix : matrices) {
+    require(static_cast<std::size_t>(matrix->cols) == cols, "weights: '", matrix->name, "' has ", matrix->cols,
+            " columns, and the norm before it ", cols);
   }
-  const auto values = [&](VectorId id) {
-    if (id == VectorId::none) return std::vector<float>(cols, 0.0f);
-    const Vector& vector = weights.vectors[static_cast<std::size_t>(id)];
-    require(vector.values.size() == cols, "weights: '", matrix.name, "' has ", cols, " columns, and the norm '", vector.name,
-            "' before it ", vector.values.size());
-    return vector.values;
-  };
-  Folded made{narrow.norm_weight, narrow.norm_bias, values(narrow.norm_weight), values(narrow.norm_bias), {}, {}};
+  const Matrix& any = *matrices.front();
+  Folded made{norm, values_of(weights, norm.weight, cols, any), values_of(weights, norm.bias, cols, any), {}, {}};
   for (std::size_t c = 0; c < cols; ++c)
     if (!(std::abs(made.weight[c]) > std::max(1e-20f, 1e-6f * std::abs(made.bias[c])))) made.weight[c] = 1, made.bias[c] = 0;
-  const std::vector<float> even = evened_columns(weights, made);
+  const std::vector<float> even = evened_columns(matrices, made.weight);
   for (std::size_t c = 0; c < cols; ++c) {
     made.scale.push_back(even[c] / made.weight[c]);
     made.shift.push_back(-made.bias[c] * made.scale[c]);
     made.weight[c] /= even[c];
   }
-  return folded_.emplace_back(std::make_unique<Folded>(std::move(made))).get();
+  return made;
 }
 
-PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& used, Team& team, const Progress& progress,
+// `rows` rows with a norm's weight, and what they make of its bias.
+void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (std::size_t c = 0; c < folded.weight.size(); ++c, ++weights) {
+      sum += double{*weights} * folded.bias[c];
+      *weights *= folded.weight[c];
+    }
+    product_of_bias[r] = static_cast<float>(sum);
+  }
+}
+
+// ---------------------------------------------------------------- panels
+// Groups of a matrix that one thread reads and packs at a time.
+struct Panel {
+  std::size_t matrix;
+  std::int64_t first_group, groups, bytes;  // bytes: of the source
+};
+
+std::vector<Panel> panels_of(const std::vector<PackedMatrix>& matrices) {
+  std::vector<Panel> panels;
+  for (std::size_t m = 0; m < matrices.size(); ++m) {
+    const PackedMatrix& packed = matrices[m];
+    if (packed.data == nullptr) continue;
+    const std::int64_t groups = ceil_div(packed.rows, kGroupRows), group_bytes = kGroupRows * row_bytes(packed.format, packed.cols);
+    const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / group_bytes);
+    for (std::int64_t g = 0; g < groups; g += step) {
+      const std::int64_t count = std::min(step, groups - g);
+      panels.push_back({m, g, count, count * group_bytes});
+    }
+  }
+  return panels;
+}
+
+// What one thread reads into.
+struct Buffers {
+  std::vector<std::uint8_t> rows;
+  std::vector<float> floats;  // of one group
+};
+
+class PanelPacker {
+ public:
+  PanelPacker(const Matrix& source, const PackedMatrix& packed, Buffers& buffers)
+      : source_(source), packed_(packed), buffers_(buffers), stride_(row_bytes(source.format, source.cols)) {}
+
+  // Source bytes of the panel, which may end in a group that is not full.
+  std::uint64_t pack(const Panel& panel) {
+    const std::int64_t first = panel.first_group * kGroupRows, rows = std::min(panel.groups * kGroupRows, source_.rows - first);
+    const bool rounds = packed_.packing == Packing::fixed || packed_.packing == Packing::bytes;
+    const std::uint8_t* from = rounds && source_.read_floats ? nullptr : read(first, rows);
+    if (packed_.packing != Packing::row_major) {
+      for (std::int64_t row = 0; row < rows; row += kGroupRows) {
+        const std::int64_t count = std::min<std::int64_t>(kGroupRows, rows - row);
+        const std::uint8_t* group_from = from ? from + row * stride_ : nullptr;
+        rounds ? pack_rounded(group_from, first + row, count) : pack_as_it_is(group_from, first + row, count);
+      }
+    }
+    return static_cast<std::uint64_t>(rows * stride_);
+  }
+
+ private:
+  // Rows as the file has them. Rows that are not packed are read to where they stay.
+  const std::uint8_t* read(std::int64_t first, std::int64_t rows) {
+    std::uint8_t* to = packed_.data + first * stride_;
+    if (packed_.packing != Packing::row_major) {
+      buffers_.rows.resize(std::max(buffers_.rows.size(), static_cast<std::size_t>(rows * stride_)));
+      to = buffers_.rows.data();
+    }
+    source_.read(first, rows, to);
+    check_finite(source_, first, rows, to);
+    return to;
+  }
+
+  std::uint8_t* group(std::int64_t row) const { return packed_.data + row / kGroupRows * packed_.group_bytes; }
+
+  void pack_as_it_is(const std::uint8_t* from, std::int64_t row, std::int64_t count) const {
+    packed_.kernels->pack_group(from, stride_, count, source_.cols, group(row));
+  }
+
+  void pack_rounded(const std::uint8_t* from, std::int64_t row, std::int64_t count) {
+    buffers_.floats.resize(static_cast<std::size_t>(count * source_.cols));
+    float* floats = buffers_.floats.data();
+    from ? unpack(source_.format, from, count * source_.cols, floats) : read_floats(row, count, floats);
+    if (packed_.packing == Packing::fixed) return kernels().matrix.fixed.pack_group(floats, count, source_.cols, group(row));
+    if (packed_.folded) fold(*packed_.folded, count, floats, packed_.product_of_bias + row);
+    kernels().matrix.bytes.pack_group(floats, count, source_.cols, group(row));
+  }
+
+  void read_floats(std::int64_t row, std::int64_t count, float* out) const {
+    source_.read_floats(row, count, out);
+    const Matrix shape{.name = source_.name, .format = Format::F32, .rows = source_.rows, .cols = source_.cols};
+    check_finite(shape, row, count, reinterpret_cast<const std::uint8_t*>(out));
+  }
+
+  const Matrix& source_;
+  const PackedMatrix& packed_;
+  Buffers& buffers_;
+  const std::int64_t stride_;  // bytes from row to row of the source
+};
+
+}  // namespace
+
+// ---------------------------------------------------------------- all weights
+PackedWeights::PackedWeights(const Weights& weights, std::span<const Program* const> programs, Team& team, const Progress& progress,
                              const Cancel& cancel) {
-  require(used.empty() || used.size() == weights.matrices.size(), "weights: `used` names ", used.size(), " matrices of ",
-          weights.matrices.size());
-  for (const Vector& vector : weights.vectors) {
+  take_vectors(weights.vectors);
+  lay_out(weights, used_matrices(programs, pumice::shapes_of(weights)));
+  fold_norms(weights, norms_before(programs, weights.matrices.size()));
+  pack(weights.matrices, team, progress, cancel);
+}
+
+void PackedWeights::take_vectors(const std::vector<Vector>& vectors) {
+  for (const Vector& vector : vectors) {
     check_finite(vector);
     bytes_ += vector.values.size() * sizeof(float);
   }
-  vectors_ = weights.vectors;
+  vectors_ = vectors;
+}
 
-  // All sizes are known and checked before the first byte is allocated.
-  struct Panel {
-    std::size_t matrix;
-    std::int64_t first_group, groups;
-  };
-  std::vector<Panel> panels;
+// All sizes are known and checked before the first byte is allocated.
+void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& used) {
   std::uint64_t needed = 0;
   matrices_.resize(weights.matrices.size());
   for (std::size_t m = 0; m < matrices_.size(); ++m) {
-    const Matrix& source = weights.matrices[m];
+    const MatrixShape source = shape_of(weights.matrices[m]);
     PackedMatrix& packed = matrices_[m];
     packed.name = source.name;
     packed.format = source.format;
     packed.rows = source.rows;
     packed.cols = source.cols;
-    if (!used.empty() && !used[m]) continue;
-    const auto sum = checked_add(needed, packed_bytes(shape_of(source)));
+    if (!used[m]) continue;
+    packed.group_bytes = checked_group_bytes(source);
+    packed.kernels = &kernels().matrix[source.format];
+    packed.packing = packing_of(source);
+    packed.rounding = source.rounding;
+    packed.has_floats = source.has_floats;
+    const auto sum = checked_add(needed, packed_bytes(source));
     if (!sum) fail(ErrorKind::out_of_memory, "weights: more bytes than can be addressed");
     needed = *sum;
-    packed.group_bytes = checked_group_bytes(shape_of(source));
-    packed.kernels = &kernels().matrix[source.format];
-    packed.packing = packing_of(shape_of(source));
-    packed.may_round = source.may_round;
-    packed.narrow = source.narrow;
-    if (packed.packing == Packing::bytes) packed.folded = folded(weights, source);
-    const std::int64_t groups = ceil_div(source.rows, kGroupRows);
-    const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / (kGroupRows * row_bytes(source.format, source.cols)));
-    for (std::int64_t g = 0; g < groups; g += step) panels.push_back({m, g, std::min(step, groups - g)});
   }
   check_memory(needed, "the model's weights");
   arena_ = Buffer(needed, "the model's weights");
+  bytes_ += needed;
   std::uint8_t* at = arena_.data();
   for (std::size_t m = 0; m < matrices_.size(); ++m) {
-    if (!used.empty() && !used[m]) continue;
+    if (!used[m]) continue;
     matrices_[m].data = at;
     at += packed_bytes(shape_of(weights.matrices[m]));
-    if (matrices_[m].folded) matrices_[m].product_of_bias = reinterpret_cast<float*>(at - bytes_of_products(shape_of(weights.matrices[m])));
   }
-  bytes_ += needed;
+}
 
-  struct Source {
-    std::vector<std::uint8_t> rows;
-    std::vector<float> floats;  // of one group
+void PackedWeights::fold_norms(const Weights& weights, const std::vector<NormBefore>& norms) {
+  const auto folds = [&](std::size_t m, const NormBefore& norm) {
+    return matrices_[m].data != nullptr && matrices_[m].packing == Packing::bytes && norms[m] == norm;
   };
-  std::vector<Source> sources(static_cast<std::size_t>(team.threads()));
+  for (std::size_t first = 0; first < matrices_.size(); ++first) {
+    const NormBefore& norm = norms[first];
+    if (norm.weight == VectorId::none || matrices_[first].folded || !folds(first, norm)) continue;
+    MatrixPointers alike;
+    for (std::size_t m = first; m < matrices_.size(); ++m)
+      if (folds(m, norm)) alike.push_back(&weights.matrices[m]);
+    folded_.push_back(std::make_unique<const Folded>(folded_into(weights, norm, alike)));
+    for (std::size_t m = first; m < matrices_.size(); ++m) {
+      if (!folds(m, norm)) continue;
+      PackedMatrix& packed = matrices_[m];
+      packed.folded = folded_.back().get();
+      packed.product_of_bias = reinterpret_cast<float*>(packed.data + ceil_div(packed.rows, kGroupRows) * packed.group_bytes);
+    }
+  }
+}
+
+void PackedWeights::pack(const std::vector<Matrix>& sources, Team& team, const Progress& progress, const Cancel& cancel) {
+  const std::vector<Panel> panels = panels_of(matrices_);
+  std::vector<Buffers> buffers(static_cast<std::size_t>(team.threads()));
   std::mutex progress_lock;
   std::uint64_t done = 0;
   const auto pack_panel = [&](const Panel& panel, int thread) {
-    const Matrix& source = weights.matrices[panel.matrix];
-    const PackedMatrix& packed = matrices_[panel.matrix];
-    const std::int64_t stride = row_bytes(source.format, source.cols);
-    const std::int64_t first = panel.first_group * kGroupRows;
-    const std::int64_t rows = std::min(panel.groups * kGroupRows, source.rows - first);
-    auto& [rows_read, floats] = sources[static_cast<std::size_t>(thread)];
-    std::uint8_t* from;
-    if (packed.packing == Packing::row_major) {
-      from = packed.data + first * stride;
-    } else {
-      rows_read.resize(std::max(rows_read.size(), static_cast<std::size_t>(rows * stride)));
-      from = rows_read.data();
-    }
-    const bool narrowed = source.narrow && packed.packing != Packing::format;
-    if (!narrowed) {
-      source.read(first, rows, from);
-      check_finite(source, first, rows, from);
-    }
-    for (std::int64_t g = 0; packed.packing != Packing::row_major && g < panel.groups; ++g) {
-      const std::uint8_t* first_row = from + g * kGroupRows * stride;
-      const std::int64_t row = first + g * kGroupRows, of_group = std::min<std::int64_t>(kGroupRows, rows - g * kGroupRows);
-      std::uint8_t* group = packed.data + (panel.first_group + g) * packed.group_bytes;
-      if (packed.packing == Packing::format) {
-        packed.kernels->pack_group(first_row, stride, of_group, source.cols, group);
-        continue;
-      }
-      floats.resize(static_cast<std::size_t>(of_group * source.cols));
-      if (narrowed) {
-        source.narrow.floats(row, of_group, floats.data());
-        const Matrix shape{.name = source.name, .rows = source.rows, .cols = source.cols};
-        check_finite(shape, row, of_group, reinterpret_cast<const std::uint8_t*>(floats.data()));
-      } else {
-        unpack(source.format, first_row, of_group * source.cols, floats.data());
-      }
-      if (packed.packing == Packing::fixed) {
-        kernels().matrix.fixed.pack_group(floats.data(), of_group, source.cols, group);
-        continue;
-      }
-      if (packed.folded) fold(*packed.folded, of_group, floats.data(), packed.product_of_bias + row);
-      kernels().matrix.bytes.pack_group(floats.data(), of_group, source.cols, group);
-    }
+    PanelPacker packer(sources[panel.matrix], matrices_[panel.matrix], buffers[static_cast<std::size_t>(thread)]);
+    const std::uint64_t bytes = packer.pack(panel);
     const std::lock_guard lock(progress_lock);
-    done += static_cast<std::uint64_t>(rows * stride);
+    done += bytes;
     if (progress) progress(done);
   };
   for (std::size_t begin = 0; begin < panels.size();) {
     std::size_t end = begin;
-    for (std::int64_t bytes = 0; end < panels.size() && bytes < kTurnBytes; ++end) {
-      const Matrix& source = weights.matrices[panels[end].matrix];
-      bytes += panels[end].groups * kGroupRows * row_bytes(source.format, source.cols);
-    }
+    for (std::int64_t bytes = 0; end < panels.size() && bytes < kTurnBytes; ++end) bytes += panels[end].bytes;
     team.parallel(
         static_cast<std::int64_t>(end - begin),
         [&](std::int64_t i, int thread) { pack_panel(panels[begin + static_cast<std::size_t>(i)], thread); }, cancel);
@@ -277,10 +342,16 @@ PackedWeights::PackedWeights(const Weights& weights, const std::vector<bool>& us
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
   for (const PackedMatrix& m : weights.matrices())
-    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.may_round, m.narrow});
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.rounding, m.has_floats});
   for (const Vector& v : weights.vectors())
     shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;
+}
+
+std::vector<const Folded*> folded_of(const PackedWeights& weights) {
+  std::vector<const Folded*> folded;
+  for (const PackedMatrix& m : weights.matrices()) folded.push_back(m.folded);
+  return folded;
 }
 
 }  // namespace pumice::cpu

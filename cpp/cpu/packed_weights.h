@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/program_check.h"
 #include "cpu/buffer.h"
 #include "cpu/kernels.h"
+#include "cpu/norms_before.h"
 #include "cpu/team.h"
 
 namespace pumice::cpu {
@@ -20,7 +22,7 @@ enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 // A norm's weight and bias folded into the matrices that multiply what it makes: of x = weight * y + bias, W x = (W weight) y + W bias,
 // with y = x * scale + shift. The columns of y are evened besides (packed_weights.cpp), and `weight` with them.
 struct Folded {
-  VectorId norm_weight, norm_bias;
+  NormBefore norm;
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
 };
@@ -32,10 +34,10 @@ struct PackedMatrix {
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
   Packing packing = Packing::format;
-  bool may_round = false;  // as the matrix said
-  Narrow narrow = {};      // likewise, without floats
+  Rounding rounding = Rounding::none;  // as the matrix said
+  bool has_floats = false;             // likewise
   const Folded* folded = nullptr;
-  float* product_of_bias = nullptr;  // of what is folded: what each row's product lacks
+  float* product_of_bias = nullptr;  // by row: the product with the bias of the norm that is folded. Null: none is
   std::uint8_t* data = nullptr;      // in the weights' arena; null: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
@@ -53,7 +55,8 @@ std::uint64_t packed_bytes(const MatrixShape& matrix);
 class PackedWeights final : public DeviceWeights {
  public:
   // Packs on the whole team, in short turns, so that other callers get theirs.
-  PackedWeights(const Weights& weights, const std::vector<bool>& used, Team& team, const Progress& progress, const Cancel& cancel);
+  PackedWeights(const Weights& weights, std::span<const Program* const> programs, Team& team, const Progress& progress,
+                const Cancel& cancel);
   std::uint64_t bytes() const override { return bytes_; }
 
   const std::vector<PackedMatrix>& matrices() const { return matrices_; }
@@ -62,7 +65,10 @@ class PackedWeights final : public DeviceWeights {
   const float* vector(VectorId id) const { return id == VectorId::none ? nullptr : vectors_[static_cast<std::size_t>(id)].values.data(); }
 
  private:
-  const Folded* folded(const Weights& weights, const Matrix& matrix);
+  void take_vectors(const std::vector<Vector>& vectors);
+  void lay_out(const Weights& weights, const std::vector<bool>& used);
+  void fold_norms(const Weights& weights, const std::vector<NormBefore>& norms);
+  void pack(const std::vector<Matrix>& sources, Team& team, const Progress& progress, const Cancel& cancel);
 
   // All matrices one after another in the model's order: those of a layer are neighbours, and even small ones lie in huge pages (a buffer
   // each below 2 MiB gets pages of 4 KiB, from which a core reads a third less on Zen 4).
@@ -74,5 +80,6 @@ class PackedWeights final : public DeviceWeights {
 };
 
 WeightShapes shapes_of(const PackedWeights& weights);
+std::vector<const Folded*> folded_of(const PackedWeights& weights);  // by MatrixId; null: nothing is folded
 
 }  // namespace pumice::cpu

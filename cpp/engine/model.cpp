@@ -41,22 +41,15 @@ LoadOptions with_sums(LoadOptions options) {
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
 // The programs that each device runs: its stage of the body; on the last device those that follow the layers, too.
-std::vector<std::vector<const ModelProgram*>> programs_by_device(const ModelPrograms& programs, const Placement& placement) {
+std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms& programs, const Placement& placement) {
   const model::Description& d = programs.description();
-  std::vector<std::vector<const ModelProgram*>> all(placement.devices.size());
-  for (const StagePlan& stage : placement.stages) all[stage.device].push_back(&programs.body(stage.first, stage.last, main_output(d)));
+  std::vector<std::vector<const Program*>> all(placement.devices.size());
+  for (const StagePlan& stage : placement.stages)
+    all[stage.device].push_back(&programs.body(stage.first, stage.last, main_output(d)).program);
   const StagePlan& last = placement.stages.back();
-  if (d.config.has_head) all[last.device].push_back(&programs.head());
-  if (d.config.has_head && !d.modules.empty()) all[last.device].push_back(&programs.body(last.first, last.last, Output::pooled));
-  if (d.labels > 0) all[last.device].push_back(&programs.body(last.first, last.last, Output::classes));
-  return all;
-}
-
-std::vector<bool> matrices_of(const std::vector<const ModelProgram*>& programs) {
-  std::vector<bool> all = programs.front()->matrices;
-  for (const ModelProgram* p : programs) {
-    for (std::size_t m = 0; m < all.size(); ++m) all[m] = all[m] || p->matrices[m];
-  }
+  if (d.config.has_head) all[last.device].push_back(&programs.head().program);
+  if (d.config.has_head && !d.modules.empty()) all[last.device].push_back(&programs.body(last.first, last.last, Output::pooled).program);
+  if (d.labels > 0) all[last.device].push_back(&programs.body(last.first, last.last, Output::classes).program);
   return all;
 }
 
@@ -135,7 +128,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, matrices_of(programs[i]), here, cancel));
+    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel));
     done += weights_.back()->bytes();
   }
   for (const auto& file : description_.files) file->require_unchanged();

@@ -34,9 +34,8 @@ class Resolver {
     quantize_tied_embedding();
     divide_by_rope_factors(*file_, d_.config);
     add_position_tables(reader_, d_);
-    if (options_.quantize) name_norms();
     finish();
-    add_places(reader_, d_, options_.compute == Compute::automatic);
+    add_places(reader_, d_, options_.compute == Compute::automatic ? Rounding::floats : Rounding::none);
     reader_.require_all_adapters_used();
     note_unread();
     return std::move(d_);
@@ -121,30 +120,6 @@ class Resolver {
   void quantize_tied_embedding() {
     const MatrixId embedding = d_.global(Role::token_embedding).matrix;
     if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) reader_.quantize(embedding);
-  }
-
-  // Which norm makes what a layer's matrices multiply. Of matrices that layers share, the last layer's: folding is exact whatever they get.
-  void name_norms() {
-    static const Parameter kNone;
-    const bool mapped_after = config().embedding_size > 0 && !config().norm_after_map;
-    const Parameter* last = mapped_after ? &kNone : &d_.global(Role::embedding_norm);
-    for (std::size_t layer = 0; layer < d_.layers.size(); ++layer) {
-      const Layer& l = config().layers[layer];
-      const auto follow = [&](const Norms& norms, Role before, Role sum, std::initializer_list<Role> roles) {
-        const Parameter& made_by = norms.before ? d_.at(layer, before) : *last;
-        for (const Role role : roles) {
-          const MatrixId id = d_.at(layer, role).matrix;
-          if (id == MatrixId::none) continue;
-          Narrow& narrow = d_.weights.matrices[static_cast<std::size_t>(id)].narrow;
-          narrow.norm_weight = made_by.vector;
-          narrow.norm_bias = made_by.bias;
-        }
-        last = norms.sum ? &d_.at(layer, norms.twice ? Role::attn_second_norm : sum) : &kNone;
-      };
-      if (l.parallel) continue;
-      follow(l.attention.norms, Role::attn_norm, Role::attn_residual_norm, {Role::q, Role::k});
-      follow(l.feed_forward.norms, Role::ffn_norm, Role::ffn_residual_norm, {Role::gate, Role::up});
-    }
   }
 
   void finish() {

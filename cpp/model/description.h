@@ -94,7 +94,7 @@ struct Description {
 struct DescribeOptions {
   // What float matrices are packed to while they are read; embeddings that are not also the head stay as they are.
   std::optional<Format> quantize;
-  // Automatic: an encoder's float matrices may be rounded (Matrix::may_round), but for a classifier and the dense layer before it.
+  // Automatic: an encoder's matrices may be rounded (Matrix::rounding), but for a classifier and the dense layer before it.
   Compute compute = Compute::automatic;
   std::string task;  // whose adapters are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;

@@ -87,7 +87,7 @@ std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t
   return by_distance;
 }
 
-void add_places(const WeightReader& reader, Description& d, bool may_round) {
+void add_places(const WeightReader& reader, Description& d, Rounding rounding) {
   const RelativePlaces& places = d.config.places;
   if (places.span == 0) return;
   auto rows = std::make_shared<std::vector<float>>(reader.read_table(Role::place_embedding).values);
@@ -104,7 +104,7 @@ void add_places(const WeightReader& reader, Description& d, bool may_round) {
                                  .rows = 2 * std::int64_t{places.span},
                                  .cols = dim,
                                  .read = HeadOfPlaces{rows, source, std::vector<float>(at, at + dim), head},
-                                 .may_round = may_round}));
+                                 .rounding = rounding}));
   };
   d.of_places.resize(d.layers.size());
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {

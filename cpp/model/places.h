@@ -17,6 +17,6 @@ std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t
 
 // Fills Description::places and of_places: keys and queries of places, a matrix for each head, which are place_embedding's rows,
 // normalised, through the layer's projections. They are computed while they are read: n x hidden x head_dim products a head.
-void add_places(const WeightReader& reader, Description& d, bool may_round);
+void add_places(const WeightReader& reader, Description& d, Rounding rounding);
 
 }  // namespace pumice::model

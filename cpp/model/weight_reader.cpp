@@ -131,11 +131,13 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
 
 // Packed as load(quantize=) asks. An encoder's may be rounded, and with Q8_0 a backend may take the floats instead.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
-  const bool may_round = compute_ == Compute::automatic && !d_.config.has_head;
-  Narrow narrow;
-  if (may_round && quantize_ == Format::Q8_0) narrow = {.floats = floats_of(matrix), .in_bytes = in_bytes};
-  if (quantize(matrix)) matrix.narrow = std::move(narrow);
-  matrix.may_round = may_round;
+  const bool rounds = compute_ == Compute::automatic && !d_.config.has_head;
+  auto floats = rounds && quantize_ == Format::Q8_0 ? floats_of(matrix) : nullptr;
+  const bool quantized = quantize(matrix);
+  if (rounds) matrix.rounding = Rounding::floats;
+  if (!quantized || !floats) return;
+  matrix.read_floats = std::move(floats);
+  if (in_bytes) matrix.rounding = Rounding::bytes;
 }
 
 // What an adapter adds to the rows. The sums are float32.

@@ -39,7 +39,7 @@ void GpuLowering::operator()(const Linear& op) {
   bool quantized = false;
   for (const LinearPart& part : op.parts) {
     const GpuMatrix& m = run_.weights[part.weight];
-    const Form form = form_of(op.in, takes_int8(m.format, m.may_round), op.precise);
+    const Form form = form_of(op.in, takes_int8(m.format, m.rounding), op.precise);
     if (form == Form::int8 && !quantized) quantize(op.in), quantized = true;
     for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.residual}, form == Form::int8)) {
       for (const RowRange& piece : m.pieces) {
@@ -61,7 +61,7 @@ void GpuLowering::operator()(const Linear& op) {
 // Rows of gate and up meet where both lie in one piece.
 void GpuLowering::operator()(const GatedLinear& op) {
   const GpuMatrix &gate = run_.weights[op.gate], &up = run_.weights[op.up];
-  const Form form = form_of(op.in, takes_int8(gate.format, gate.may_round) && takes_int8(up.format, up.may_round), false);
+  const Form form = form_of(op.in, takes_int8(gate.format, gate.rounding) && takes_int8(up.format, up.rounding), false);
   if (form == Form::int8) quantize(op.in);
   for (const Block block : blocks(rows_of(op.in), {op.in, op.out}, form == Form::int8)) {
     for (const RowRange& g : gate.pieces) {

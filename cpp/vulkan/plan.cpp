@@ -104,7 +104,7 @@ class GpuPlanner {
   void product(MatrixId id, std::int32_t cols) {
     plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
     const MatrixShape& m = weights_.matrices[static_cast<std::size_t>(id)];
-    if (!allowed_.integer_dot || !takes_int8(m.format, m.may_round)) return;
+    if (!allowed_.integer_dot || !takes_int8(m.format, m.rounding)) return;
     plan_.variants.integer_dot = true;
     plan_.quantized_words = std::max(plan_.quantized_words, params::quantized_row_words(cols));
   }

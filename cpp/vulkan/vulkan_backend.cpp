@@ -41,10 +41,10 @@ class VulkanBackend final : public Backend {
     return info;
   }
 
-  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override {
     device_->check_alive();
-    return std::make_shared<GpuWeights>(device_, weights, used, progress, cancel);
+    return std::make_shared<GpuWeights>(device_, weights, used_matrices(programs, shapes_of(weights)), progress, cancel);
   }
 
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {

@@ -82,7 +82,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const Matrix& source = weights.matrices[i];
     GpuMatrix& m = matrices_[i];
-    m = {source.name, source.format, source.rows, source.cols, 0, {}, source.may_round};
+    m = {source.name, source.format, source.rows, source.cols, 0, {}, source.rounding};
     if (!used.empty() && !used[i]) continue;
     const std::uint64_t row_bytes = checked_row_bytes(shape_of(source));
     m.row_words = static_cast<std::int64_t>(row_bytes / 4);
@@ -220,7 +220,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
 
 WeightShapes GpuWeights::shapes() const {
   WeightShapes shapes;
-  for (const GpuMatrix& m : matrices_) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, !m.pieces.empty(), m.may_round});
+  for (const GpuMatrix& m : matrices_) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, !m.pieces.empty(), m.rounding});
   for (const GpuVector& v : vectors_) shapes.vectors.push_back({v.name, v.size, v.indices});
   return shapes;
 }

@@ -21,8 +21,8 @@ struct GpuMatrix {
   std::string name;
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0;
-  std::vector<RowRange> pieces;  // none: not loaded on this device
-  bool may_round = false;        // as the matrix said
+  std::vector<RowRange> pieces;        // none: not loaded on this device
+  Rounding rounding = Rounding::none;  // as the matrix said
 };
 struct GpuVector {
   std::string name;

@@ -195,7 +195,7 @@ class Runner {
            .cols = cols,
            .read = [data, row](std::int64_t first, std::int64_t count,
                                std::uint8_t* out) { std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row)); },
-           .may_round = may_round && compute_mode(compute) == Compute::automatic});
+           .rounding = may_round && compute_mode(compute) == Compute::automatic ? Rounding::floats : Rounding::none});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     interruptible([&](const Cancel& cancel) {

@@ -58,7 +58,7 @@ class Product {
       blas()->sgemm_nt(rows_.count, count, matrix_.cols, x, run_.stride(in_),
                        reinterpret_cast<const float*>(matrix_.data) + first * matrix_.cols, matrix_.cols, out, out_stride);
     } else {
-      const ProductF32 product = part_.may_round ? matrix_.kernels->product_bf16 : matrix_.kernels->product_f32;
+      const ProductF32 product = part_.bf16 ? matrix_.kernels->product_bf16 : matrix_.kernels->product_f32;
       product(matrix_.group(first / kGroupRows), count, matrix_.cols, x, run_.stride(in_), rows_.count, out, out_stride);
     }
   }

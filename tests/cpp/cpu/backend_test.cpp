@@ -721,11 +721,14 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   Builder b(40);
   b.matrix("a", Format::Q8_0, 1000, 512);
   b.matrix("b", Format::F32, 77, 300);
-  std::vector<bool> used = {true, true, false};
   b.weights.matrices.push_back({"never", Format::F32, 10, 10, [](std::int64_t, std::int64_t, std::uint8_t*) { FAIL() << "not used"; }});
+  Program reader{.name = "reads a and b", .slots = {{Rows::tokens, 512}, {Rows::tokens, 300}, {Rows::tokens, 1077}}, .input = 0};
+  reader.ops = {Linear{.in = {0, 0, 512}, .out = {2, 0, 1000}, .parts = {{MatrixId{0}}}}, Embed{.out = {1, 0, 300}, .tokens = MatrixId{1}}};
+  reader.output = 2;
+  const Program* const programs[] = {&reader};
   std::vector<std::uint64_t> steps;
   const Cancel cancel;
-  const auto packed = make_backend(3)->pack(b.weights, used, [&](std::uint64_t done) { steps.push_back(done); }, cancel);
+  const auto packed = make_backend(3)->pack(b.weights, programs, [&](std::uint64_t done) { steps.push_back(done); }, cancel);
   ASSERT_FALSE(steps.empty());
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
   EXPECT_EQ(steps.back(), 1000u * 544 + 77u * 1200);

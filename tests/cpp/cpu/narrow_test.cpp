@@ -1,5 +1,5 @@
-// Programs whose matrices may go in codes of 8 bits, with a norm's weight folded in: near the floats whatever the norm's weights are and
-// wherever the rows come from, and the same bits in any company.
+// Programs whose matrices may be rounded to codes of 8 bits, with a norm's weight folded in: near the floats whatever the norm's weights
+// are and wherever the rows come from, and the same bits in any company.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,12 +19,12 @@ struct Model {
   Weights weights;
   Program whole, apart;  // norm and products; products of rows that come from elsewhere
 
-  MatrixId matrix(Random& random, std::int32_t rows, bool in_bytes) {
+  MatrixId matrix(Random& random, std::int32_t rows, Rounding rounding) {
     const auto values = std::make_shared<std::vector<float>>(random.normals(rows * kWidth, 0.1f));
     const auto floats = [values](std::int64_t first, std::int64_t count, float* out) {
       std::memcpy(out, values->data() + first * kWidth, static_cast<std::size_t>(count * kWidth) * sizeof(float));
     };
-    Matrix m{.name = str("m", weights.matrices.size()), .format = Format::Q8_0, .rows = rows, .cols = kWidth, .may_round = true};
+    Matrix m{.name = str("m", weights.matrices.size()), .format = Format::Q8_0, .rows = rows, .cols = kWidth};
     m.read = [floats, bytes = row_bytes(Format::Q8_0, kWidth)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
       std::vector<float> row(kWidth);
       for (std::int64_t r = 0; r < count; ++r) {
@@ -32,7 +32,8 @@ struct Model {
         pack(Format::Q8_0, row.data(), kWidth, out + r * bytes);
       }
     };
-    m.narrow = {.floats = floats, .in_bytes = in_bytes, .norm_weight = VectorId{0}, .norm_bias = VectorId{1}};
+    m.rounding = rounding;
+    m.read_floats = floats;
     weights.matrices.push_back(std::move(m));
     return static_cast<MatrixId>(weights.matrices.size() - 1);
   }
@@ -46,7 +47,8 @@ Model model() {
   weight[4] = 1e-9f;   // nor here, beside its bias
   weight[5] = -40.0f;  // a column that stands apart
   m.weights.vectors = {{"norm", weight}, {"norm.bias", bias}, {"bias", random.normals(kOutputs, 0.2f)}};
-  const MatrixId q = m.matrix(random, kOutputs, true), k = m.matrix(random, kOutputs, true), v = m.matrix(random, kOutputs, false);
+  const MatrixId q = m.matrix(random, kOutputs, Rounding::bytes), k = m.matrix(random, kOutputs, Rounding::bytes),
+                 v = m.matrix(random, kOutputs, Rounding::floats);
   const View in{0, 0, kWidth}, x{1, 0, kWidth}, out{2, 0, 3 * kOutputs};
   const std::vector<SlotShape> slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth}, {Rows::tokens, 3 * kOutputs}};
   const Linear linear{.in = x, .out = out, .parts = {{q, VectorId{2}}, {k}, {v, VectorId{2}}}};
@@ -61,16 +63,17 @@ std::vector<float> run(const Model& m, const Program& program, const std::vector
   if (floats) {  // the matrices as they were
     for (Matrix& matrix : weights.matrices) {
       matrix.format = Format::F32;
-      matrix.read = [read = matrix.narrow.floats](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+      matrix.read = [read = matrix.read_floats](std::int64_t first, std::int64_t count, std::uint8_t* out) {
         read(first, count, reinterpret_cast<float*>(out));
       };
-      matrix.narrow = {};
-      matrix.may_round = false;
+      matrix.read_floats = {};
+      matrix.rounding = Rounding::none;
     }
   }
   const auto backend = make_backend(threads);
   const Compute compute = floats ? Compute::float32 : Compute::automatic;
-  const auto executable = backend->prepare(program, backend->pack(weights, {}, {}, Cancel()), compute, Cancel());
+  const Program* const packed_for[] = {&m.whole};
+  const auto executable = backend->prepare(program, backend->pack(weights, packed_for, {}, Cancel()), compute, Cancel());
   const auto rows = static_cast<std::int32_t>(in.size() / kWidth);
   std::vector<float> out(static_cast<std::size_t>(rows) * 3 * kOutputs);
   executable->run(*backend->make_workspace(Crew::team), nullptr, {.rows = rows}, {in, out}, Cancel());
@@ -115,8 +118,48 @@ TEST(Narrow, PackedBytesAreThoseThatCostForesees) {
   const Model m = model();
   const auto backend = make_backend(1);
   const std::uint64_t vectors = (2 * kWidth + kOutputs) * sizeof(float);
-  EXPECT_EQ(backend->cost(m.whole, shapes_of(m.weights), KvFormat::f16, 1).weights + vectors,
-            backend->pack(m.weights, {}, {}, Cancel())->bytes());
+  const Program* const programs[] = {&m.whole};
+  for (const Program* program : {&m.whole, &m.apart}) {  // whether the norm is seen or not
+    EXPECT_EQ(backend->cost(*program, shapes_of(m.weights), KvFormat::f16, 1).weights + vectors,
+              backend->pack(m.weights, programs, {}, Cancel())->bytes());
+  }
+}
+
+TEST(Narrow, ANormIsFoldedIntoWhatMultipliesItsOutputInBytes) {
+  const Model m = model();
+  Team team(1);
+  const Program* const programs[] = {&m.whole};
+  const PackedWeights packed(m.weights, programs, team, {}, Cancel());
+  EXPECT_NE(packed.matrix(MatrixId{0}).folded, nullptr);
+  EXPECT_EQ(packed.matrix(MatrixId{0}).folded, packed.matrix(MatrixId{1}).folded);
+  EXPECT_EQ(packed.matrix(MatrixId{2}).folded, nullptr) << "13 bits hold the columns as they are";
+  const Program* const without[] = {&m.apart};
+  EXPECT_EQ(PackedWeights(m.weights, without, team, {}, Cancel()).matrix(MatrixId{0}).folded, nullptr);
+}
+
+TEST(Narrow, TheNormBeforeAProductIsTheOneThatMadeItsRowsLast) {
+  const View x{0, 0, 8}, h{1, 0, 8}, out{2, 0, 8};
+  const Norm norm{.in = x, .out = h, .weight = VectorId{0}, .bias = VectorId{1}}, other{.in = x, .out = h, .weight = VectorId{2}};
+  const auto product = [&](View in, int matrix) { return Linear{.in = in, .out = out, .parts = {{MatrixId{matrix}}}}; };
+  const auto before = [&](std::vector<Op> ops) {
+    const Program p{.name = "p", .ops = std::move(ops)};
+    const Program* const programs[] = {&p};
+    return norms_before(programs, 2)[0];
+  };
+  const NormBefore first{VectorId{0}, VectorId{1}}, second{VectorId{2}, VectorId::none}, none;
+  EXPECT_EQ(before({norm, product(h, 0)}), first);
+  EXPECT_EQ(before({norm, GatedLinear{.in = h, .out = out, .gate = MatrixId{0}, .up = MatrixId{1}}}), first);
+  EXPECT_EQ(before({norm, product(h, 1), product(h, 0)}), first) << "a product elsewhere leaves it";
+  EXPECT_EQ(before({norm, other, product(h, 0)}), second);
+  EXPECT_EQ(before({norm, product(h, 0), other, product(h, 0)}), second) << "layers that share a matrix";
+  EXPECT_EQ(before({norm, Multiply{.a = h, .b = {}, .out = h, .scale = 2}, product(h, 0)}), none);
+  EXPECT_EQ(before({norm, product({1, 0, 4}, 0)}), none) << "some of its columns";
+  Norm added = norm, heads = norm;
+  added.add = x;
+  heads.group = 4;
+  EXPECT_EQ(before({added, product(h, 0)}), none);
+  EXPECT_EQ(before({heads, product(h, 0)}), none);
+  EXPECT_EQ(before({product(x, 0)}), none);
 }
 
 }  // namespace

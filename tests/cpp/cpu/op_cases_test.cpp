@@ -177,7 +177,7 @@ bool may_round_to_bf16(const OpCase& c) {
     const auto* linear = std::get_if<Linear>(&op);
     if (std::get_if<GatedLinear>(&op) == nullptr && (linear == nullptr || linear->precise)) continue;
     for (const Matrix& m : c.weights.matrices) {
-      if (m.format == Format::BF16 && !m.may_round) return true;
+      if (m.format == Format::BF16 && m.rounding == Rounding::none) return true;
     }
   }
   return false;

@@ -33,9 +33,9 @@ class Bus final : public Backend {
   }
 
   DeviceInfo info() const override { return inner_->info(); }
-  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override {
-    return inner_->pack(weights, used, progress, cancel);
+    return inner_->pack(weights, programs, progress, cancel);
   }
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
     return inner_->make_caches(shapes, format);

@@ -37,7 +37,7 @@ TEST(Description, AnEncodersLayersMayBeRounded) {
     tiny::TempFolder folder;
     std::vector<std::string> names;
     for (const Matrix& m : describe(tiny::open(tiny::make(name), folder), {.quantize = quantize, .compute = compute}).weights.matrices) {
-      if (m.may_round) names.push_back(m.name);
+      if (m.rounding != Rounding::none) names.push_back(m.name);
     }
     return names;
   };
@@ -49,30 +49,22 @@ TEST(Description, AnEncodersLayersMayBeRounded) {
   EXPECT_TRUE(rounded("llama", Compute::automatic, {}).empty());
 }
 
-// quantize="q8_0": all but values bear codes of 8 bits, and each that multiplies what a norm made knows that norm.
-TEST(Description, AnEncodersMatricesKnowHowNarrowTheyMayBe) {
+// quantize="q8_0": all but values may be rounded to codes of 8 bits, and a backend that rounds can have the floats.
+TEST(Description, AnEncodersMatricesSayHowFarTheyMayBeRounded) {
   const Description d = read(tiny::make("bert"), Format::Q8_0);
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
-    const auto narrow = [&](Role role) -> const Narrow& { return d.matrix(d.at(layer, role).matrix).narrow; };
     for (const Role role : {Role::q, Role::k, Role::v, Role::attn_out, Role::up, Role::down}) {
-      EXPECT_TRUE(narrow(role));
-      EXPECT_EQ(narrow(role).in_bytes, role != Role::v);
       const Matrix& m = d.matrix(d.at(layer, role).matrix);
+      EXPECT_EQ(m.rounding, role == Role::v ? Rounding::floats : Rounding::bytes) << m.name;
+      ASSERT_TRUE(m.read_floats) << m.name;
       std::vector<float> floats(static_cast<std::size_t>(m.rows * m.cols)), packed = values_of(m);
-      m.narrow.floats(0, m.rows, floats.data());
+      m.read_floats(0, m.rows, floats.data());
       for (std::size_t i = 0; i < floats.size(); ++i) EXPECT_NEAR(floats[i], packed[i], 0.02f) << m.name;
     }
-    const Parameter& before = layer == 0 ? d.global(Role::embedding_norm) : d.at(layer - 1, Role::ffn_residual_norm);
-    for (const Role role : {Role::q, Role::k}) {
-      EXPECT_EQ(narrow(role).norm_weight, before.vector);
-      EXPECT_EQ(narrow(role).norm_bias, before.bias);
-    }
-    EXPECT_EQ(narrow(Role::up).norm_weight, d.at(layer, Role::attn_residual_norm).vector);
-    EXPECT_EQ(narrow(Role::down).norm_weight, VectorId::none);
   }
   for (const auto& quantize : {std::optional<Format>{}, std::optional{Format::Q4_0}})
-    for (const Matrix& m : read(tiny::make("bert"), quantize).weights.matrices) EXPECT_FALSE(m.narrow) << m.name;
-  for (const Matrix& m : read(tiny::make("llama"), Format::Q8_0).weights.matrices) EXPECT_FALSE(m.narrow) << m.name;
+    for (const Matrix& m : read(tiny::make("bert"), quantize).weights.matrices) EXPECT_FALSE(m.read_floats) << m.name;
+  for (const Matrix& m : read(tiny::make("llama"), Format::Q8_0).weights.matrices) EXPECT_FALSE(m.read_floats) << m.name;
 }
 
 TEST(Description, EveryTensorIsTakenForWhatItIs) {

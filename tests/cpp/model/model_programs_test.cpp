@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include <thread>
 #include <vector>
 
+#include "cpu/norms_before.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -44,6 +47,26 @@ TEST(ModelPrograms, MatricesAndWidthsAreThoseOfTheProgram) {
   EXPECT_EQ(programs.body(0, 2, Output::selected).input_width, 0);
   EXPECT_EQ(programs.head().output_width, d.vocab_size);
   EXPECT_EQ(programs.queries(1).attend.head_dim, d.config.layers[1].attention.head_dim);
+}
+
+// A backend that folds norms into matrices finds them in the programs.
+TEST(ModelPrograms, ShowWhichNormIsBeforeAMatrix) {
+  for (const char* name : {"bert", "llama"}) {
+    const Description d = described(name, 3);
+    const ModelPrograms programs(d);
+    const std::array list = {&programs.body(0, 3, Output::pooled).program};
+    const auto norms = cpu::norms_before(list, d.weights.matrices.size());
+    const auto before = [&](std::size_t layer, Role role) { return norms.at(static_cast<std::size_t>(d.at(layer, role).matrix)); };
+    const auto of = [](const Parameter& norm) { return cpu::NormBefore{norm.vector, norm.bias}; };
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const Layer& l = d.config.layers[layer];
+      const Parameter& last = layer == 0 ? d.global(Role::embedding_norm) : d.at(layer - 1, Role::ffn_residual_norm);
+      const Parameter& first = l.attention.norms.before ? d.at(layer, Role::attn_norm) : last;
+      for (const Role role : {Role::q, Role::k, Role::v}) EXPECT_EQ(before(layer, role), of(first)) << name << ", layer " << layer;
+      EXPECT_EQ(before(layer, Role::up), of(d.at(layer, l.feed_forward.norms.before ? Role::ffn_norm : Role::attn_residual_norm))) << name;
+      for (const Role role : {Role::attn_out, Role::down}) EXPECT_EQ(before(layer, role), cpu::NormBefore{}) << name;
+    }
+  }
 }
 
 TEST(ModelPrograms, ThreadsGetTheSame) {

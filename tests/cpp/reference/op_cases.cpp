@@ -190,7 +190,7 @@ class Builder {
     const auto m = c_.weights.matrices.size();
     const Format f = format_named(format);
     c_.weights.matrices.push_back(matrix_of(str("m", m), f, rows, cols, random_weights(f, rows, cols, fan_in, seed_ + 100 + m)));
-    c_.weights.matrices.back().may_round = j_.value("may_round", false);
+    if (j_.value("may_round", false)) c_.weights.matrices.back().rounding = Rounding::floats;
     return static_cast<MatrixId>(m);
   }
   VectorId vector(std::int64_t n, float scale, float offset) {
@@ -493,7 +493,9 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
 
 OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : case_(c) {
   Weights kept = c.weights;
-  for (Matrix& matrix : kept.matrices) matrix.may_round &= compute == Compute::automatic;
+  for (Matrix& matrix : kept.matrices) {
+    if (compute != Compute::automatic) matrix.rounding = Rounding::none;
+  }
   const auto weights = backend.pack(kept, {}, {}, Cancel());
   program_ = backend.prepare(c.program, weights, compute);
   workspace_ = backend.make_workspace(crew);

@@ -470,14 +470,15 @@ struct Interpreter : Executable {
 
 DeviceInfo ReferenceBackend::info() const { return {.id = id_, .name = "double precision, for tests", .type = "cpu", .driver = "scalar"}; }
 
-std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
-                                                            const Cancel& cancel) {
+std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, std::span<const Program* const> programs,
+                                                            const Progress& progress, const Cancel& cancel) {
   auto loaded = std::make_shared<DoubleWeights>();
+  const std::vector<bool> used = used_matrices(programs, shapes_of(weights));
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < weights.matrices.size(); ++i) {
     const Matrix& m = weights.matrices[i];
     DoubleMatrix& to = loaded->matrices.emplace_back(DoubleMatrix{m.name, m.rows, m.cols, {}});
-    if (!used.empty() && !used.at(i)) continue;
+    if (!used[i]) continue;
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(m.format, m.cols)));
     std::vector<float> row(static_cast<std::size_t>(m.cols));
     to.values.reserve(static_cast<std::size_t>(m.rows * m.cols));

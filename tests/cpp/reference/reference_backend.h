@@ -14,7 +14,7 @@ class ReferenceBackend : public Backend {
   explicit ReferenceBackend(std::string id = "reference", int workers = 1) : id_(std::move(id)), workers_(workers) {}
 
   DeviceInfo info() const override;
-  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, const std::vector<bool>& used, const Progress& progress,
+  std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override;
   // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override;
