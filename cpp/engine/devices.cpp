@@ -14,7 +14,7 @@
 namespace pumice::engine {
 namespace {
 
-// One backend per key, as long as a model holds it, and while it is usable: a lost GPU is opened again for the next model.
+// One backend for each key. It lives as long as a model holds it. After a GPU was lost, the next model opens it again.
 template <class Key>
 class Shared {
  public:
@@ -66,7 +66,7 @@ bool is_vulkan(std::string_view id) {
   return id.empty() || (id.size() > 1 && id[0] == ':' && id.find_first_not_of(kDigits, 1) == std::string_view::npos);
 }
 
-// Its place in the list. Discrete before others, software last (when it is allowed at all).
+// The index of the best usable device: a discrete one before others, software last, and only where `software` allows it.
 std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool software) {
   std::optional<std::size_t> found;
   const auto rank = [](const DeviceInfo& d) { return d.type == "discrete" ? 0 : is_software(d) ? 2 : 1; };
@@ -77,7 +77,7 @@ std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool softwa
   return found;
 }
 
-// A named device, or an error that says why not.
+// Opens the named device, or throws why that is not possible.
 std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) {
   const std::vector<DeviceInfo> list = gpus.list();
   if (id == "vulkan") {
@@ -144,7 +144,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     if (wants_gpu) {
       fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
-    for (const DeviceInfo& other : list) {  // a card that could be mended; a machine without one is no news
+    for (const DeviceInfo& other : list) {  // a card that cannot be used is worth a note, a machine without a card is not
       if (!other.usable && (other.type == "discrete" || other.type == "integrated" || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
     }

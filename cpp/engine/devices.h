@@ -1,4 +1,4 @@
-// The devices of this machine. The only place that knows which backends exist.
+// The devices of this machine. devices.cpp and diagnostics.cpp alone know which backends exist.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,28 @@
 
 namespace pumice::engine {
 
-// Where GPU backends come from. Tests bring their own.
+// The source of GPU backends. Tests bring their own.
 struct GpuRoom {
   std::function<std::vector<DeviceInfo>()> list;                    // ids "vulkan:0", "vulkan:1", ...; never throws
-  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found with why and what to install
-  std::string absent;                                               // why there is no such room; empty: there is one
+  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found: why, and what to install
+  std::string absent;                                               // why this build has no GPU backends; empty: it has
 };
-const GpuRoom& gpu_room();  // Vulkan, where it is built in. Models share one backend per device
+const GpuRoom& gpu_room();  // Vulkan, where it is built in. Models share one backend for each device
 
-// CPU first.
+// All devices, the CPU first.
 std::vector<DeviceInfo> devices(const GpuRoom& gpus = gpu_room());
 
-// What a model may be placed on. One CPU backend per thread count is shared by all models of the process, so that two models do not fight
-// over the cores.
+// What a model may be placed on. All models with the same number of threads share one CPU backend, so that they take turns on the cores.
 struct Devices {
   std::shared_ptr<Backend> cpu;
-  std::shared_ptr<Backend> gpu;    // null: none takes part
-  bool gpu_named = false;          // the caller asked for it: nothing else may take its place
-  std::vector<std::string> notes;  // GPUs that are there and cannot be used, and why
-  std::string fallback;            // "auto" chose a GPU that then could not be opened: why the CPU takes its place
+  std::shared_ptr<Backend> gpu;    // null: no GPU takes part
+  bool gpu_named = false;          // the caller named it, so that the CPU must not replace it
+  std::vector<std::string> notes;  // GPUs that cannot be used, and why
+  std::string fallback;            // why the GPU that "auto" chose could not be opened; the CPU is used then
 };
 
-// device "cpu", "vulkan", "vulkan:N", or "auto": the first discrete GPU, else the first other one that is no software, else the CPU alone.
-// A named device never falls back: device_not_found says why and what there is.
+// options.device is "cpu", "vulkan", "vulkan:N" or "auto". "auto" takes the first discrete GPU, else the first other one that is no
+// software, else the CPU alone. A named device that cannot be opened is an error: device_not_found says why, and which devices there are.
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus = gpu_room());
 
 }  // namespace pumice::engine

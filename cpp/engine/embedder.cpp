@@ -14,7 +14,7 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 20;
-// A round holds the device: long enough that its start and end cost nothing, short enough that others get their turn.
+// A round occupies the device. It is long enough that its start and end cost little, and short enough that other calls get their turn.
 constexpr double kRoundSeconds = 0.1;
 
 std::int64_t length(const Texts& texts, std::int64_t i) { return texts.offsets[i + 1] - texts.offsets[i]; }
@@ -71,8 +71,8 @@ struct MicroBatches {
   }
 };
 
-// token_budget 0: at most what the device likes, and as evenly as texts allow. Micro-batches run side by side, one a worker: 8 texts of 217
-// tokens took a fifth longer in batches of 144 and 73 than in two of 109.
+// With token_budget 0 a micro-batch has at most batch_rows() tokens, and all are as equal as the texts allow. They run side by side, one on
+// each worker: 8 texts of 217 tokens took a fifth longer in batches of 144 and 73 tokens than in two of 109.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.order.resize(texts.offsets.size() - 1);
@@ -84,7 +84,8 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
     plan.cut(texts, 0, token_budget > 0 ? token_budget : most);
     return plan;
   }
-  // A text belongs to the batch in whose share of all tokens its middle lies, so that batches differ by a text at most.
+  // All tokens are divided into equal shares, one for each batch. A text goes to the share that its middle lies in, so that batches differ
+  // by one text at most.
   const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
   const std::int64_t mean = std::max(most / 2, most - length(texts, plan.order[0]) / 2);
   const auto batches = static_cast<double>(round_up(ceil_div(all, mean), workers));
@@ -111,7 +112,7 @@ struct Scratch {
   std::vector<float> rows;
 };
 
-// Takes a finished row of the pipeline to where the caller wants it.
+// Takes what the pipeline gives for a text to the caller's memory.
 using Deliver = std::function<void(std::int64_t text, std::span<const float> rows)>;
 
 void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, RunSpace& space,
@@ -149,9 +150,9 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   }
 }
 
-// All micro-batches: a few of them as a team, many side by side, each on a worker of its own (where there are several). The bits are the
-// same. What a GPU holds is known when it is tried (its free memory is others' too, and what it binds depends on the texts' lengths): a
-// batch that is too large for it is cut in halves, and those that follow are as small.
+// Runs all micro-batches. Few of them run one after another on the whole team, many run side by side, each on one worker. The bits are the
+// same. Only a try tells whether a micro-batch fits into a GPU, whose memory other processes use, too. One that does not fit is cut in
+// halves, and those that follow are as small.
 void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
              const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
@@ -183,7 +184,7 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      const std::int64_t turns = (round + workers - 1) / workers;  // of each worker
+      const std::int64_t turns = (round + workers - 1) / workers;  // micro-batches of each worker
       seconds_per_batch = seconds / static_cast<double>(turns);
     }
     next += round;
@@ -191,7 +192,7 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
   }
 }
 
-// Texts of which the pooled row is that of an end token: each up to that, as causal rows do not see what follows.
+// Texts whose pooled row is that of an end token. Each is cut behind it, because causal rows do not see what follows.
 class EndedTexts {
  public:
   EndedTexts(const Texts& texts, const model::TextEnd& end) : texts_(texts) {
@@ -237,9 +238,9 @@ void check_out(const Runtime& runtime, const Texts& texts, std::span<float> out,
           " x ", d);
 }
 
-// The first values of a pooled row, as a caller wants them. False: they are no numbers.
+// Copies the first values of a pooled row. False: one of them is no finite number.
 bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
-  double squares = 0;  // of floats: cannot overflow
+  double squares = 0;  // a sum of squared floats cannot overflow it
   for (std::size_t i = 0; i < out.size(); ++i) squares += static_cast<double>(row[i]) * row[i];
   if (!std::isfinite(squares)) return false;
   const double scale = normalize && squares > 0 ? 1.0 / std::sqrt(squares) : 1.0;
@@ -254,7 +255,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
-  check(runtime, texts);  // one whose end is in its prompt has nothing left to pool
+  check(runtime, texts);  // a text whose end lies in its prompt has nothing left to pool
   check_out(runtime, texts, out, d);
   require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
           token_budget);
@@ -275,7 +276,8 @@ void check_call(const Runtime& runtime, const EncodeCall& call) {
 
 void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel) {
   std::vector<std::int32_t> ids, types;
-  std::vector<std::int64_t> offsets{0}, first;  // first: text of each call
+  std::vector<std::int64_t> offsets{0};
+  std::vector<std::int64_t> first;  // the first text of each call
   for (const EncodeCall* call : calls) {
     const EndedTexts ended(call->texts, runtime.text_end);
     const Texts& texts = ended.get();

@@ -9,8 +9,8 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kSmall = 8;        // micro-batches of a call that is run with others
-constexpr double kTogetherSeconds = 0.1;  // of what is run together, so that nobody waits for long
+constexpr std::int64_t kSmall = 8;        // a call of more micro-batches runs by itself
+constexpr double kTogetherSeconds = 0.1;  // of calls that run together: others wait so long at most
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -25,7 +25,7 @@ EncodeQueue::EncodeQueue(Runtime& runtime)
                       mutex_.unlock();
                     }}) {}
 
-// Calls are on the stacks of threads that are not here.
+// Calls lie on the stacks of threads that the child does not have.
 void EncodeQueue::forget_parent() {
   (void)changed_.release();
   (void)cancel_.release();
@@ -93,7 +93,7 @@ void EncodeQueue::wait_for(std::span<Call> mine) {
   }
 }
 
-// Runs who has waited longest, and all others that go with it.
+// Runs the call that has waited longest, with all others that may run in one batch with it.
 void EncodeQueue::lead(Lock& lock) {
   const auto tokens = [](const Call* each) { return each->call.texts.offsets.back() - each->call.texts.offsets.front(); };
   const Texts& first = waiting_.front()->call.texts;

@@ -1,7 +1,7 @@
-// Small encode() calls of many callers: those that come while others run are run together as soon as these are done.
+// Runs small encode() calls of many callers together. Calls that come while others run wait until these are done, and then run as one.
 //
-// Nobody waits for company: a call that finds no other at work runs at once, in its caller's thread, and whoever runs takes all along that
-// wait. A text's bits do not depend on its batch (on the CPU), so nothing changes but speed.
+// No call waits for others to join: one that finds none running runs at once, in its caller's thread, and takes all waiting calls along. A
+// text's bits do not depend on its batch (on the CPU), so that this changes nothing but speed.
 #pragma once
 
 #include <condition_variable>
@@ -23,12 +23,12 @@ class EncodeQueue {
   EncodeQueue(const EncodeQueue&) = delete;
   EncodeQueue& operator=(const EncodeQueue&) = delete;
 
-  // As engine::encode() with an automatic budget; many texts run by themselves. A cancelled call stops nobody else's; it returns when its
-  // own texts are read no more.
+  // engine::encode() with an automatic budget. A call of many texts runs by itself. A cancelled call stops no other call; it returns as
+  // soon as its own texts are no longer read.
   void encode(const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, const Cancel& cancel);
-  // Several calls of one thread, each with its own Cancel. None is thrown away for another's sake: an error is in its call.
+  // Several calls of one thread, each with its own Cancel. An error is kept in its call, and the others go on.
   void encode(std::span<EncodeCall> calls, std::span<const Cancel* const> cancels);
-  std::int64_t runs() const;  // of one or several calls each
+  std::int64_t runs() const;  // how often the model ran so far, for one call or several
 
  private:
   struct Call {
@@ -46,9 +46,9 @@ class EncodeQueue {
   Runtime& runtime_;
   mutable std::mutex mutex_;
   std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
-  std::deque<Call*> waiting_;  // of threads in encode()
+  std::deque<Call*> waiting_;  // they live on the stacks of threads in encode()
   std::vector<Call*> running_;
-  std::unique_ptr<Cancel> cancel_;  // of what runs
+  std::unique_ptr<Cancel> cancel_;  // stops the calls that run
   double seconds_per_token_ = 0;
   std::int64_t runs_ = 0;
   const AtFork at_fork_;

@@ -1,4 +1,4 @@
-// Which model it is, for files that hold keys and values.
+// Identifies a model, for files that hold its keys and values.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace pumice::engine {
 
-// Of a view that sums what is read (ModelFile::summed()), once all is read: the file's numbers (its metadata but for names and what belongs
-// to its tokenizer), its tensors' names, formats and shapes, and every byte that was read of them, as it was when it was read.
+// The fingerprint of a model file. `read` is a view that sums what is read (ModelFile::summed()), after everything was read. It covers the
+// metadata except names and what belongs to the tokenizer, the names, formats and shapes of tensors, and every byte that was read of them,
+// as it was at that moment.
 std::uint64_t fingerprint(const files::ModelFile& read);
-// Of adapters, in the order in which they are added: what was read of each, and by how much its factors count.
+// The fingerprint of adapters in the order in which they are added: what was read of each, and the scale of its factors.
 std::uint64_t fingerprint(std::span<const model::LoraSpec> adapters);
 
 }  // namespace pumice::engine

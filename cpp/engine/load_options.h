@@ -1,4 +1,4 @@
-// What pumice.load() and pumice.plan() are asked for.
+// The options of pumice.load() and pumice.plan().
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace pumice::engine {
 
 inline constexpr std::int64_t kAllLayers = -1;
 
-// As pumice.load() takes them. Empty optionals are automatic.
+// Named as in pumice.load(). An empty optional means automatic.
 struct LoadOptions {
   std::string device = "auto";
   std::optional<std::int64_t> gpu_layers;  // kAllLayers: all
@@ -23,10 +23,11 @@ struct LoadOptions {
   std::optional<std::uint64_t> kv_budget;  // bytes
   Compute compute = Compute::automatic;
   int threads = 0;
-  std::vector<PoolKind> pooling;           // side by side; empty: what the file says, else last of decoders and mean
-  std::vector<model::ModuleSpec> modules;  // behind the layers, in order
-  std::vector<std::int32_t> score_ids;     // a causal reranker: ids whose logits at the last token are its labels
-  std::string task;                        // whose adapters are merged; empty: not said
+  // Vectors of several kinds stand side by side. Empty: as the file says, else the last row in decoders and the mean in encoders.
+  std::vector<PoolKind> pooling;
+  std::vector<model::ModuleSpec> modules;  // what follows the layers, in order
+  std::vector<std::int32_t> score_ids;     // of a causal reranker: its labels are the logits of these ids at the last token
+  std::string task;                        // the task whose adapters of the model's own file are merged; empty: none is named
   std::vector<model::LoraSpec> lora;
 };
 

@@ -19,7 +19,7 @@ using model::ModelPrograms;
 using model::Output;
 using model::Role;
 
-// Where nothing is said: a decoder's last row has seen the whole text, and no other has.
+// The pooling where neither options nor files name one. In a decoder only the last row has seen the whole text.
 PoolKind usual_pooling(const model::Description& d) { return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
@@ -37,7 +37,7 @@ LoadOptions with_sums(LoadOptions options) {
   return options;
 }
 
-// What the body of a model that was just loaded gives: a decoder's rows that go on to the head, or an encoder's pooled rows.
+// What load() prepares the body for: a decoder gives the selected rows for its head, an encoder pooled rows.
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
 // The programs that each device runs: its stage of the body; on the last device those that follow the layers, too.
@@ -53,7 +53,7 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   return all;
 }
 
-// While weights are packed and uploaded, a thread tells devices which programs will follow: a GPU compiles its pipelines meanwhile.
+// Calls foresee() on a thread while weights are packed and uploaded, so that a GPU compiles its pipelines meanwhile.
 class Foresight {
  public:
   Foresight(const ModelPrograms& all, const Placement& placement, Compute compute) {
@@ -74,16 +74,16 @@ class Foresight {
       thread_ = std::jthread([this, programs = std::move(programs), &weights = d.weights, compute] {
         try {
           for (const auto& [backend, program] : programs) backend->foresee(*program, weights, compute, done_);
-        } catch (...) {  // prepare() meets it again
+        } catch (...) {  // prepare() raises it again
         }
       });
-    } catch (const std::system_error&) {  // no thread to be had: prepare() does it all
+    } catch (const std::system_error&) {  // no thread can be started: prepare() does all of it
     }
   }
   ~Foresight() {
     done_.request();
     if (process_ != ::getpid() && thread_.joinable())
-      thread_.detach();  // forked inside of a progress function: the thread is the parent's, it never ends here
+      thread_.detach();  // the process was forked in a progress function: the thread is the parent's and never ends here
   }
 
  private:
@@ -149,7 +149,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
     pooled_->runtime.text_end = d.config.text_end;
   }
-  for (const PlacedDevice& device : placement_.devices) {  // what showed when its programs were prepared
+  for (const PlacedDevice& device : placement_.devices) {  // what a device found out when it prepared the programs
     const std::vector<std::string> notes = device.backend->info().notes;
     placement_.notes.insert(placement_.notes.end(), notes.begin(), notes.end());
   }
@@ -269,7 +269,7 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
   std::vector<float> end(rows);
   const auto lease = runtime.spaces.take(Crew::team, cancel);
   runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> given) {
-    const std::size_t stride = given.size() / ids.size();  // rows between layers may have more columns, behind these
+    const std::size_t stride = given.size() / ids.size();  // rows between layers may have more columns than the hidden ones
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (static_cast<std::size_t>(layers[i]) != stage) continue;
       for (std::size_t r = 0; r < ids.size(); ++r)

@@ -1,5 +1,5 @@
-// A loaded model: its description, where it lies, and the pipelines that run it. Immutable after load but for the page pool;
-// any number of threads may use it.
+// A loaded model: its description, its placement, and the pipelines that run it. After the load nothing changes but the page pool and what
+// the first call of a kind prepares. Any number of threads may use it.
 #pragma once
 
 #include <functional>
@@ -23,43 +23,44 @@ namespace pumice::engine {
 
 class Model {
  public:
-  // Reads and packs all weights. `progress` gets bytes packed so far (of Placement::weights), from one thread at a time.
+  // Reads and packs all weights. `progress` gets the bytes that are packed so far (of Placement::weights), from one thread at a time.
   static std::shared_ptr<Model> load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                      const Cancel& cancel);
-  // The same on given devices: tests bring their own.
+  // The same on the given devices. Tests bring their own.
   static std::shared_ptr<Model> load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                         const Progress& progress, const Cancel& cancel);
-  // Layers shared evenly over given devices.
+  // The same with the layers shared evenly over the given devices.
   static std::shared_ptr<Model> load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                         const LoadOptions& options, const Progress& progress, const Cancel& cancel);
 
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
-  // Of its file as it was loaded (engine/fingerprint.h); and all that decides the bits of its keys and values beside that, in words.
+  // Identifies the file as it was loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
+  // What else decides the bits of keys and values: version, options, devices.
   const std::string& made_by() const { return made_by_; }
-  // `smaller` as one that guesses what this one says: the same one as long as somebody uses it, so that sequences are guessed together.
+  // A drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share it, so that their sequences are
+  // drafted in one batch. It lives as long as one of them uses it.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
   bool generates() const { return decoder_ != nullptr; }
-  bool encodes_first() const { return placement_.encodes_first; }  // whatever else it does
+  bool encodes_first() const { return placement_.encodes_first; }
 
-  // What runs it: generation, logits and scores (unsupported_task without a head); pooled vectors and token vectors, of every model;
-  // classes (unsupported_task without a classifier). What load() has not prepared is prepared by the first call.
-  Runtime& decoder() const;
-  Scheduler& scheduler() const;  // of the decoder: all generation
-  Runtime& pooled() const;
-  Runtime& tokens() const;
-  Runtime& classes() const;
-  EncodeQueue& pooled_queue() const;  // the same for small calls of many callers
+  // What load() has not prepared is prepared by the first call.
+  Runtime& decoder() const;           // logits and scores. Throws unsupported_task without a head
+  Scheduler& scheduler() const;       // generation, by the decoder
+  Runtime& pooled() const;            // a vector for each text: every model has it
+  Runtime& tokens() const;            // a vector for each token: every model has it
+  Runtime& classes() const;           // a classifier's logits. Throws unsupported_task without a classifier
+  EncodeQueue& pooled_queue() const;  // for small calls of many callers
   EncodeQueue& classes_queue() const;
 
-  // What each token of a text looks at in a layer (0 is the first): the softmax of its scores, heads x ids x ids, computed in double from
-  // the queries and keys that the layer makes. `out` has that many values.
+  // The weights of attention in a layer (0 is the first): how much each token takes of each other token's value. `out`: heads x ids x ids.
+  // The softmax is computed on the host (engine/attention_weights.h).
   void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
 
-  // The rows of a text after each of the asked layers, without caches: 0 is what the first layer reads, n what the n-th gives, the last one
-  // after the final norm where the model has one. `out`: layers x ids x hidden_size.
+  // The rows of a text after each of the given layers, computed without caches. Layer 0 is what the first layer reads, n what the n-th
+  // layer gives; the last one comes after the final norm where the model has one. `out`: layers x ids x hidden_size.
   void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
                      const Cancel& cancel) const;
 
@@ -99,13 +100,13 @@ class Model {
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
   mutable std::map<std::size_t, Pipeline> queries_;  // by layer
-  std::uint64_t fingerprint_ = 0;                    // of the bytes that were read
+  std::uint64_t fingerprint_ = 0;
   std::string made_by_;
   mutable std::mutex drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
 };
 
-// Placement without loading. A model that does not fit is shown too, with Placement::problem.
+// The placement, without a load. It is given for a model that does not fit, too: see Placement::problem.
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options);
 
 }  // namespace pumice::engine

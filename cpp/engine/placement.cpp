@@ -35,12 +35,13 @@ std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) { return add(add
 
 bool in_host_memory(const DeviceInfo& device) { return device.type == "cpu" || device.type == "integrated" || device.type == "software"; }
 
-// Of a GPU's own memory this much is left alone: a second workspace, upload buffers and pipelines live there, and drivers round up.
+// Bytes that a model may take. A sixteenth of a GPU's own memory, 512 MiB at most, is left for a second workspace, upload buffers and
+// pipelines, and for what drivers round up.
 std::uint64_t usable(const DeviceInfo& device) {
   return in_host_memory(device) ? device.memory_free : device.memory_free - std::min(device.memory_free / 16, 512 * kMiB);
 }
 
-// What the parts of a model take on one device.
+// The cost of each part of a model on one device.
 struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
@@ -49,7 +50,7 @@ struct Parts {
   std::vector<Cost> layers;
 };
 
-// A memory that must hold something: a device's, or the machine's where devices share it.
+// A memory and what it must hold: a device's own, or the machine's, which several devices may share.
 struct Bound {
   std::string name;
   ErrorKind kind;
@@ -114,7 +115,7 @@ class Placer {
 
  private:
   // ---------------------------------------------------------------- costs
-  // Batches of whole texts go as large through a split as the device that wants the most.
+  // Rows that scratch is planned for. encode() cuts its batches for the device that wants the most rows, also in a split.
   std::int64_t batch_rows(const std::vector<std::shared_ptr<Backend>>& backends) const {
     std::int64_t rows = kPlannedRows;
     for (const auto& backend : backends) {
@@ -142,12 +143,12 @@ class Placer {
     };
     if (has_modules()) parts.modules = behind_layers(Output::pooled);
     if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
-    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // its program begins with the embedding
+    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // the program of layer 0 embeds, too
     if (generates_) parts.head = head_cost(*backend);
     return parts;
   }
 
-  // The head's programs share their weights, and a workspace: the one that takes the most.
+  // The head's programs share weights and one workspace, which the largest of them determines.
   Cost head_cost(const Backend& backend) const {
     const auto cost = [&](const ModelProgram& p) {
       return backend.cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
@@ -158,14 +159,14 @@ class Placer {
     return head;
   }
 
-  // A head that is the embedding costs nothing on the device that has that.
+  // A head that is the embedding adds no weights on a device that has the embedding.
   Cost head_beside(const Parts& parts, bool embedding) const {
     Cost head = parts.head;
     if (tied_ && embedding) head.weights = less(head.weights, parts.embedding.weights);
     return head;
   }
 
-  // Does the layer read no matrix but those of `other`? So it is where layers share their weights (ALBERT).
+  // Does the layer read no other matrices than `other`? ALBERT's layers share theirs.
   bool shares_weights(std::size_t layer, std::size_t other) const {
     const std::vector<bool>&mine = this->layer(layer).matrices, &others = this->layer(other).matrices;
     for (std::size_t m = 0; m < mine.size(); ++m) {
@@ -174,8 +175,8 @@ class Placer {
     return true;
   }
 
-  // In a stage that begins with `first`. Layers that share their weights have them once. A layer that reads keys and values of another one
-  // has a cache of them where no layer of the stage before it has; alone, as it was measured, it always has.
+  // The cost of a layer in a stage that begins with `first`. Weights that layers share count once. A layer that reads the keys and values
+  // of another one was measured alone, with a cache of them; in a stage only the first reader of that layer has this cache.
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
     Cost cost = parts.layers[layer];
     if (layer > first && shares_weights(layer, first)) cost.weights = 0;
@@ -197,23 +198,24 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- how many layers
-  // Bytes of one page, `count` layers being on the GPU.
+  // Bytes of one page where `count` layers are on the GPU.
   std::uint64_t page(const Parts& cpu, const Parts& gpu, std::size_t count) const {
     const std::size_t border = layers_ - count;
     return add(cost(cpu, 0, border).page, cost(gpu, border, layers_).page);
   }
 
-  // Pages that must have their place before layers have.
+  // Pages that must fit beside the layers.
   std::uint64_t target_pages(std::uint64_t page_bytes) const {
     if (page_bytes == 0) return 0;
     if (options_.kv_budget) return *options_.kv_budget / page_bytes;
     return pages_for(options_.n_ctx.value_or(std::min(d_.config.n_ctx, kPlannedPositions)));
   }
 
-  // What the GPU would have to hold with `count` layers.
+  // What the GPU must hold with `count` layers.
   struct Need {
     Cost cost;
-    std::uint64_t pages, bytes, missing;  // missing: more than are free
+    std::uint64_t pages, bytes;
+    std::uint64_t missing;  // bytes beyond the free ones
     std::string text() const {
       const std::string kv =
           cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
@@ -239,7 +241,7 @@ class Placer {
             " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"");
   }
 
-  // Why a layer is not on the GPU: how much is missing for it and all that come after it.
+  // Says of each layer that is not on the GPU how many bytes are missing for it and all layers after it.
   void say_why(const Parts& cpu, const Parts& gpu, std::size_t count, bool gpu_named) {
     const std::size_t border = layers_ - count;
     if (border == 0) return;
@@ -311,7 +313,7 @@ class Placer {
     if (!p_.problem) p_.problem = Error(kind, str(parts...));  // the first one is the cause
   }
 
-  // `wanted`: pages that were counted on when layers were given to the GPU.
+  // `wanted`: the pages that were counted when layers were given to the GPU.
   Placement finish(std::uint64_t wanted) {
     if (hosts_.size() > 1) {
       Bound together{.name = "", .kind = ErrorKind::out_of_memory, .free = 0, .cost = {}};
@@ -329,7 +331,7 @@ class Placer {
       p_.scratch = add(p_.scratch, device.scratch);
       p_.kv_page = add(p_.kv_page, device.kv_page);
     }
-    std::uint64_t host = 0;  // shared by all devices that live there
+    std::uint64_t host = 0;  // counted once, because all devices in the machine's memory share it
     for (const Bound& bound : hosts_) host = std::max(host, bound.free);
     for (const PlacedDevice& device : p_.devices) {
       if (!device.in_host_memory) p_.memory_free = add(p_.memory_free, device.memory_free);
@@ -347,7 +349,7 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- keys and values
-  // A page id means the same positions on every device: the tightest one says how many there are.
+  // A page id means the same positions on every device, so that the device with the least room decides how many pages there are.
   struct Room {
     std::uint64_t pages, quarter;
     const Bound* tightest;
@@ -364,8 +366,8 @@ class Placer {
     return room;
   }
 
-  // One sequence needs pages for n_ctx positions; automatic budgets hold up to four such sequences, in a quarter of what is free, but no
-  // less than was counted on.
+  // One sequence needs pages for n_ctx positions. An automatic budget holds four such sequences or takes a quarter of the free memory,
+  // whichever is less, but at least the `wanted` pages.
   void plan_caches(std::uint64_t wanted) {
     const Room free = room();
     const std::uint64_t asked = pages_for(p_.n_ctx);

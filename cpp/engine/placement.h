@@ -1,7 +1,7 @@
-// Which layer runs where, and what it costs: computed from metadata alone, printed by plan() and summary(), checked before loading.
+// Which layer runs on which device, and how much memory that takes. It is computed from metadata alone, printed by plan() and summary(),
+// and checked before a load.
 //
-// With N layers on a GPU, these are the last N, and the head: one border, at which the hidden rows cross once. The embedding lies with
-// layer 0.
+// A GPU gets the last N layers and the head, so that hidden rows cross between devices once. The embedding lies with layer 0.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace pumice::engine {
 struct PlacementRow {
   std::string name;  // "embedding", "layer 0", ..., "head", "modules", "classifier"
   std::string device;
-  std::uint64_t weights = 0;  // bytes as packed on the device; a tied head costs nothing again
+  std::uint64_t weights = 0;  // bytes as packed on the device; a head that is the embedding adds nothing
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
   std::string formats;        // "Q4_K, Q6_K"
-  std::string why;            // not on the GPU although there is one: why
+  std::string why;            // why it is not on the GPU, where there is one
 };
 
 // Layers [first, last) on one device.
@@ -36,8 +36,9 @@ struct StagePlan {
 struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
-  std::uint64_t weights = 0, scratch = 0, kv_page = 0, memory_free = 0;  // bytes; free: before the model is there
-  bool in_host_memory = true;                                            // what several devices may share
+  std::uint64_t weights = 0, scratch = 0, kv_page = 0;  // bytes
+  std::uint64_t memory_free = 0;                        // bytes, before the model is loaded
+  bool in_host_memory = true;                           // it shares the machine's memory with other devices
 };
 
 struct Placement {
@@ -46,20 +47,21 @@ struct Placement {
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
-  bool encodes_first = false;      // an encoder, or a decoder whose files say how its rows are pooled: its batches are planned for encode()
+  // An encoder, or a decoder whose options or files say how its rows are pooled: scratch is planned for batches of encode().
+  bool encodes_first = false;
   std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
-  // What the file "lacks ..." of the model, or "has ..." that is not run, so that results are not the original's.
+  // Why results differ from the original model's: each text begins with "lacks" or "has".
   std::vector<std::string> incomplete;
-  std::string fallback;          // a GPU is there, and with device="auto" nothing lies on it: why
-  std::optional<Error> problem;  // does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
+  std::string fallback;          // why device="auto" uses no GPU although there is one
+  std::optional<Error> problem;  // the model does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it
 };
 
-// Positions of one sequence whose keys and values have their place on a GPU before layers have, unless n_ctx or kv_budget say otherwise.
+// A GPU gets layers only as far as keys and values of so many positions fit beside them, unless n_ctx or kv_budget say otherwise.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 
-// Throws invalid_argument for numbers that the model cannot have.
+// Throws invalid_argument for an n_ctx or gpu_layers that the model cannot have.
 Placement place(const model::ModelPrograms& programs, const Devices& devices, const LoadOptions& options);
-// Layers shared evenly over the given devices, in order: how tests split a model.
+// Shares the layers evenly over the given devices, in order. Tests split models by it.
 Placement place_evenly(const model::ModelPrograms& programs, const std::vector<std::shared_ptr<Backend>>& backends,
                        const LoadOptions& options);
 

@@ -18,7 +18,8 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
                       mutex_.unlock();
                     }}) {}
 
-// Spaces that were lent stay with the parent's threads, and so do those who wait: a condition variable with waiters is never left alone.
+// Lent spaces and waiting calls belong to threads of the parent, which the child does not have. The condition variable is leaked, because
+// one with waiters must not be destroyed.
 void RunSpaces::forget_parent() {
   (void)returned_.release();
   returned_ = std::make_unique<std::condition_variable>();
@@ -33,7 +34,7 @@ RunSpaces::Lease RunSpaces::take(Crew crew, const Cancel& cancel) {
   Set set;
   {
     std::unique_lock lock(mutex_);
-    const int me = 0;  // its address is my place in the queue
+    const int me = 0;  // its address is this call's entry in the queue
     from.queue.push_back(&me);
     const auto my_turn = [&] { return from.queue.front() == &me && (!from.idle.empty() || from.made < from.limit); };
     while (!returned_->wait_for(lock, std::chrono::milliseconds(20), my_turn) && !cancel.requested()) {
@@ -119,7 +120,7 @@ bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, co
 }
 
 std::int64_t Runtime::rope_stage(std::int64_t length) const {
-  std::int64_t sum = 0;  // none of them falls as texts grow, so equal sums are equal stages
+  std::int64_t sum = 0;  // no rope's stage falls as texts grow, so that equal sums mean equal stages
   for (const RopeTable& rope : ropes) sum += rope.stage(length);
   return sum;
 }

@@ -1,4 +1,4 @@
-// A pipeline with what its calls share: page pool, limits, spaces.
+// A pipeline with what its calls share: the page pool, limits and run spaces.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,16 @@
 
 namespace pumice::engine {
 
-// Spaces, made when first needed and used again by later calls. There are few: a device runs one team at a time anyway, so a second team
-// space only lets one caller prepare while another one computes. Whoever comes when all are taken waits its turn, first come, first served.
+// Run spaces, which are made when they are first needed and used again by later calls. There are two for teams, because a device runs one
+// team at a time and a second space lets another caller prepare meanwhile, and one set for solo runs. A call that finds none free waits;
+// calls are served in the order in which they came.
 class RunSpaces {
  public:
   explicit RunSpaces(const Pipeline& pipeline);
   RunSpaces(const RunSpaces&) = delete;
   RunSpaces& operator=(const RunSpaces&) = delete;
 
-  using Set = std::vector<std::unique_ptr<RunSpace>>;  // team: one space; solo: one per worker of the device
+  using Set = std::vector<std::unique_ptr<RunSpace>>;  // team: one space; solo: one for each worker of the device
   class Lease {
    public:
     Lease(RunSpaces& pool, Crew crew, Set set) : pool_(pool), crew_(crew), set_(std::move(set)) {}
@@ -46,7 +47,7 @@ class RunSpaces {
     int limit;
     int made = 0;
     std::vector<Set> idle;
-    std::deque<const void*> queue;  // who waits
+    std::deque<const void*> queue;  // one entry for each waiting call
   };
   Shelf& shelf(Crew crew) { return crew == Crew::team ? team_ : solo_; }
   void put_back(Crew crew, Set set);
@@ -60,23 +61,23 @@ class RunSpaces {
   const AtFork at_fork_;
 };
 
-// Rows of a decoder's step that scratch is planned for, and that none exceeds.
+// Rows that scratch of a decoder is planned for. No step has more.
 inline constexpr std::int32_t kPlannedRows = 512;
 
-// Rows of one step. Says nothing about results: a row's bits do not depend on its batch.
+// How many rows a step should have. Results do not depend on it, because a row's bits do not depend on its batch.
 class Pace {
  public:
-  // Of prompts: as many as take about 0.4 s, so that callers of a slow model get turns; 128 to 512, never more than most().
+  // Rows of prompts that take about 0.4 s, so that the callers of a slow model get turns: 128 to 512, at most most().
   std::int32_t rows() const;
-  // As many as take so long, and at least `least`; 32 where nothing is known yet.
+  // Rows that take so many seconds, at least `least`. 32 before the first measurement.
   std::int32_t rows_within(double seconds, std::int64_t least) const;
-  // Of all kinds: what is planned for, or less where the memory of a device turned out not to hold a run of so many.
+  // Rows of all kinds together: kPlannedRows, or fewer where a device's memory turned out too small for a run of so many.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
   void measured(std::int32_t rows, double seconds);
-  void too_many(std::int32_t rows);  // from now on half of them
-  // The head on so many rows of a text took so long. text_price(): how many rows of a prompt take as long as one of them, head and all; 2
-  // where nothing is known yet.
+  void too_many(std::int32_t rows);  // halves most() after a run of so many rows that did not fit
+  // The head on so many rows of a text took so long.
   void measured_heads(std::int32_t rows, double seconds);
+  // How many rows of a prompt take as long as one row of a text, head included; 2 before the first measurement.
   double text_price() const;
 
  private:
@@ -84,7 +85,7 @@ class Pace {
   std::atomic<std::int32_t> most_{kPlannedRows};
 };
 
-// Rows of logits that are worked on at once: about 16 MiB.
+// Rows of logits that are computed at once, about 16 MiB.
 std::int32_t head_rows(std::int32_t vocab);
 
 struct Runtime {
@@ -93,26 +94,26 @@ struct Runtime {
       : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), ropes(ropes), spaces(pipeline) {}
 
   const Pipeline& pipeline;
-  PagePool* const pages;     // null: no caches (encoders)
+  PagePool* const pages;     // null without caches (encoders)
   const std::int32_t n_ctx;  // tokens of one sequence
-  const std::int32_t vocab;  // valid ids are below
-  const std::int32_t types;  // valid type ids are below (encoders)
+  const std::int32_t vocab;  // valid ids are below it
+  const std::int32_t types;  // valid type ids are below it (encoders)
   const std::span<const RopeTable> ropes;
-  model::TextEnd text_end;  // of pooled texts
+  model::TextEnd text_end;  // where a text ends that is pooled
   RunSpaces spaces;
   Pace pace;
 
-  // Throws invalid_argument naming the first id that is no token. `what`: "prompt 3", "text 17".
+  // Throws invalid_argument with the first id that is no token. `what` and `index` name the text in the message: "prompt 3".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
-  // Texts of lengths with equal stages turn alike, and share pages.
+  // Texts whose lengths have the same stage turn alike, so that they may share pages.
   std::int64_t rope_stage(std::int64_t length) const;
-  // Must what was computed as the beginning of a text of `length` tokens be computed anew in one of `longer`? So it is with longrope. Where
-  // the frequencies follow each length (dynamic NTK), keys stay as they turned.
+  // Must keys of a text of `length` tokens be computed anew when it grows to `longer` tokens? Yes with LongRoPE, which changes its
+  // frequencies. With dynamic NTK keys stay as they were turned.
   bool rope_outgrown(std::int64_t length, std::int64_t longer) const;
   std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
 
-  // The body of a decoder's batch, measured by `pace`. False: a device has no memory for a run of so many rows (what a GPU holds is known
-  // when it is tried), nothing happened, and pace.most() is half of them now.
+  // Runs a decoder's batch and gives its time to `pace`. False: a device has no memory for so many rows, which on a GPU only a try tells.
+  // Nothing has changed then but pace.most(), which is at most half of the rows.
   bool body(RunSpace& space, const Batch& batch, std::span<float> out, const Cancel& cancel);
 };
 
