@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/cancel.h"
@@ -18,10 +19,15 @@ namespace pumice {
 
 struct WeightShapes;  // core/program_check.h
 
+// none: no device, in the place of a list that could not be made.
+enum class DeviceType : std::uint8_t { none, cpu, integrated, discrete, virtual_gpu, software, other };
+inline constexpr std::string_view kDeviceTypes[] = {"none", "cpu", "integrated", "discrete", "virtual", "software", "other"};
+constexpr std::string_view name(DeviceType type) { return kDeviceTypes[static_cast<std::size_t>(type)]; }
+
 struct DeviceInfo {
-  std::string id;                                   // "cpu", "vulkan:0"
-  std::string name;                                 // "AMD EPYC (2 threads, avx2)"
-  std::string type;                                 // "cpu", "integrated", "discrete", "software"
+  std::string id;    // "cpu", "vulkan:0"
+  std::string name;  // "AMD EPYC (2 threads, avx2)"
+  DeviceType type = DeviceType::none;
   std::string driver;                               // CPU: instruction set and BLAS
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
   std::vector<std::string> features;

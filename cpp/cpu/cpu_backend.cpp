@@ -25,7 +25,7 @@ class CpuBackend final : public Backend {
     DeviceInfo info;
     info.id = "cpu";
     info.name = str(cpu_model(), " (", workers(), workers() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
-    info.type = "cpu";
+    info.type = DeviceType::cpu;
     info.driver = str(kernels().isa, sgemm_by_openblas() ? ", OpenBLAS for float32" : ", own kernels");
     const Memory now = memory();
     info.memory_total = now.total;

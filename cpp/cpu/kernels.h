@@ -68,8 +68,8 @@ struct FixedKernels {
   ProductFixed product;
 };
 
-// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). Per row and kByteBlock columns: w ~ scale * code
-// with |code| <= 127, and x ~ scale * code with 256 consecutive codes that include 0, so that a range of activations which is not
+// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). Per row and kByteBlock columns: w ~ scale *
+// code with |code| <= 127, and x ~ scale * code with 256 consecutive codes that include 0, so that a range of activations which is not
 // symmetric loses no codes. An instruction set with a product of unsigned and signed bytes that adds in 32 bits takes the activations'
 // codes as bytes counted from the lowest code (ByteRows); another one takes words (FixedRows with scales and starts by kByteBlock columns).
 // The integers are the same.
@@ -159,7 +159,7 @@ struct AttendCall {
 };
 
 // The end of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
-struct Finish {
+struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;
   const float* residual = nullptr;
@@ -187,8 +187,8 @@ struct RowKernels {
   // One row of n values; `add` may be null; out may alias x or add.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
-  // Applies `finish` to a tile of a product in place.
-  void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Finish& finish);
+  // Applies `how` to a tile of a product in place.
+  void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Epilogue& how);
   // gate = activation(gate + gate_bias) * (up + up_bias), n values; biases may be null.
   void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
   // out = a * activation(b) * scale. b has n values; each serves `repeat` neighbouring values of a and out. out may be a.

@@ -181,11 +181,11 @@ class SelfTest {
   void activations() {
     Aligned<float> x = floats(kCols, random_), other = floats(kCols, random_);
     for (std::size_t a = 0; a < std::size(kActivations); ++a) {
-      const Finish finish{
+      const Epilogue how{
           .bias = other.data(), .activation = static_cast<Activation>(a), .scale = 3, .softcap = 2, .alpha_p = 0.8f, .alpha_n = 1.2f};
       check("activation " + std::string(kActivations[a]), kCols, [&](const Kernels& k, float* out) {
         std::copy(x.span().begin(), x.span().end(), out);
-        k.rows.epilogue(out, kCols, 1, kCols, finish);
+        k.rows.epilogue(out, kCols, 1, kCols, how);
       });
     }
     check("gate", kCols, [&](const Kernels& k, float* out) {

@@ -38,7 +38,7 @@ std::shared_ptr<Backend> cpu(int threads) {
   return open.get(threads, [&] { return cpu::make_backend(threads); });
 }
 
-bool is_software(const DeviceInfo& device) { return device.type == "software" || device.type == "cpu"; }
+bool is_software(const DeviceInfo& device) { return device.type == DeviceType::software || device.type == DeviceType::cpu; }
 
 std::string reasons(const std::vector<DeviceInfo>& list, const GpuRoom& gpus) {
   std::string text;
@@ -69,7 +69,7 @@ bool is_vulkan(std::string_view id) {
 // The index of the best usable device: a discrete one before others, software last, and only where `software` allows it.
 std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool software) {
   std::optional<std::size_t> found;
-  const auto rank = [](const DeviceInfo& d) { return d.type == "discrete" ? 0 : is_software(d) ? 2 : 1; };
+  const auto rank = [](const DeviceInfo& d) { return d.type == DeviceType::discrete ? 0 : is_software(d) ? 2 : 1; };
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!list[i].usable || (is_software(list[i]) && !software)) continue;
     if (!found || rank(list[i]) < rank(list[*found])) found = i;
@@ -145,7 +145,8 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
       fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
     for (const DeviceInfo& other : list) {  // a card that cannot be used is worth a note, a machine without a card is not
-      if (!other.usable && (other.type == "discrete" || other.type == "integrated" || other.why_kind == ErrorKind::forked_device))
+      if (!other.usable &&
+          (other.type == DeviceType::discrete || other.type == DeviceType::integrated || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));
     }
     return devices;

@@ -32,7 +32,7 @@ struct TokenizerInit {  // LlgTokenizerInitV2: the library reads struct_size byt
   std::uint32_t more_eos_count = 0;
 };
 
-struct Limits {  // LlgParserLimits
+struct ParserLimits {  // LlgParserLimits
   std::size_t items_in_row;
   std::uint64_t initial_lexer_fuel, step_lexer_fuel;
   std::size_t step_items, lexer_states, grammar_size;
@@ -43,7 +43,7 @@ struct MatcherInit {  // LlgConstraintInit. It has no size: the library writes i
   const Tokenizer* tokenizer = nullptr;
   std::uint32_t log_buffer_level = 0, log_stderr_level = 0;
   bool forced_tokens = false, backtrack = false;
-  Limits limits{};
+  ParserLimits limits{};
   std::byte room[1024]{};
 };
 

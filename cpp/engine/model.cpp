@@ -58,7 +58,7 @@ class Foresight {
  public:
   Foresight(const ModelPrograms& all, const Placement& placement, Compute compute) {
     if (std::all_of(placement.devices.begin(), placement.devices.end(),
-                    [](const PlacedDevice& p) { return p.backend->info().type == "cpu"; }))
+                    [](const PlacedDevice& p) { return p.backend->info().type == DeviceType::cpu; }))
       return;
     // Collected before the thread begins: a process that is forked meanwhile must not find the lock of ModelPrograms taken.
     std::vector<std::pair<Backend*, const Program*>> programs;
@@ -286,7 +286,8 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (!options.lora.empty()) text += str(", adapters ", std::hex, engine::fingerprint(options.lora));
   for (const StagePlan& stage : placement_.stages) {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();
-    text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == "cpu" ? "cpu" : info.name, " (", info.driver, ")");
+    text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == DeviceType::cpu ? "cpu" : info.name, " (",
+                info.driver, ")");
   }
   return text.substr(0, 4000);
 }

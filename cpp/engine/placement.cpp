@@ -33,7 +33,9 @@ Cost both(const Cost& a, const Cost& b) {
 }
 std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) { return add(add(cost.weights, cost.scratch), times(pages, cost.page)); }
 
-bool in_host_memory(const DeviceInfo& device) { return device.type == "cpu" || device.type == "integrated" || device.type == "software"; }
+bool in_host_memory(const DeviceInfo& device) {
+  return device.type == DeviceType::cpu || device.type == DeviceType::integrated || device.type == DeviceType::software;
+}
 
 // Bytes that a model may take. A sixteenth of a GPU's own memory, 512 MiB at most, is left for a second workspace, upload buffers and
 // pipelines, and for what drivers round up.

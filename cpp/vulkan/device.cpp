@@ -55,18 +55,18 @@ VkDebugUtilsMessengerCreateInfoEXT messenger() {
           .pfnUserCallback = note_message};
 }
 
-const char* type_name(VkPhysicalDeviceType type) {
+DeviceType type_of(VkPhysicalDeviceType type) {
   switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
-      return "integrated";
+      return DeviceType::integrated;
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
-      return "discrete";
+      return DeviceType::discrete;
     case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
-      return "virtual";
+      return DeviceType::virtual_gpu;
     case VK_PHYSICAL_DEVICE_TYPE_CPU:
-      return "software";
+      return DeviceType::software;
     default:
-      return "other";
+      return DeviceType::other;
   }
 }
 
@@ -104,7 +104,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   api.vkGetPhysicalDeviceProperties2(handle, &properties);
   const VkPhysicalDeviceProperties& p = properties.properties;
   d.name = p.deviceName;
-  d.type = type_name(p.deviceType);
+  d.type = type_of(p.deviceType);
   d.vendor = p.vendorID;
   d.device = p.deviceID;
   d.driver_version = p.driverVersion;
@@ -157,7 +157,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   limits.groups_y = l.maxComputeWorkGroupCount[1];
   if (const char* text = std::getenv("PUMICE_VULKAN_LIMITS")) lower_limits(limits, text);
   d.subgroup = subgroup.subgroupSize;
-  d.top_used = (d.type != "software" && !disabled("top")) || enabled("top");
+  d.top_used = (d.type != DeviceType::software && !disabled("top")) || enabled("top");
 
   const auto missing = [&](bool has, const char* what) {
     if (!has && d.usable) refuse(str("it has no ", what, ", which pumice needs"));
@@ -491,7 +491,7 @@ void Device::submit(VkCommandBuffer commands, VkFence fence) {
 }
 
 double Device::work(double flops, double bytes) const {
-  const bool software = physical_.type == "software", discrete = physical_.type == "discrete";
+  const bool software = physical_.type == DeviceType::software, discrete = physical_.type == DeviceType::discrete;
   const double flop_rate = software   ? 0.7e9 * std::max(1u, std::thread::hardware_concurrency())
                            : discrete ? 2e12
                                       : 2e11,

@@ -40,7 +40,8 @@ struct CooperativeShape {
 
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
-  std::string name, driver, type;  // type: "integrated", "discrete", "virtual", "software", "other"
+  std::string name, driver;
+  DeviceType type = DeviceType::other;
   std::uint32_t vendor = 0, device = 0, driver_version = 0, api_version = 0;
   std::uint8_t uuid[VK_UUID_SIZE] = {};
   Limits limits;

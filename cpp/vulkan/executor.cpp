@@ -113,7 +113,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   }
 
   const std::uint64_t range = device_->limits().range;
-  const bool software = device_->physical().type == "software";
+  const bool software = device_->physical().type == DeviceType::software;
   std::vector<std::uint32_t> ranges;
   for (const AttendShape& shape : plan_.attends) {
     ranges.push_back(shape.cached ? static_cast<std::uint32_t>(slabs->all.size()) : kept_ranges(shape, kept_pages(batch.segments), range));

@@ -101,7 +101,7 @@ class VulkanBackend final : public Backend {
 
   bool reads_back_slowly() const override { return device_->physical().top_used; }
   int workers() const override { return 1; }
-  std::int64_t batch_rows() const override { return device_->physical().type == "software" ? 512 : 8192; }
+  std::int64_t batch_rows() const override { return device_->physical().type == DeviceType::software ? 512 : 8192; }
 
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int worker)>& job, const Cancel& cancel) override {
     for (std::int64_t i = 0; i < jobs; ++i) {
@@ -136,7 +136,7 @@ std::vector<DeviceInfo> devices() {
     DeviceInfo none;
     none.id = "vulkan";
     none.name = "Vulkan";
-    none.type = "none";
+    none.type = DeviceType::none;
     none.usable = false;
     none.why_not = error.what();
     if (const auto* ours = dynamic_cast<const Error*>(&error)) none.why_kind = ours->kind();

@@ -34,7 +34,7 @@ py::list devices() {
   }
   py::list out;
   for (const DeviceInfo& d : found) {
-    out.append(py::dict("id"_a = d.id, "name"_a = d.name, "type"_a = d.type, "driver"_a = d.driver, "memory_total"_a = d.memory_total,
+    out.append(py::dict("id"_a = d.id, "name"_a = d.name, "type"_a = name(d.type), "driver"_a = d.driver, "memory_total"_a = d.memory_total,
                         "memory_free"_a = d.memory_free, "features"_a = d.features, "usable"_a = d.usable, "why_not"_a = d.why_not));
   }
   return out;

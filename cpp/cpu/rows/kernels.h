@@ -192,16 +192,16 @@ void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
 
 // Scale and soft cap are separate passes over a tile in L1: only heads have a cap, and the loop of all products stays short.
 template <Lanes16 Lanes>
-void epilogue(float* out, Int out_stride, Int count, Int cols, const Finish& finish) {
-  if (finish.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, finish.scale);
-  const float cap = finish.softcap, inverse = 1.0f / cap;
+void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& how) {
+  if (how.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, how.scale);
+  const float cap = how.softcap, inverse = 1.0f / cap;
   const bool caps = cap > 0.0f;
-  const float *bias = finish.bias, *residual = caps ? nullptr : finish.residual;
-  if (finish.activation != Activation::none || bias || residual) {
-    with_activation<Lanes>(finish.activation, {finish.alpha_p, finish.alpha_n}, [&](auto f) __attribute__((always_inline)) {
+  const float *bias = how.bias, *residual = caps ? nullptr : how.residual;
+  if (how.activation != Activation::none || bias || residual) {
+    with_activation<Lanes>(how.activation, {how.alpha_p, how.alpha_n}, [&](auto f) __attribute__((always_inline)) {
       for (Int r = 0; r < count; ++r) {
         float* row = out + r * out_stride;
-        const float* rest = residual ? residual + r * finish.residual_stride : nullptr;
+        const float* rest = residual ? residual + r * how.residual_stride : nullptr;
         sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
           Lanes y = load<Lanes>(row + i, n);
           if (bias) y = y + load<Lanes>(bias + i, n);
@@ -214,7 +214,7 @@ void epilogue(float* out, Int out_stride, Int count, Int cols, const Finish& fin
   }
   for (Int r = 0; caps && r < count; ++r) {
     float* row = out + r * out_stride;
-    const float* rest = finish.residual ? finish.residual + r * finish.residual_stride : nullptr;
+    const float* rest = how.residual ? how.residual + r * how.residual_stride : nullptr;
     sixteens(cols, [&](Int i, int n) __attribute__((always_inline)) {
       Lanes y = capped(load<Lanes>(row + i, n), cap, inverse);
       if (rest) y = y + load<Lanes>(rest + i, n);

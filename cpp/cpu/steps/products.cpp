@@ -112,7 +112,7 @@ const float* bias_of(const Run& run, const ProductPart& part, std::int64_t first
   return part.bias == VectorId::none ? nullptr : run.weights.vector(part.bias) + first;
 }
 
-Finish finish_of(const Run& run, const LinearStep& s, const ProductPart& part, std::int64_t first, const float* residual) {
+Epilogue epilogue_of(const Run& run, const LinearStep& s, const ProductPart& part, std::int64_t first, const float* residual) {
   return {.bias = bias_of(run, part, first),
           .activation = s.op.activation,
           .residual = residual,
@@ -131,7 +131,7 @@ void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& par
   for (std::int64_t c = 0; c < count; c += width) {
     const std::int64_t cols = std::min(width, count - c);
     product.outputs(first + c, cols, tile, width);
-    run.kernels.rows.epilogue(tile, width, rows.count, cols, finish_of(run, s, part, first + c, out + c));
+    run.kernels.rows.epilogue(tile, width, rows.count, cols, epilogue_of(run, s, part, first + c, out + c));
     for (std::int64_t r = 0; r < rows.count; ++r) {
       std::memcpy(out + r * run.stride(s.op.out) + c, tile + r * width, static_cast<std::size_t>(cols) * sizeof(float));
     }
@@ -165,7 +165,7 @@ void task(const Run& run, const LinearStep& s, const Cut& cut, std::int64_t inde
   if (s.op.residual && s.op.residual == s.op.out) return finish_in_place(run, s, *part, product, first, count, rows, out);
   product.outputs(first, count, out, run.stride(s.op.out));
   const float* residual = s.op.residual ? run.row(s.op.residual, rows.first) + part->col + first : nullptr;
-  run.kernels.rows.epilogue(out, run.stride(s.op.out), rows.count, count, finish_of(run, s, *part, first, residual));
+  run.kernels.rows.epilogue(out, run.stride(s.op.out), rows.count, count, epilogue_of(run, s, *part, first, residual));
 }
 
 Cut cut(const Run& run, const GatedStep& s) {

@@ -722,7 +722,7 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   b.matrix("a", Format::Q8_0, 1000, 512);
   b.matrix("b", Format::F32, 77, 300);
   b.weights.matrices.push_back({"never", Format::F32, 10, 10, [](std::int64_t, std::int64_t, std::uint8_t*) { FAIL() << "not used"; }});
-  Program reader{.name = "reads a and b", .slots = {{Rows::tokens, 512}, {Rows::tokens, 300}, {Rows::tokens, 1077}}, .input = 0};
+  Program reader{.name = "reads a and b", .slots = {{Rows::tokens, 512}, {Rows::tokens, 300}, {Rows::tokens, 1000}}, .input = 0};
   reader.ops = {Linear{.in = {0, 0, 512}, .out = {2, 0, 1000}, .parts = {{MatrixId{0}}}}, Embed{.out = {1, 0, 300}, .tokens = MatrixId{1}}};
   reader.output = 2;
   const Program* const programs[] = {&reader};
@@ -1000,7 +1000,7 @@ TEST(Backend, BatchesThatDoNotFitAreRefused) {
 TEST(Backend, SaysWhatItIs) {
   const DeviceInfo info = make_backend(2)->info();
   EXPECT_EQ(info.id, "cpu");
-  EXPECT_EQ(info.type, "cpu");
+  EXPECT_EQ(info.type, DeviceType::cpu);
   EXPECT_NE(info.name.find("2 threads"), std::string::npos) << info.name;
   EXPECT_GT(info.memory_free, 0u);
   EXPECT_TRUE(info.usable);

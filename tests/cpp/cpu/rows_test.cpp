@@ -86,7 +86,7 @@ std::vector<Activation> every_activation() {
   for (std::size_t a = 0; a < std::size(kActivations); ++a) all.push_back(static_cast<Activation>(a));
   return all;
 }
-Finish finish_with(Activation activation) { return {.activation = activation, .alpha_p = kAlphaP, .alpha_n = kAlphaN}; }
+Epilogue epilogue_with(Activation activation) { return {.activation = activation, .alpha_p = kAlphaP, .alpha_n = kAlphaN}; }
 
 TEST(Rows, ActivationsAreAccurateEverywhere) {
   Floats x;
@@ -97,7 +97,7 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
     const auto name = "activation " + std::string(kActivations[static_cast<std::size_t>(activation)]);
     const Floats y = on_all(name, [&](const RowKernels& rows) {
       Floats out = x;
-      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), finish_with(activation));
+      rows.epilogue(out.data(), static_cast<std::int64_t>(x.size()), 1, static_cast<std::int64_t>(x.size()), epilogue_with(activation));
       return out;
     });
     double worst = 0.0, at = 0.0;
@@ -116,7 +116,7 @@ TEST(Rows, ActivationsKeepNanAndLimits) {
   for (const Kernels* kernels : native_kernels()) {
     for (Activation activation : {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::tanh}) {
       Floats x = {kNan, kInf, -1e30f, 200.0f, -200.0f};
-      kernels->rows.epilogue(x.data(), 5, 1, 5, finish_with(activation));
+      kernels->rows.epilogue(x.data(), 5, 1, 5, epilogue_with(activation));
       EXPECT_TRUE(std::isnan(x[0]));
       EXPECT_EQ(x[1], activation == Activation::tanh ? 1.0f : kInf);
       EXPECT_NEAR(x[2], activation == Activation::tanh ? -1.0f : 0.0f, 1e-7);
@@ -125,7 +125,7 @@ TEST(Rows, ActivationsKeepNanAndLimits) {
     }
     for (Activation activation : {Activation::relu2, Activation::sigmoid, Activation::quick_gelu, Activation::xielu}) {
       Floats x = {kNan, kInf, -kInf, 200.0f, -200.0f};
-      kernels->rows.epilogue(x.data(), 5, 1, 5, finish_with(activation));
+      kernels->rows.epilogue(x.data(), 5, 1, 5, epilogue_with(activation));
       const auto name = kActivations[static_cast<std::size_t>(activation)];
       EXPECT_TRUE(std::isnan(x[0])) << name;
       EXPECT_EQ(x[1], activation == Activation::sigmoid ? 1.0f : kInf) << name;
@@ -194,15 +194,15 @@ TEST(Rows, EpilogueTouchesItsTileOnly) {
         const Floats tile = random(count * stride, cols), bias = random(cols, 1), residual = random(count * residual_stride, 2);
         const bool biased = variant & 1, adds = variant & 2;
         const double scale = variant & 4 ? -0.75 : 1, cap = variant & 8 ? 1.5 : 0;
-        Finish finish = finish_with(activation);
-        finish.bias = biased ? bias.data() : nullptr;
-        finish.residual = adds ? residual.data() : nullptr;
-        finish.residual_stride = residual_stride;
-        finish.scale = static_cast<float>(scale);
-        finish.softcap = static_cast<float>(cap);
+        Epilogue how = epilogue_with(activation);
+        how.bias = biased ? bias.data() : nullptr;
+        how.residual = adds ? residual.data() : nullptr;
+        how.residual_stride = residual_stride;
+        how.scale = static_cast<float>(scale);
+        how.softcap = static_cast<float>(cap);
         const Floats y = on_all("epilogue", [&](const RowKernels& rows) {
           Floats out = tile;
-          rows.epilogue(out.data(), stride, count, cols, finish);
+          rows.epilogue(out.data(), stride, count, cols, how);
           return out;
         });
         for (int r = 0; r < count; ++r) {

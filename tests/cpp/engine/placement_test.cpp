@@ -34,8 +34,8 @@ std::shared_ptr<Backend> real_cpu() {
 // A device of any size, that takes the bytes that the CPU takes, and computes as the reference does.
 class Fake final : public reference::ReferenceBackend {
  public:
-  Fake(std::string id, std::string type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
-      : ReferenceBackend(id, spaces), type_(std::move(type)), free_(free), rows_(rows) {}
+  Fake(std::string id, DeviceType type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
+      : ReferenceBackend(id, spaces), type_(type), free_(free), rows_(rows) {}
   DeviceInfo info() const override {
     DeviceInfo info = ReferenceBackend::info();
     info.type = type_;
@@ -48,14 +48,15 @@ class Fake final : public reference::ReferenceBackend {
   std::int64_t batch_rows() const override { return rows_; }
 
  private:
-  const std::string type_;
+  const DeviceType type_;
   const std::uint64_t free_;
   const std::int64_t rows_;
 };
 
-Devices devices(std::uint64_t cpu, std::uint64_t gpu, const char* type = "discrete", bool named = false) {
-  return {
-      .cpu = std::make_shared<Fake>("cpu", "cpu", cpu, 2, 144), .gpu = std::make_shared<Fake>("vulkan:0", type, gpu), .gpu_named = named};
+Devices devices(std::uint64_t cpu, std::uint64_t gpu, DeviceType type = DeviceType::discrete, bool named = false) {
+  return {.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, cpu, 2, 144),
+          .gpu = std::make_shared<Fake>("vulkan:0", type, gpu),
+          .gpu_named = named};
 }
 
 // Llama 3 with 70 billion weights: 39 GiB of holes.
@@ -218,7 +219,7 @@ TEST(Placement, AnyNumberThatFits) {
   const model::Description d = described("llama", 5);
   for (std::int64_t count = 0; count <= 5; ++count) {
     for (const bool named : {false, true}) {
-      const Placement p = place(d, devices(4 * kGiB, 4 * kGiB, "discrete", named), {.gpu_layers = count});
+      const Placement p = place(d, devices(4 * kGiB, 4 * kGiB, DeviceType::discrete, named), {.gpu_layers = count});
       ASSERT_FALSE(p.problem);
       EXPECT_EQ(layers_on(p, "vulkan:0"), static_cast<std::size_t>(count));
       EXPECT_EQ(p.devices.size(), count == 0 || count == 5 ? 1u : 2u);
@@ -246,14 +247,14 @@ TEST(Placement, TooManyLayersSayHowManyWouldFit) {
     EXPECT_EQ(p.rows.size(), 82u);  // the table is there all the same
   }
   // A named card that holds not one layer is an error; an unnamed one is left out.
-  EXPECT_EQ(problem_of(place(seventy(), devices(64 * kGiB, kGiB, "discrete", true), {}), {"not one", "960 MiB may be used"}),
+  EXPECT_EQ(problem_of(place(seventy(), devices(64 * kGiB, kGiB, DeviceType::discrete, true), {}), {"not one", "960 MiB may be used"}),
             ErrorKind::out_of_device_memory);
 }
 
 TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
   EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 24 * kGiB), {}), {"what lies on cpu", "8192 MiB of memory is free"}),
             ErrorKind::out_of_memory);
-  const Devices alone{.cpu = std::make_shared<Fake>("cpu", "cpu", 8 * kGiB)};
+  const Devices alone{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, 8 * kGiB)};
   const Placement p = place(seventy(), alone, {});
   EXPECT_EQ(problem_of(p, {"the model needs", "8192 MiB"}), ErrorKind::out_of_memory);
   EXPECT_EQ(p.rows.size(), 82u);
@@ -267,7 +268,7 @@ TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
 }
 
 TEST(Placement, DevicesThatShareTheMachinesMemoryAreCountedTogether) {
-  for (const char* type : {"integrated", "software"}) {
+  for (const DeviceType type : {DeviceType::integrated, DeviceType::software}) {
     // 24 GiB for the GPU would do by themselves, and so would 24 GiB for the rest.
     EXPECT_EQ(problem_of(place(seventy(), devices(30 * kGiB, 24 * kGiB, type), {}), {"cpu and vulkan:0", "30720 MiB"}),
               ErrorKind::out_of_memory);
@@ -312,7 +313,7 @@ class Ranking final : public reference::ReferenceBackend {
       : ReferenceBackend("vulkan:0"), slow_(slow), scratch_(std::move(scratch)) {}
   DeviceInfo info() const override {
     DeviceInfo info = ReferenceBackend::info();
-    info.type = "discrete";
+    info.type = DeviceType::discrete;
     info.memory_total = info.memory_free = kGiB;
     return info;
   }
@@ -333,7 +334,7 @@ TEST(Placement, ScratchIsThatOfTheHeadsLargestProgram) {
   const model::Description d = described("llama", 3);
   const std::string head = model::head_program(d).name, log_probs = model::log_prob_program(d).name, top = model::top_program(d).name;
   const auto scratch = [&](bool slow, std::uint64_t of_head, std::uint64_t of_log_probs, std::uint64_t of_top) {
-    const Devices devices{.cpu = std::make_shared<Fake>("cpu", "cpu", kGiB),
+    const Devices devices{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, kGiB),
                           .gpu = std::make_shared<Ranking>(
                               slow, std::map<std::string, std::uint64_t>{{head, of_head}, {log_probs, of_log_probs}, {top, of_top}})};
     const Placement p = place(d, devices, {.gpu_layers = kAllLayers});
@@ -373,7 +374,7 @@ TEST(Placement, EncodersHaveTheirClassifierWithTheLastLayer) {
 
 // ---------------------------------------------------------------- which device
 struct Card {
-  std::string type;
+  DeviceType type;
   std::string why_not;
   bool opens = true;
 };
@@ -419,19 +420,19 @@ void refused(Cards cards, LoadOptions options, ErrorKind kind, std::initializer_
 
 TEST(Devices, AutoTakesARealGpuElseTheCpu) {
   EXPECT_EQ(opened({}, {}), -1);
-  EXPECT_EQ(opened({{"software"}}, {}), -1);  // a software GPU is slower than our own kernels
-  EXPECT_EQ(opened({{"cpu"}}, {}), -1);
-  EXPECT_EQ(opened({{"software"}, {"integrated"}, {"discrete"}, {"discrete"}}, {}), 2);
-  EXPECT_EQ(opened({{"software"}, {"integrated"}}, {}), 1);
-  EXPECT_EQ(opened({{"discrete", "Vulkan 1.1"}, {"integrated"}}, {}), 1);
-  EXPECT_EQ(opened({{"discrete"}}, {.gpu_layers = 3}), 0);
-  EXPECT_EQ(opened({{"discrete"}}, {.gpu_layers = 0}), -1);
-  EXPECT_EQ(opened({{"discrete"}}, {.device = "cpu"}), -1);
-  EXPECT_EQ(opened({{"discrete"}}, {.device = "cpu", .gpu_layers = 0}), -1);
+  EXPECT_EQ(opened({{DeviceType::software}}, {}), -1);  // a software GPU is slower than our own kernels
+  EXPECT_EQ(opened({{DeviceType::cpu}}, {}), -1);
+  EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::integrated}, {DeviceType::discrete}, {DeviceType::discrete}}, {}), 2);
+  EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::integrated}}, {}), 1);
+  EXPECT_EQ(opened({{DeviceType::discrete, "Vulkan 1.1"}, {DeviceType::integrated}}, {}), 1);
+  EXPECT_EQ(opened({{DeviceType::discrete}}, {.gpu_layers = 3}), 0);
+  EXPECT_EQ(opened({{DeviceType::discrete}}, {.gpu_layers = 0}), -1);
+  EXPECT_EQ(opened({{DeviceType::discrete}}, {.device = "cpu"}), -1);
+  EXPECT_EQ(opened({{DeviceType::discrete}}, {.device = "cpu", .gpu_layers = 0}), -1);
 }
 
 TEST(Devices, AutoSaysWhyACardIsLeftOut) {
-  Room broken(Cards{{"discrete", "", false}});
+  Room broken(Cards{{DeviceType::discrete, "", false}});
   Devices d = open_devices({}, broken.room);
   EXPECT_EQ(d.gpu, nullptr);
   EXPECT_EQ(d.fallback, "vulkan:0 is not used, the model runs on the CPU: the driver says no");
@@ -439,30 +440,32 @@ TEST(Devices, AutoSaysWhyACardIsLeftOut) {
   const Placement p = place(llama, d, {});
   EXPECT_EQ(p.fallback, d.fallback);
   EXPECT_EQ(p.devices.front().id, "cpu");
-  const Room old(Cards{{"discrete", "Vulkan 1.1"}});
+  const Room old(Cards{{DeviceType::discrete, "Vulkan 1.1"}});
   d = open_devices({}, old.room);
   ASSERT_EQ(d.notes.size(), 1u);
   EXPECT_EQ(d.notes[0], "vulkan:0 is not used: Vulkan 1.1");
   EXPECT_EQ(place(llama, d, {}).notes, d.notes);
-  const Room no_loader(Cards{{"", "libvulkan.so.1 is not here"}});
+  const Room no_loader(Cards{{DeviceType::none, "libvulkan.so.1 is not here"}});
   EXPECT_TRUE(open_devices({}, no_loader.room).notes.empty());  // a machine without a GPU is no news
 }
 
 TEST(Devices, ANamedDeviceIsTakenOrRefused) {
-  EXPECT_EQ(opened({{"software"}}, {.device = "vulkan"}), 0);
-  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan"}), 1);
-  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan:0"}), 0);
-  EXPECT_EQ(opened({{"software"}, {"discrete"}}, {.device = "vulkan:1", .gpu_layers = kAllLayers}), 1);
+  EXPECT_EQ(opened({{DeviceType::software}}, {.device = "vulkan"}), 0);
+  EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::discrete}}, {.device = "vulkan"}), 1);
+  EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::discrete}}, {.device = "vulkan:0"}), 0);
+  EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::discrete}}, {.device = "vulkan:1", .gpu_layers = kAllLayers}), 1);
   const auto missing = ErrorKind::device_not_found;
   refused({}, {.device = "vulkan"}, missing, {"no Vulkan device was found"});
-  refused({{"", "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan"}, missing, {"apt install libvulkan1"});
-  refused({{"", "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan:3"}, missing, {"vulkan:3", "apt install"});
-  refused({{"discrete", "Vulkan 1.1"}}, {.device = "vulkan:0"}, missing, {"Vulkan 1.1"});
-  refused({{"discrete"}}, {.device = "vulkan:7"}, missing, {"\"vulkan:7\"", "\"vulkan:0\"", "\"cpu\""});
-  refused({{"discrete"}}, {.device = "cuda"}, missing, {"cuda", "\"vulkan:0\""});
+  refused({{DeviceType::none, "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan"}, missing,
+          {"apt install libvulkan1"});
+  refused({{DeviceType::none, "libvulkan.so.1 is not here: apt install libvulkan1"}}, {.device = "vulkan:3"}, missing,
+          {"vulkan:3", "apt install"});
+  refused({{DeviceType::discrete, "Vulkan 1.1"}}, {.device = "vulkan:0"}, missing, {"Vulkan 1.1"});
+  refused({{DeviceType::discrete}}, {.device = "vulkan:7"}, missing, {"\"vulkan:7\"", "\"vulkan:0\"", "\"cpu\""});
+  refused({{DeviceType::discrete}}, {.device = "cuda"}, missing, {"cuda", "\"vulkan:0\""});
   for (const char* id : {"vulkan:", "vulkan:x", "vulkan:-1", "vulkan: 0", "vulkan0", "Vulkan", ""})
-    refused({{"discrete"}}, {.device = id}, missing, {"not known"});
-  refused({{"discrete", "", false}}, {.device = "vulkan"}, ErrorKind::device, {"the driver says no"});
+    refused({{DeviceType::discrete}}, {.device = id}, missing, {"not known"});
+  refused({{DeviceType::discrete, "", false}}, {.device = "vulkan"}, ErrorKind::device, {"the driver says no"});
   GpuRoom none{.list = [] { return std::vector<DeviceInfo>(); }, .open = {}, .absent = "built without Vulkan"};
   std::string message;
   EXPECT_EQ(toy::error_of([&] { open_devices({.device = "vulkan:0"}, none); }, &message), missing);
@@ -470,16 +473,16 @@ TEST(Devices, ANamedDeviceIsTakenOrRefused) {
 }
 
 TEST(Devices, LayersThatCannotBePlacedAreRefused) {
-  refused({{"discrete"}}, {.device = "cpu", .gpu_layers = 1}, ErrorKind::invalid_argument, {"gpu_layers=1", "device=\"cpu\""});
-  refused({{"discrete"}}, {.device = "cpu", .gpu_layers = kAllLayers}, ErrorKind::invalid_argument, {"gpu_layers=\"all\""});
-  refused({{"discrete"}}, {.gpu_layers = -2}, ErrorKind::invalid_argument, {"-2"});
+  refused({{DeviceType::discrete}}, {.device = "cpu", .gpu_layers = 1}, ErrorKind::invalid_argument, {"gpu_layers=1", "device=\"cpu\""});
+  refused({{DeviceType::discrete}}, {.device = "cpu", .gpu_layers = kAllLayers}, ErrorKind::invalid_argument, {"gpu_layers=\"all\""});
+  refused({{DeviceType::discrete}}, {.gpu_layers = -2}, ErrorKind::invalid_argument, {"-2"});
   refused({}, {.gpu_layers = 4}, ErrorKind::device_not_found, {"gpu_layers=4", "no Vulkan device was found"});
-  refused({{"software"}}, {.gpu_layers = kAllLayers}, ErrorKind::device_not_found, {"software"});
-  refused({{"discrete", "", false}}, {.gpu_layers = 1}, ErrorKind::device, {"the driver says no"});
+  refused({{DeviceType::software}}, {.gpu_layers = kAllLayers}, ErrorKind::device_not_found, {"software"});
+  refused({{DeviceType::discrete, "", false}}, {.gpu_layers = 1}, ErrorKind::device, {"the driver says no"});
 }
 
 TEST(Devices, TheCpuComesFirst) {
-  Room room(Cards{{"discrete"}, {"", "no"}});
+  Room room(Cards{{DeviceType::discrete}, {DeviceType::none, "no"}});
   const auto list = engine::devices(room.room);
   ASSERT_EQ(list.size(), 3u);
   EXPECT_EQ(list[0].id, "cpu");
@@ -543,7 +546,7 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
     for (const int spaces : {1, 3}) {
       tiny::TempFolder folder;
       Cancel cancel;
-      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", "discrete", 4 * kGiB, spaces, 256)};
+      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", DeviceType::discrete, 4 * kGiB, spaces, 256)};
       const auto m =
           Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
       std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);

@@ -468,7 +468,9 @@ struct Interpreter : Executable {
 
 }  // namespace
 
-DeviceInfo ReferenceBackend::info() const { return {.id = id_, .name = "double precision, for tests", .type = "cpu", .driver = "scalar"}; }
+DeviceInfo ReferenceBackend::info() const {
+  return {.id = id_, .name = "double precision, for tests", .type = DeviceType::cpu, .driver = "scalar"};
+}
 
 std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, std::span<const Program* const> programs,
                                                             const Progress& progress, const Cancel& cancel) {

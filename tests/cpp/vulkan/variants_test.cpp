@@ -53,7 +53,7 @@ std::vector<float> run(Backend& backend, Compute compute) {
 
 TEST(Variants, ThatPassAreUsed) {
   const PhysicalDevice device = physical();
-  ASSERT_TRUE(device.integer_dot || device.type != "software") << "without it this test sees nothing";
+  ASSERT_TRUE(device.integer_dot || device.type != DeviceType::software) << "without it this test sees nothing";
   const auto backend = make_backend(Device::open(device), 0);
   const auto baseline = run(*backend, Compute::float32), ours = run(*backend, Compute::automatic);
   EXPECT_EQ(backend->info().notes, std::vector<std::string>{});
@@ -67,7 +67,7 @@ TEST(Variants, ThatPassAreUsed) {
 
 TEST(Variants, ThatDifferAreOffByNameAndTheBaselineIsUsed) {
   const PhysicalDevice device = physical();
-  ASSERT_TRUE(device.integer_dot || device.type != "software");
+  ASSERT_TRUE(device.integer_dot || device.type != DeviceType::software);
   if (!device.integer_dot) return;
   const auto backend = make_backend(Device::open(device), 0);
   std::vector<float> ours;
