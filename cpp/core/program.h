@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "core/kv_format.h"
 #include "core/ops.h"
 #include "core/top.h"
 #include "core/weights.h"
@@ -28,9 +29,10 @@ struct Program {
   std::string name;  // "body", "head", "encoder": for errors and profiles
   std::vector<Op> ops;
   std::vector<SlotShape> slots;
-  std::vector<CacheShape> caches;  // by CacheId
-  std::int32_t input = -1;         // slot that Io::in fills, or -1: the program begins with ids
-  std::int32_t output = -1;        // slot that Io::out receives
+  std::vector<CacheShape> caches;      // by CacheId
+  std::int32_t input = -1;             // slot that Io::in fills, or -1: the program begins with ids
+  std::int32_t output = -1;            // slot that Io::out receives
+  KvFormat kv_format = KvFormat::f16;  // of the caches that it will run with: a GPU compiles pipelines for it. Others work, too
 };
 
 }  // namespace pumice

@@ -116,7 +116,7 @@ std::shared_ptr<Model> Model::load_on(const std::vector<std::shared_ptr<Backend>
 }
 
 Model::Model(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options)
-    : file_(std::move(file)), description_(describe(file_, options)) {}
+    : file_(std::move(file)), description_(describe(file_, options)), programs_(description_, options.kv_format) {}
 
 void Model::load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel) {
   if (placement.problem) throw *placement.problem;

@@ -90,7 +90,7 @@ class Model {
 
   std::shared_ptr<const files::ModelFile> file_;
   model::Description description_;
-  const model::ModelPrograms programs_{description_};
+  const model::ModelPrograms programs_;
   Placement placement_;
   Compute compute_ = Compute::automatic;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device

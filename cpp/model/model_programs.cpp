@@ -4,13 +4,15 @@
 
 namespace pumice::model {
 
-ModelPrograms::ModelPrograms(const Description& description) : d_(description), shapes_(shapes_of(description.weights)) {}
+ModelPrograms::ModelPrograms(const Description& description, KvFormat kv_format)
+    : d_(description), kv_format_(kv_format), shapes_(shapes_of(description.weights)) {}
 
 const ModelProgram& ModelPrograms::get(const Key& key, const std::function<Program(ModelProgram&)>& write) const {
   const std::lock_guard lock(mutex_);
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
   ModelProgram made;
   made.program = write(made);
+  made.program.kv_format = kv_format_;
   const Program& p = made.program;
   made.matrices = check_program(p, shapes_).used;
   const auto width = [&](std::int32_t slot) { return slot < 0 ? 0 : p.slots[static_cast<std::size_t>(slot)].width; };

@@ -27,7 +27,8 @@ struct ModelProgram {
 // Thread-safe. The description outlives it and changes no more.
 class ModelPrograms {
  public:
-  ModelPrograms(const Description& description);
+  // `kv_format`: of the caches that decoders run with.
+  ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
   ModelPrograms(const ModelPrograms&) = delete;
   ModelPrograms& operator=(const ModelPrograms&) = delete;
 
@@ -48,6 +49,7 @@ class ModelPrograms {
   const ModelProgram& get(const Key& key, const std::function<Program(ModelProgram&)>& write) const;
 
   const Description& d_;
+  const KvFormat kv_format_;
   const WeightShapes shapes_;
   mutable std::mutex mutex_;
   mutable std::map<Key, ModelProgram> known_;

@@ -80,7 +80,7 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, st
     ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");
     std::fill_n(reinterpret_cast<float*>(ones_->mapped()), width, 1.0f);
   }
-  device_->pipelines().prepare(pipelines_of(plan_, *weights_, device_->physical(), KvFormat::f16), cancel);
+  device_->pipelines().prepare(pipelines_of(plan_, *weights_, device_->physical(), plan_.program.kv_format), cancel);
 }
 
 void GpuExecutable::run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const {

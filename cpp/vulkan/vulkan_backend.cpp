@@ -56,7 +56,7 @@ class VulkanBackend final : public Backend {
     device_->check_alive();
     const GpuWeights shapes(device_, weights);
     const GpuPlan plan = make_plan(program, shapes.shapes(), variants(program, shapes.shapes(), compute, cancel), device_->physical());
-    device_->pipelines().prepare(pipelines_of(plan, shapes, device_->physical(), KvFormat::f16), cancel);
+    device_->pipelines().prepare(pipelines_of(plan, shapes, device_->physical(), program.kv_format), cancel);
   }
 
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,

@@ -342,6 +342,21 @@ TEST(Preparing, StopsWhenItIsCancelled) {
   EXPECT_GT(device->pipelines().size(), 0u);
 }
 
+// How many pipelines the first runs compile does not depend on the format of the caches.
+TEST(Preparing, MakesThePipelinesOfTheCachesFormat) {
+  const auto compiled_in_runs = [](KvFormat kv) {
+    const auto device = Device::open(physical());
+    const auto backend = make_backend(device, 0);
+    tiny::Session session(*backend, kv);
+    const std::size_t prepared = device->pipelines().size();
+    session.both();
+    return device->pipelines().size() - prepared;
+  };
+  const std::size_t usual = compiled_in_runs(KvFormat::f16);
+  for (const KvFormat kv : {KvFormat::f32, KvFormat::q8_0})
+    EXPECT_EQ(compiled_in_runs(kv), usual) << kKvFormats[static_cast<std::size_t>(kv)];
+}
+
 TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   PhysicalDevice endless = physical();
   endless.limits.submit_ms = 100000;

@@ -35,9 +35,10 @@ class Environment {
 inline constexpr std::int32_t kVocab = 48, kWidth = 64, kHeadDim = 32, kHeads = 2, kRows = 40;
 
 // Embedding, norm, q, k and v, rope and store, attention, its product on the residual stream, the selected rows, the head.
-inline Program program() {
+inline Program program(KvFormat kv = KvFormat::f16) {
   Program p;
   p.name = "tiny";
+  p.kv_format = kv;
   p.slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth},   {Rows::tokens, 2 * kWidth},
              {Rows::tokens, kWidth}, {Rows::selected, kWidth}, {Rows::selected, kVocab}};
   p.caches = {{1, kHeadDim}};
@@ -71,10 +72,10 @@ inline Weights weights() {
 // A model as a caller has it: two runs, between which the caches grow and a page is copied.
 class Session {
  public:
-  explicit Session(Backend& backend)
+  explicit Session(Backend& backend, KvFormat kv = KvFormat::f16)
       : weights_(backend.pack(weights(), {}, {}, Cancel{})),
-        caches_(backend.make_caches(program().caches, KvFormat::f16)),
-        program_(backend.prepare(program(), weights_, Compute::float32)),
+        caches_(backend.make_caches(program().caches, kv)),
+        program_(backend.prepare(program(kv), weights_, Compute::float32)),
         workspace_(backend.make_workspace(Crew::team)) {}
 
   std::vector<float> prefill(const Cancel& cancel = {}) {
