@@ -38,12 +38,9 @@ layout(set = 0, binding = 2) readonly buffer VPages4 { uvec4 v_pages4[]; };
 layout(set = 0, binding = 2) readonly buffer VPages2 { uvec2 v_pages2[]; };
 layout(set = 0, binding = 2) readonly buffer VScales { float v_scales[]; };
 layout(set = 0, binding = 3) readonly buffer Meta { uint meta[]; };
-layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };
-layout(set = 0, binding = 5) writeonly buffer Partials { float partials[]; };
-layout(set = 0, binding = 6) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 6) readonly buffer Places { float places[]; };
-layout(set = 0, binding = 7) readonly buffer Slopes { float slopes[]; };
-layout(set = 0, binding = 7) readonly buffer ByPlace { float by_place[]; };
+layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out`, or partials
+layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
+layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
 // A row of `queries` has a fifth word quad, so that lanes with different queries read different banks; at the end it holds the row's sum.
 const uint QUERY_STRIDE = DIM_QUADS + 1, SCORE_STRIDE = KEY_QUADS + 1;
@@ -66,21 +63,22 @@ uvec2 seen(uint position) {
 
 // What a head's product gets for where its key stands, `distance` positions on: `query` and `key` are rows of the batch.
 float placed(uint query, uint key, uint head, int distance) {
-  const int reach = int(p.reach);
-  const uint at = head * p.by_head + uint(places[clamp(distance, -reach, reach) + reach]);
+  const int reach = int(meta[p.distances_at]);
+  const uint stride = meta[p.distances_at + 3], by_head = meta[p.distances_at + 4];
+  const uint at = head * by_head + uint(vectors[p.places_at + uint(clamp(distance, -reach, reach) + reach)]);
   float sum = 0;
-  if ((PLACES & kAttendByQuery) != 0) sum += by_place[p.by_query_at + query * p.by_stride + at];
-  if ((PLACES & kAttendByKey) != 0) sum += by_place[p.by_key_at + key * p.by_stride + at];
+  if ((PLACES & kAttendByQuery) != 0) sum += by_place[meta[p.distances_at + 1] + query * stride + at];
+  if ((PLACES & kAttendByKey) != 0) sum += by_place[meta[p.distances_at + 2] + key * stride + at];
   return sum;
 }
 
 // A head's score of the key that lies `distance` positions on.
 float biased(float score, uint head, int distance) {
   if (HAS_BIAS != 0) {
-    const int reach = int(p.reach);
-    score += bias[head * (2 * p.reach + 1) + uint(clamp(distance, -reach, reach) + reach)];
+    const int reach = int(meta[p.distances_at]);
+    score += vectors[p.bias_at + head * (2 * uint(reach) + 1) + uint(clamp(distance, -reach, reach) + reach)];
   }
-  if (HAS_SLOPES != 0) score -= slopes[head] * float(abs(distance));
+  if (HAS_SLOPES != 0) score -= vectors[p.slopes_at + head] * float(abs(distance));
   return score;
 }
 
@@ -306,7 +304,7 @@ void main() {
   const uint part = p.part_first + split;
   if (p.parts > 1 && row_lane == 0 && row_used && row < rows && row_query % p.tile_heads < heads) {
     const uint n = (row0 + row) * all_heads + head0 + row_query % p.tile_heads;
-    partials[p.states_at + (n * p.parts + part) * 2] = largest;
+    y[p.states_at + (n * p.parts + part) * 2] = largest;
   }
   if (value_slice != 0) return;
   [[unroll]] for (uint i = 0; i < QUERIES_PER_LANE; ++i) {
@@ -314,8 +312,8 @@ void main() {
     if (tile_row >= rows || head >= heads) continue;
     if (p.parts > 1) {
       const uint at = ((row0 + tile_row) * all_heads + head0 + head) * p.parts + part;
-      if (octet == 0) partials[p.states_at + at * 2 + 1] = sum[i];
-      [[unroll]] for (uint c = 0; c < 8; ++c) partials[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
+      if (octet == 0) y[p.states_at + at * 2 + 1] = sum[i];
+      [[unroll]] for (uint c = 0; c < 8; ++c) y[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
     } else {
       const uint at = p.out_at + (row0 + tile_row) * p.out_stride + (head0 + head) * HEAD_DIM;
       [[unroll]] for (uint c = 0; c < 8; ++c) {

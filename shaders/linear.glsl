@@ -17,9 +17,8 @@ layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
 const uint WIDTH = GATED != 0 ? OUTPUTS / 2 : OUTPUTS;
 
 layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
-layout(set = 0, binding = 3) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 3) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 4) readonly buffer Residual { float residual[]; };
-layout(set = 0, binding = 6) readonly buffer Bias2 { float bias2[]; };
 
 // First token row and first column of `out` of this group. Neighbouring groups share their weights.
 uvec2 tile_origin() {
@@ -38,9 +37,9 @@ Row tile_row(uint first_output, uint i) {
 // Stores one finished product, or with GATED a pair of them.
 void store(uint token, uint column, float product, float product2) {
   float value = p.scale * product;
-  if (p.has_bias != 0) value += bias[p.bias_at + column];
+  if (p.has_bias != 0) value += vectors[p.bias_at + column];
   value = soft_capped(activate(p.activation, value, vec2(p.alpha_p, p.alpha_n)), p.softcap);
-  if (GATED != 0) value *= p.has_bias2 != 0 ? product2 + bias2[p.bias2_at + column] : product2;
+  if (GATED != 0) value *= p.has_bias2 != 0 ? product2 + vectors[p.bias2_at + column] : product2;
   if (p.has_residual != 0) value += residual[p.residual_at + token * p.residual_stride + column];
   y[p.out_at + token * p.out_stride + column] = value;
 }

@@ -8,6 +8,7 @@
 #include "common.glsl"
 
 layout(constant_id = kNormKind) const uint KIND = kNormRms;
+layout(constant_id = kNormWeight) const uint HAS_WEIGHT = 0;
 layout(constant_id = kNormBias) const uint HAS_BIAS = 0;
 layout(constant_id = kNormAdd) const uint HAS_ADD = 0;
 layout(constant_id = kNormBatch) const uint BATCH = 1;
@@ -15,8 +16,7 @@ layout(constant_id = kNormBatch) const uint BATCH = 1;
 layout(set = 0, binding = 0) readonly buffer In { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
 layout(set = 0, binding = 2) readonly buffer Add { float add[]; };
-layout(set = 0, binding = 3) readonly buffer Weight { float weight[]; };
-layout(set = 0, binding = 4) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 3) readonly buffer Vectors { float vectors[]; };
 
 void main() {
   if (group() >= p.groups) return;
@@ -60,8 +60,9 @@ void main() {
     [[unroll]] for (uint j = 0; j < BATCH; ++j) {
       const uint c = i + j * LANES;
       if (c >= p.width) continue;
-      v[j] = (x[in_at + c] - mean - rest) * factor * weight[p.weight_at + c];
-      if (HAS_BIAS != 0) v[j] += bias[p.bias_at + c];
+      v[j] = (x[in_at + c] - mean - rest) * factor;
+      if (HAS_WEIGHT != 0) v[j] *= vectors[p.weight_at + c];
+      if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + c];
       if (HAS_ADD != 0) v[j] += add[add_at + c];
     }
     [[unroll]] for (uint j = 0; j < BATCH; ++j) {  // apart: no read waits for a write that might go to the same place

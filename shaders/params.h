@@ -3,6 +3,8 @@
 // rows. All members are 4 bytes wide, so std430 and C++ agree; a block is at most 128 bytes.
 // Every block begins with first_group and groups: a dispatch runs groups [first_group, groups) of a list (see group() in common.glsl).
 // Bindings that a variant does not read must still be bound (to anything): they are used statically.
+// All vectors of a model (norm weights, biases, slopes, tables of distances) lie in one buffer. A dispatch binds the part of it that holds
+// its own ones as `vectors`, and an offset says where each begins.
 #ifndef PUMICE_SHADERS_PARAMS_H
 #define PUMICE_SHADERS_PARAMS_H
 
@@ -23,8 +25,8 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 // GATED: out[t][r] = activation(in[t] . W[r] + bias[r]) * (in[t] . W2[r] + bias2[r]); scale is 1, no softcap, no residual.
 // A dispatch covers the outputs of one bound piece of a matrix (row chunk, part of a stack): out_at, residual_at, bias_at, bias2_at and
 // weights_at all point to its first output.
-// Bindings: 0 weights, 1 in (float rows; the _i8 shaders: rows that quantize.comp wrote), 2 out, 3 bias, 4 residual (may be the same
-// range as out), 5 weights2, 6 bias2.
+// Bindings: 0 weights, 1 in (float rows; the _i8 shaders: rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual (may
+// be the same range as out), 5 weights2.
 struct LinearParams {
   uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / OUTPUTS), half the OUTPUTS when GATED
   uint tokens, outputs, cols;
@@ -129,7 +131,7 @@ constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t head_d
 
 // ---------------------------------------------------------------- Norm: norm.comp
 // groups = rows * heads, heads = width / (op.group or width). A group normalises `width` columns of one row.
-// Bindings: 0 in, 1 out, 2 add, 3 weight, 4 bias. in, out and add may be the same range. LANES: norm_lanes(width).
+// Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES: norm_lanes(width).
 struct NormParams {
   uint first_group, groups;
   uint heads;  // of a row
@@ -138,11 +140,12 @@ struct NormParams {
   uint weight_at, bias_at;
   float eps;
 };
-PUMICE_CONSTANT(kNormKind, 1);   // kNormRms, kNormLayer
-PUMICE_CONSTANT(kNormBias, 2);   // 0 or 1
-PUMICE_CONSTANT(kNormAdd, 3);    // 0 or 1
-PUMICE_CONSTANT(kNormBatch, 4);  // norm_batch(width, LANES); any number from 1 on is right
-PUMICE_CONSTANT(kNormRms, 0);    // NormKind (number() in vulkan/numbers.h)
+PUMICE_CONSTANT(kNormKind, 1);    // kNormRms, kNormLayer
+PUMICE_CONSTANT(kNormWeight, 2);  // 0 or 1
+PUMICE_CONSTANT(kNormBias, 3);    // 0 or 1
+PUMICE_CONSTANT(kNormAdd, 4);     // 0 or 1
+PUMICE_CONSTANT(kNormBatch, 5);   // norm_batch(width, LANES); any number from 1 on is right
+PUMICE_CONSTANT(kNormRms, 0);     // NormKind (number() in vulkan/numbers.h)
 PUMICE_CONSTANT(kNormLayer, 1);
 
 // ---------------------------------------------------------------- Multiply: multiply.comp
@@ -187,6 +190,8 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 // A score, of the key at position j: scale * q.k, then soft capped, + bias[head][clamp(j - s, -reach, reach) + reach] (2 reach + 1 values a
 // head), - slopes[head] * |j - s|. With places, p = places[clamp(j - s, -reach, reach) + reach], and q.k gets
 // by_query[row of the query][head * by_head + p] and by_key[row of the key][the same]; then no bias, no slopes, and `past` is 0.
+// What depends on distances has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and by_key_at
+// are offsets in the bound rows of by_query and by_key, which are of one slot; by_head is the numbers a head has in a row.
 // FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
 // Tile table in meta: kTileWords words a tile: {segment (in the segment table at segments_at), first row within the segment, rows, 0};
 // rows * tile_heads <= QUERIES. Put tiles with many keys first. One segment's tiles need not be together.
@@ -200,8 +205,8 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
 //   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
 //   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out, 5 partials, 6 bias or places, 7 slopes or by_query
-// and by_key.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out where parts == 1, else partials, 5 vectors (bias, slopes, places), 6 by_query and
+// by_key.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
 struct AttendParams {
   uint first_group, groups;
@@ -213,10 +218,11 @@ struct AttendParams {
   uint behind, ahead;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0: none
-  uint reach;
-  uint by_query_at, by_key_at, by_stride, by_head;  // of the slot of by_query and by_key; by_head: numbers a head
+  uint bias_at, slopes_at, places_at;
+  uint distances_at;  // meta: kDistanceWords words; void without bias and places
 };
 PUMICE_CONSTANT(kTileWords, 4);
+PUMICE_CONSTANT(kDistanceWords, 5);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
 PUMICE_CONSTANT(kAttendLanes, 64);
 PUMICE_CONSTANT(kAttendFormat, 1);   // kKvF16 ..
@@ -225,7 +231,7 @@ PUMICE_CONSTANT(kAttendQueries, 3);  // rows * heads of a tile: 1, 2, 3 or a mul
 PUMICE_CONSTANT(kAttendKeys, 4);     // keys of one step: 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 5);     // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 6);   // 0 or 1
-PUMICE_CONSTANT(kAttendPlaces, 7);   // sum of kAttendByQuery and kAttendByKey, where given: 6 is then places, 7 all rows of their slot
+PUMICE_CONSTANT(kAttendPlaces, 7);   // sum of kAttendByQuery and kAttendByKey, where given: binding 6 is then all rows of their slot
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
 

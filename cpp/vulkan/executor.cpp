@@ -75,11 +75,6 @@ GpuExecutable::GpuExecutable(std::shared_ptr<Device> device, Program program, st
       shapes_(weights_->shapes()),
       plan_(make_plan(std::move(program), shapes_, variants, device_->physical())),
       id_(next_executable_id()) {
-  if (plan_.widest_norm > 0) {
-    const auto width = static_cast<std::size_t>(plan_.widest_norm);
-    ones_ = device_->buffer(width * 4, Place::upload, "a norm's weights");
-    std::fill_n(reinterpret_cast<float*>(ones_->mapped()), width, 1.0f);
-  }
   device_->pipelines().prepare(pipelines_of(plan_, *weights_, device_->physical(), plan_.program.kv_format), cancel);
 }
 
@@ -136,7 +131,6 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   buffers.meta = space.fit(space.meta, tables.words().size_bytes(), Place::upload, "the tables of a run");
   buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
   buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
-  buffers.ones = ones_.get();
   buffers.meta_bytes = std::min(buffers.meta->bytes(), range);
 
   GpuWorkspace::Shape shape = {id_,

@@ -51,7 +51,6 @@ class GpuExecutable final : public Executable {
   const WeightShapes shapes_;
   const GpuPlan plan_;
   const std::uint64_t id_;
-  std::shared_ptr<Buffer> ones_;  // for norms without weights
 };
 
 Counts counts_of(const Batch& batch);

@@ -33,12 +33,6 @@ Binding GpuLowering::quantized_rows(const View& in, const Block& block, bool wri
           static_cast<std::uint64_t>(block.count) * row, written};
 }
 
-Binding GpuLowering::bind(VectorId id) const {
-  if (id == VectorId::none) return {};
-  const GpuVector& vector = run_.weights[id];
-  return {vector.buffer.get(), vector.offset, vector.bytes};
-}
-
 void GpuLowering::bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written) {
   const std::uint64_t bytes = static_cast<std::uint64_t>(range.pages) * page_words * 4;
   d.bind({range.buffer, range.keys, bytes, written});

@@ -15,7 +15,7 @@
 namespace pumice::vulkan {
 
 struct RunBuffers {
-  const Buffer *scratch = nullptr, *meta = nullptr, *in = nullptr, *out = nullptr, *ones = nullptr;
+  const Buffer *scratch = nullptr, *meta = nullptr, *in = nullptr, *out = nullptr;
   std::uint64_t meta_bytes = 0;  // as bound
 };
 

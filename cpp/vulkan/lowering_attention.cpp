@@ -125,47 +125,44 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   const std::uint64_t words = page_words(format, shape);
   const Block block{tiles.first_row, tiles.rows};
   const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none, placed = op.places != VectorId::none;
-  const View& by_any = op.by_query ? op.by_query : op.by_key;
   KeyedDispatch d = dispatch("attend", "attend",
                              {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias},
                               uint{slopes}, uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
   d.bind(rows(op.q, block, false));
   bind_pages(d, range, words, false);
   d.bind(meta());
-  const Binding result = tables.parts == 1 ? rows(op.out, block, true) : partials.binding;
-  d.bind(result);  // one of the two is not used, but the shader might write it
-  d.bind(result);
-  d.bind(bind(placed ? op.places : op.bias));
-  d.bind(placed ? rows(by_place(op), {0, run_.counts.tokens}, false) : bind(op.slopes));  // keys lie in any row; run() checks the size
+  d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
+  const auto [bias_at, slopes_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.places});
+  if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));  // keys lie in any row; run() checks the size
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
-  d.set_push(params::AttendParams{.tiles = tiles.tiles,
-                                  .kv_heads = word(shape.kv_heads),
-                                  .heads_per_kv = word(shape.heads_per_kv),
-                                  .tile_heads = tables.tile.heads,
-                                  .head_blocks = tables.tile.head_blocks,
-                                  .splits = tables.splits,
-                                  .part_first = part * tables.splits,
-                                  .parts = tables.parts,
-                                  .states_at = static_cast<uint>(partials.states_at),
-                                  .tiles_at = tiles.tiles_at,
-                                  .segments_at = shape.cached ? run_.tables.segments_at : run_.tables.kept_segments_at,
-                                  .first_row = word(tiles.first_row),
-                                  .page_first = word(range.first),
-                                  .page_count = word(range.pages),
-                                  .page_words = static_cast<uint>(words),
-                                  .behind = op.causal && op.window > 0 ? side - 1 : side,
-                                  .ahead = op.causal ? 0 : side,
-                                  .q_at = word(op.q.col),
-                                  .q_stride = stride(op.q),
-                                  .out_at = word(op.out.col),
-                                  .out_stride = stride(op.out),
-                                  .scale = op.scale,
-                                  .softcap = op.softcap,
-                                  .reach = word(op.reach),
-                                  .by_query_at = op.by_query ? word(op.by_query.col) : 0,
-                                  .by_key_at = op.by_key ? word(op.by_key.col) : 0,
-                                  .by_stride = placed ? stride(by_any) : 0,
-                                  .by_head = placed ? word(by_any.width / (op.q.width / op.head_dim)) : 0});
+  d.set_push(
+      params::AttendParams{.tiles = tiles.tiles,
+                           .kv_heads = word(shape.kv_heads),
+                           .heads_per_kv = word(shape.heads_per_kv),
+                           .tile_heads = tables.tile.heads,
+                           .head_blocks = tables.tile.head_blocks,
+                           .splits = tables.splits,
+                           .part_first = part * tables.splits,
+                           .parts = tables.parts,
+                           .states_at = static_cast<uint>(partials.states_at),
+                           .tiles_at = tiles.tiles_at,
+                           .segments_at = shape.cached ? run_.tables.segments_at : run_.tables.kept_segments_at,
+                           .first_row = word(tiles.first_row),
+                           .page_first = word(range.first),
+                           .page_count = word(range.pages),
+                           .page_words = static_cast<uint>(words),
+                           .behind = op.causal && op.window > 0 ? side - 1 : side,
+                           .ahead = op.causal ? 0 : side,
+                           .q_at = word(op.q.col),
+                           .q_stride = stride(op.q),
+                           .out_at = word(op.out.col),
+                           .out_stride = stride(op.out),
+                           .scale = op.scale,
+                           .softcap = op.softcap,
+                           .bias_at = bias_at,
+                           .slopes_at = slopes_at,
+                           .places_at = places_at,
+                           .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
   // Each tile of queries reads its keys and values once.
   const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;

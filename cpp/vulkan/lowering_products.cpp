@@ -90,10 +90,9 @@ void GpuLowering::product(const Product& p, const Block& block, const Strip& w, 
   d.bind(bind(*w.piece));
   d.bind(int8 ? quantized_rows(p.in, block, false) : rows(p.in, block, false));
   d.bind(rows(p.out, block, true));
-  d.bind(bind(p.bias));
+  const auto [bias_at, bias2_at] = bind_vectors(d, {p.bias, p.bias2});
   d.bind(rows(p.residual, block, false));
   d.bind(gated ? bind(*w2.piece) : Binding{});
-  d.bind(bind(p.bias2));
   const std::int64_t cols = w.matrix->cols;
   params::LinearParams push_params = p.end;
   push_params.tokens = word(block.count);
@@ -105,7 +104,8 @@ void GpuLowering::product(const Product& p, const Block& block, const Strip& w, 
   push_params.in_stride = int8 ? word(params::quantized_row_words(cols)) : stride(p.in);
   push_params.out_at = word(p.out.col);
   push_params.out_stride = stride(p.out);
-  push_params.bias_at = push_params.bias2_at = word(p.bias_at);
+  push_params.bias_at = bias_at + word(p.bias_at);
+  push_params.bias2_at = bias2_at + word(p.bias_at);
   push_params.residual_at = residual ? word(p.residual.col) : 0;
   push_params.residual_stride = residual ? stride(p.residual) : 0;
   push_params.has_bias = p.bias != VectorId::none;

@@ -41,14 +41,13 @@ void GpuLowering::operator()(const Norm& op) {
   const std::int64_t width = op.group > 0 ? op.group : op.in.width, heads = op.in.width / width;
   const uint row_lanes = params::norm_lanes(word(width), lanes(256));
   for (const Block block : blocks(rows_of(op.in), {op.in, op.out, op.add})) {
-    KeyedDispatch d = dispatch(
-        "norm", "norm",
-        {row_lanes, number(op.kind), op.bias != VectorId::none, static_cast<bool>(op.add), params::norm_batch(word(width), row_lanes)});
+    KeyedDispatch d = dispatch("norm", "norm",
+                               {row_lanes, number(op.kind), op.weight != VectorId::none, op.bias != VectorId::none,
+                                static_cast<bool>(op.add), params::norm_batch(word(width), row_lanes)});
     d.bind(rows(op.in, block, false));
     d.bind(rows(op.out, block, true));
     d.bind(rows(op.add, block, false));
-    d.bind(op.weight != VectorId::none ? bind(op.weight) : Binding{run_.buffers.ones, 0, static_cast<std::uint64_t>(width) * 4});
-    d.bind(bind(op.bias));
+    const auto [weight_at, bias_at] = bind_vectors(d, {op.weight, op.bias});
     d.set_push(params::NormParams{.heads = word(heads),
                                   .width = word(width),
                                   .in_at = word(op.in.col),
@@ -57,6 +56,8 @@ void GpuLowering::operator()(const Norm& op) {
                                   .out_stride = stride(op.out),
                                   .add_at = word(op.add.col),
                                   .add_stride = op.add ? stride(op.add) : 0,
+                                  .weight_at = weight_at,
+                                  .bias_at = bias_at,
                                   .eps = op.eps});
     const double values = static_cast<double>(block.count) * op.in.width;
     push(d, block.count * heads, values * 8, values * 8);

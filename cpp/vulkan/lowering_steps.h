@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -92,7 +93,16 @@ class GpuLowering {
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  Binding bind(VectorId id) const;  // of no vector: none
+  // Binds the range that holds all of `ids`, and gives where each begins in it; 0 for none.
+  template <std::size_t N>
+  std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
+    const VectorRange range = run_.weights.range_of(ids);
+    d.bind({range.buffer, range.offset, range.bytes});
+    std::array<uint, N> at{};
+    for (std::size_t i = 0; i < N; ++i)
+      if (ids[i] != VectorId::none) at[i] = static_cast<uint>((run_.weights[ids[i]].at - range.at) / 4);
+    return at;
+  }
   static void bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written);
 
   // Rows that one binding of each of these views holds, and all rows of a kind in such blocks.

@@ -23,10 +23,7 @@ class GpuPlanner {
     plan_.types |= op.types != MatrixId::none;
     step(op);
   }
-  void operator()(const Norm& op) {
-    plan_.widest_norm = std::max(plan_.widest_norm, op.in.width);
-    step(op);
-  }
+  void operator()(const Norm& op) { step(op); }
   void operator()(const Linear& op) {
     step(op);
     if (op.precise) return;
@@ -68,7 +65,7 @@ class GpuPlanner {
     const AttendShape shape{
         heads_per_kv, op.kv_heads, op.head_dim,
         cached,       op.causal,   std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
-    step(AttendStep{op, index_of(plan_.attends, shape)});
+    step(AttendStep{op, index_of(plan_.attends, shape), distances(op)});
   }
   void operator()(const Select& op) { step(op); }
   void operator()(const Pool& op) { step(op); }
@@ -99,6 +96,20 @@ class GpuPlanner {
     turn->v = store.v;
     turn->pages = store.pages;
     turn->cache = store.cache;
+  }
+
+  std::int32_t distances(const Attend& op) {
+    const bool placed = op.places != VectorId::none;
+    if (op.bias == VectorId::none && !placed) return -1;
+    Distances distances{.reach = static_cast<std::uint32_t>(op.reach)};
+    if (placed) {
+      const View& any = op.by_query ? op.by_query : op.by_key;
+      distances.by_query_at = static_cast<std::uint32_t>(op.by_query ? op.by_query.col : 0);
+      distances.by_key_at = static_cast<std::uint32_t>(op.by_key ? op.by_key.col : 0);
+      distances.by_stride = static_cast<std::uint32_t>(slot_stride(plan_.program.slots[static_cast<std::size_t>(any.slot)].width));
+      distances.by_head = static_cast<std::uint32_t>(any.width / (op.q.width / op.head_dim));
+    }
+    return index_of(plan_.distances, distances);
   }
 
   void product(MatrixId id, std::int32_t cols) {
@@ -158,7 +169,7 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
     if (const auto* top = std::get_if<Top>(&op))
       words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);
   }
-  return 4 * words * static_cast<std::uint64_t>(rows);
+  return 4 * (words * static_cast<std::uint64_t>(rows) + params::kDistanceWords * plan.distances.size());
 }
 
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,

@@ -27,7 +27,8 @@ struct RopeStore {
 };
 struct AttendStep {
   Attend op;
-  std::int32_t shape = 0;  // of GpuPlan::attends
+  std::int32_t shape = 0;       // of GpuPlan::attends
+  std::int32_t distances = -1;  // of GpuPlan::distances; -1: scores do not depend on them
 };
 struct TopStep {
   Top op;
@@ -42,12 +43,12 @@ struct GpuPlan {
   std::vector<RopeTable> ropes;           // distinct
   std::vector<Temperature> temperatures;  // distinct
   std::vector<AttendShape> attends;       // distinct
+  std::vector<Distances> distances;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // those that it has a use for
   std::int64_t quantized_words = 0;  // of a row of int8 activations, the widest
-  std::int32_t widest_norm = 0;
 
-  TableRequest tables() const { return {program, facts, ropes, temperatures, attends, positions, types, cached, kept}; }
+  TableRequest tables() const { return {program, facts, ropes, temperatures, attends, distances, positions, types, cached, kept}; }
 };
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);

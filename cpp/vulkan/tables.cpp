@@ -166,6 +166,12 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
   words_.clear();
   turns_at.clear();
   factors_at.clear();
+  distances_at.clear();
+  for (const Distances& d : request.distances) {
+    static_assert(params::kDistanceWords == 5);
+    distances_at.push_back(here());
+    words_.insert(words_.end(), {d.reach, d.by_query_at, d.by_key_at, d.by_stride, d.by_head});
+  }
   const auto rows = static_cast<std::size_t>(batch.rows);
   if (request.facts.takes_ids) ids_at = put(batch.ids);
   if (request.types) {

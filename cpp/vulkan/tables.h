@@ -28,6 +28,13 @@ struct Temperature {
   bool operator==(const Temperature&) const = default;
 };
 
+// What scores need to know of distances between query and key: kDistanceWords of meta (params.h).
+struct Distances {
+  std::uint32_t reach = 0;
+  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // with Attend::places
+  bool operator==(const Distances&) const = default;
+};
+
 struct TileBlock {  // rows [first_row, first_row + rows) of the batch
   std::int64_t first_row = 0, rows = 0;
   std::uint32_t tiles_at = 0, tiles = 0;
@@ -44,6 +51,7 @@ struct TableRequest {
   std::span<const RopeTable> ropes;           // distinct
   std::span<const Temperature> temperatures;  // distinct
   std::span<const AttendShape> attends;       // distinct
+  std::span<const Distances> distances;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
   std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
   std::uint64_t range = UINT32_MAX;                 // bytes of a binding
@@ -58,8 +66,9 @@ class Tables {
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
   std::uint32_t segments_at = 0, kept_segments_at = 0;  // the latter with pages of the scratch store
   std::uint32_t cells_at = 0, kept_cells_at = 0;
-  std::vector<std::uint32_t> turns_at;    // by rope
-  std::vector<std::uint32_t> factors_at;  // by temperature
+  std::vector<std::uint32_t> turns_at;      // by rope
+  std::vector<std::uint32_t> factors_at;    // by temperature
+  std::vector<std::uint32_t> distances_at;  // by Distances
   std::vector<AttendTables> attends;
   std::vector<std::uint32_t> tops_at;  // row tables, by Top in the program's order
   std::int64_t kept_pages = 0;

@@ -106,20 +106,29 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
       bytes_ += piece.bytes;
     }
   }
+  std::uint64_t vector_bytes = 0;
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
     GpuVector& v = vectors_[i];
     v.name = weights.vectors[i].name;
     v.size = static_cast<std::int64_t>(weights.vectors[i].values.size());
     v.indices = indices_of(weights.vectors[i].values);
-    v.bytes = std::max<std::uint64_t>(4, static_cast<std::uint64_t>(v.size) * 4);
-    if (v.bytes > piece_bytes) {
-      fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", v.bytes, " bytes; ", device_->physical().name, " binds at most ",
+    const std::uint64_t bytes = static_cast<std::uint64_t>(v.size) * 4;
+    if (bytes > piece_bytes) {
+      fail(ErrorKind::unsupported_model, "tensor '", v.name, "' has ", bytes, " bytes; ", device_->physical().name, " binds at most ",
            piece_bytes);
     }
-    const Arenas::Place at = arenas.take(v.bytes);
-    v.offset = at.offset;
-    waiting.emplace_back(&v.buffer, at.arena);
-    bytes_ += v.bytes;
+    v.at = vector_bytes;
+    vector_bytes += bytes;
+  }
+  if (vector_bytes > most) {
+    fail(ErrorKind::unsupported_model, "norm weights, biases and other vectors of the model have ", vector_bytes, " bytes; ",
+         device_->physical().name, " allocates at most ", most, " at once");
+  }
+  if (vector_bytes > 0) {
+    const Arenas::Place at = arenas.take(vector_bytes);
+    vectors_at_ = at.offset;
+    waiting.emplace_back(&vector_buffer_, at.arena);
+    bytes_ += vector_bytes;
   }
   if (!allocate) return;
   std::vector<std::shared_ptr<Buffer>> buffers;
@@ -150,8 +159,10 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     }
   }
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
-    if (vectors_[i].size > 0)
-      parts.push_back({nullptr, &weights.vectors[i], vectors_[i].buffer.get(), vectors_[i].offset, vectors_[i].bytes, 0, 0, 0});
+    const GpuVector& v = vectors_[i];
+    if (v.size > 0)
+      parts.push_back(
+          {nullptr, &weights.vectors[i], vector_buffer_.get(), vectors_at_ + v.at, static_cast<std::uint64_t>(v.size) * 4, 0, 0, 0});
   }
 
   std::mutex progress_mutex;
@@ -216,6 +227,23 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
     begin = end;
   }
   if (copying.valid()) copying.get();
+}
+
+VectorRange GpuWeights::range_of(std::span<const VectorId> ids) const {
+  const GpuVector *first = nullptr, *last = nullptr;
+  for (const VectorId id : ids) {
+    if (id == VectorId::none) continue;
+    const GpuVector& vector = (*this)[id];
+    if (first == nullptr || vector.at < first->at) first = &vector;
+    if (last == nullptr || vector.at > last->at) last = &vector;
+  }
+  if (first == nullptr) return {};
+  const std::uint64_t begin = first->at / kAlignment * kAlignment, end = last->at + static_cast<std::uint64_t>(last->size) * 4;
+  if (end - begin > device_->limits().range) {
+    fail(ErrorKind::unsupported_model, "tensors '", first->name, "' and '", last->name, "' of one operation are ", end - begin,
+         " bytes apart; ", device_->physical().name, " binds at most ", device_->limits().range);
+  }
+  return {vector_buffer_.get(), vectors_at_ + begin, end - begin, begin};
 }
 
 WeightShapes GpuWeights::shapes() const {

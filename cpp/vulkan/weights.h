@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,13 @@ struct GpuMatrix {
 struct GpuVector {
   std::string name;
   std::int64_t size = 0, indices = 0;  // indices: as in VectorShape
-  std::shared_ptr<Buffer> buffer;
-  std::uint64_t offset = 0, bytes = 0;
+  std::uint64_t at = 0;                // bytes from where the vectors begin
+};
+// Part of the vectors' range that one binding holds.
+struct VectorRange {
+  const Buffer* buffer = nullptr;
+  std::uint64_t offset = 0, bytes = 0;  // of the buffer
+  std::uint64_t at = 0;                 // as GpuVector::at
 };
 
 class GpuWeights final : public DeviceWeights {
@@ -42,6 +48,8 @@ class GpuWeights final : public DeviceWeights {
   const Device& device() const { return *device_; }
   const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
   const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
+  // The range in which all of `ids` lie, but those that are none. Fails (unsupported_model) where a binding holds less.
+  VectorRange range_of(std::span<const VectorId> ids) const;
   WeightShapes shapes() const;  // names point into this
 
  private:
@@ -51,6 +59,8 @@ class GpuWeights final : public DeviceWeights {
   const std::shared_ptr<Device> device_;
   std::vector<GpuMatrix> matrices_;
   std::vector<GpuVector> vectors_;
+  std::shared_ptr<Buffer> vector_buffer_;  // vectors lie in it one after another, from vectors_at_ on
+  std::uint64_t vectors_at_ = 0;
   std::uint64_t bytes_ = 0;
 };
 

@@ -315,6 +315,42 @@ TEST(SmallMemory, TablesOfTooManyTextsAreRefused) {
   EXPECT_EQ(device->allocated(), 0u);
 }
 
+// All vectors lie in one buffer. An operation binds the part with its own ones: more vectors than a binding holds are no matter, two of one
+// operation that lie further apart than that are refused before anything runs.
+TEST(SmallMemory, VectorsMayTakeMoreThanABinding) {
+  const auto backend = make_backend(limited("range=1048576"), 0);
+  constexpr std::int32_t kWidth = 24;
+  Case c;
+  c.program.name = "norms";
+  c.program.slots = {{Rows::tokens, kWidth}, {Rows::tokens, 2 * kWidth}};
+  cases::Random random(12);
+  const std::vector<float> filler(200000, 1.0f);  // 0.8 MB: two of them are more than a binding
+  c.weights.vectors = {{"first", random.normals(kWidth)},
+                       {"filler", filler},
+                       {"filler", filler},
+                       {"second", random.normals(kWidth)},
+                       {"bias", random.normals(kWidth)}};
+  const auto norm = [](std::int32_t col, int weight, int bias) {
+    return Norm{.in = {0, 0, kWidth},
+                .out = {1, col, kWidth},
+                .weight = static_cast<VectorId>(weight),
+                .bias = static_cast<VectorId>(bias),
+                .kind = NormKind::layer};
+  };
+  c.program.ops = {norm(0, 0, -1), norm(kWidth, 3, 4)};
+  c.program.input = 0, c.program.output = 1;
+  c.rows = {3};
+  c.in = random.normals(3 * kWidth);
+  c.out = 6 * kWidth;
+  reference::ReferenceBackend reference;
+  EXPECT_LT(cases::nmse(run(*backend, c).out, run(reference, c).out, 0), 1e-10);
+
+  c.program.ops[1] = norm(kWidth, 0, 4);
+  const std::string message = message_of(ErrorKind::unsupported_model, [&] { run(*backend, c); });
+  EXPECT_NE(message.find("tensors 'first' and 'bias' of one operation"), std::string::npos) << message;
+  EXPECT_NE(message.find("binds at most 1048576"), std::string::npos) << message;
+}
+
 // ---------------------------------------------------------------- long work
 Case long_work(std::int32_t rows) {
   Case c = products();
