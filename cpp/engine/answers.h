@@ -21,7 +21,7 @@ class Answers {
 
   // Takes the sequences that have an answer; they count as in a step until Roster::step_is_over(). False: there are none.
   bool gather(const Requests& requests);
-  // A token for each of them; changes none of them.
+  // A token for each of them; changes none of them. Needs no lock.
   void choose();
   std::span<const Part> parts() const { return parts_; }
 

@@ -744,6 +744,60 @@ TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+// A filter whose mask takes until the test lets it go, a second at most.
+struct SlowMask final : TokenFilter {
+  struct State {
+    std::atomic<bool> armed{false}, inside{false}, go{false};
+  };
+  explicit SlowMask(std::shared_ptr<State> state) : state(std::move(state)) {}
+  void mask(std::span<std::uint32_t> words) override {
+    std::ranges::fill(words, ~0u);
+    if (!state->armed.exchange(false)) return;
+    state->inside = true;
+    for (int waited = 0; !state->go && waited < 1000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    state->inside = state->go = false;
+  }
+  bool accept(std::int32_t) override { return true; }
+  std::unique_ptr<TokenFilter> clone() const override { return std::make_unique<SlowMask>(*this); }
+  const std::shared_ptr<State> state;
+};
+
+TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
+  toy::Model m;
+  const auto state = std::make_shared<SlowMask::State>();
+  const Ids prompt = text(1, 40);
+  auto params = greedy(2);
+  params.shows_logits = true;
+  params.filters = {std::make_shared<SlowMask>(state)};
+  for (const bool closed : {false, true}) {
+    const auto slow = m.scheduler->request({prompt}, params), other = m.scheduler->request({text(2, 40)}, greedy(5));
+    slow->wait(1, 1e9);
+    const auto shown = slow->shown();
+    ASSERT_EQ(shown.size(), 1u);
+    state->armed = true;
+    slow->answer(0, shown[0].logits);
+    while (!state->inside) std::this_thread::yield();
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_FALSE(other->wait(1, 1));
+    EXPECT_EQ(m.scheduler->stats().running + m.scheduler->stats().waiting, 2);
+    EXPECT_TRUE(slow->shown().empty()) << "it was answered";
+    slow->answer(0, shown[0].logits);  // once more: nothing happens
+    other->close();
+    if (closed) slow->close();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
+    EXPECT_TRUE(state->inside);
+    state->go = true;
+    if (closed) continue;
+    Ids got;
+    while (!slow->done()) {
+      for (const News& n : toy::advance(*slow, 1)) got.insert(got.end(), n.ids.begin(), n.ids.end());
+      for (const auto& row : slow->shown()) slow->answer(row.sequence, row.logits);
+    }
+    EXPECT_EQ(got, continuation(prompt, 2));
+  }
+  EXPECT_EQ(m.leaked(), 0);
+}
+
 TEST(Scheduler, RefusesWhatCannotBe) {
   toy::Model m(4, 200);
   const auto refused = [&](const std::vector<Ids>& prompts, const GenerateParams& params, ErrorKind kind, std::vector<const char*> parts) {
