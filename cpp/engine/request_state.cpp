@@ -142,8 +142,9 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
   const std::int32_t vocab = r.pipeline.vocab_size();
   for (const GenerateParams& each : request->params) {
     check(each, vocab);
-    require(each.n == request->n() && each.read_ahead == request->read_ahead() && each.priority == request->priority(),
-            "n, read_ahead and priority are those of all prompts of a call");
+    require(each.n == request->n() && each.read_ahead == request->read_ahead() && each.priority == request->priority() &&
+                each.max_seconds == request->max_seconds(),
+            "n, read_ahead, priority and max_seconds are those of all prompts of a call");
   }
   require(static_cast<std::int64_t>(prompts.size()) * request->n() <= kMostSequences, prompts.size(), " prompts x n=", request->n(),
           " are more than ", kMostSequences, " sequences: give them in several calls");

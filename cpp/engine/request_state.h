@@ -47,10 +47,11 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
     over     // nothing more is told: it was closed, or its error was thrown
   };
 
-  // n, read_ahead and priority are the same in all parameters.
+  // n, read_ahead, priority and max_seconds are the same in all parameters.
   std::int32_t n() const { return params.front().n; }
   std::int32_t read_ahead() const { return params.front().read_ahead; }
   std::int32_t priority() const { return params.front().priority; }
+  float max_seconds() const { return params.front().max_seconds; }
 
   bool closed() const { return delivery == Delivery::over; }
   bool ended() const;  // all of its sequences
@@ -67,7 +68,8 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   std::deque<Sequence> sequences;      // sequence s continues prompt s / n
 
   Life life = Life::resting;
-  std::exception_ptr error;  // what ended it; thrown when all news are taken
+  Clock::time_point deadline = Clock::time_point::max();  // set when it joins the batch for the first time
+  std::exception_ptr error;                               // what ended it; thrown when all news are taken
   Timings timings;
 
   Delivery delivery = Delivery::asked;

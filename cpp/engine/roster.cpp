@@ -1,6 +1,7 @@
 #include "engine/roster.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace pumice::engine {
 namespace {
@@ -16,6 +17,8 @@ void Roster::join(RequestState& request) {
   const auto behind = std::ranges::find_if(requests_, [&](const auto& each) { return each->priority() < request.priority(); });
   requests_.insert(behind, request.shared_from_this());
   request.life = RequestState::Life::joined;
+  if (request.max_seconds() > 0 && request.deadline == Clock::time_point::max())
+    request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request.max_seconds()));
   work_.raise();
 }
 
@@ -25,6 +28,18 @@ void Roster::remove_ended() {
     request->life = RequestState::Life::resting;
     return true;
   });
+}
+
+Clock::time_point Roster::deadline() const {
+  auto first = Clock::time_point::max();
+  for (const auto& request : requests_) first = std::min(first, request->deadline);
+  return first;
+}
+
+Requests Roster::late(Clock::time_point now) const {
+  Requests late;
+  std::ranges::copy_if(requests_, std::back_inserter(late), [&](const auto& request) { return request->deadline <= now; });
+  return late;
 }
 
 void Roster::end(Sequence& s, Finish finish) {

@@ -22,6 +22,10 @@ class Roster {
   // In the child of a fork: the parent's requests, at rest. Their pages stay as they are, as other locks are still held then.
   Requests forget_parent();
 
+  // When the first of the requests must end; and the requests that must have ended by now.
+  Clock::time_point deadline() const;
+  Requests late(Clock::time_point now) const;
+
   // Ends a sequence that no step reads: its pages become kept ones.
   void end(Sequence& sequence, Finish finish);
   // Ends it now, or with the step that reads it; it gives no more news.

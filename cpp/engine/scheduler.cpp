@@ -121,13 +121,14 @@ void Scheduler::work() {
     try {
       work_.raised = false;
       choose_answers(lock);
+      end_late();
       const bool computes = plan();
       if (computes) {
         run_step(lock);
         news_.let_read(lock, roster_.requests());
       }
       free_drafted(lock);
-      if (!computes) work_.wake->wait(lock, [this] { return quit_ || work_.raised; });
+      if (!computes) sleep(lock);
     } catch (...) {  // no memory for the bookkeeping
       if (!lock.owns_lock()) lock.lock();
       roster_.fail_all(std::current_exception());
@@ -145,6 +146,26 @@ void Scheduler::choose_answers(Lock& lock) {
   lock.lock();
   commit_.answers(answers_->parts());
   step_is_over();
+}
+
+// Requests past their deadline keep what they have: also those that wait for pages or for their reader.
+void Scheduler::end_late() {
+  for (const auto& request : roster_.late(Clock::now())) {
+    for (Sequence& s : request->sequences)
+      if (!s.ended()) roster_.end(s, Finish::deadline);
+    news_.tell(*request);
+  }
+}
+
+// Until there is work, or the first deadline.
+void Scheduler::sleep(Lock& lock) {
+  const auto roused = [this] { return quit_ || work_.raised; };
+  const auto deadline = roster_.deadline();
+  if (deadline == Clock::time_point::max()) {
+    work_.wake->wait(lock, roused);
+  } else {
+    work_.wake->wait_until(lock, deadline, roused);
+  }
 }
 
 bool Scheduler::plan() {

@@ -68,7 +68,9 @@ class Scheduler {
 
   void work();
   void choose_answers(Lock& lock);
+  void end_late();
   bool plan();  // false: nothing can be computed now
+  void sleep(Lock& lock);
   void run_step(Lock& lock);
   void step_is_over();
   void free_drafted(Lock& lock);

@@ -20,7 +20,7 @@
 
 namespace pumice::engine {
 
-enum class Finish : std::uint8_t { none, eos, length, grammar };  // grammar: a filter is complete
+enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };  // grammar: a filter is complete; deadline: max_seconds
 
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
@@ -34,6 +34,7 @@ struct GenerateParams {
   bool shows_logits = false;                                // the caller changes the logits before a token is chosen (Request::shown)
   std::int32_t read_ahead = 0;                              // a sequence with so many unread tokens is parked; 0: no limit
   std::int32_t priority = 0;                                // requests of a higher one go first
+  float max_seconds = 0;                                    // the request ends so long after it joined the batch; 0: no limit
   Speculation speculation;
 };
 

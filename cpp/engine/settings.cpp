@@ -41,6 +41,7 @@ const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
     {"n", &GenerateParams::n, {1, 65536}},
     {"read_ahead", &GenerateParams::read_ahead, {0, kMost}},
     {"priority", &GenerateParams::priority, {-1000, 1000}},
+    {"max_seconds", &GenerateParams::max_seconds, {0, 1e9}},
 });
 
 const std::array kSpeculation = std::to_array<Setting<Speculation>>({

@@ -32,6 +32,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
+    if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";  // as a caller's own limit of time does by close()
     if (logprobs) {
       item["logprobs"] = to_array(n.logprobs);
       item["top_ids"] = to_array(n.top_ids, n.top_count);

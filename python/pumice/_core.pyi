@@ -210,7 +210,7 @@ class Model:
         """(T-1,) log-probability of each token after the first."""
 
     def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
-        """params: one of all prompts, or one for each (n, read_ahead and priority are the same in all).
+        """params: one of all prompts, or one for each (n, read_ahead, priority and max_seconds are the same in all).
         Sequence s belongs to prompt s // n. Nothing is computed before the first advance() or start()."""
 
     def close(self) -> None:
@@ -225,6 +225,7 @@ class GenerateParams:
     n: int  # sequences per prompt
     read_ahead: int  # unread tokens with which a sequence sits out; 0: no limit
     priority: int  # higher ones go first
+    max_seconds: float  # after the start it ends, "cancelled", with what there is; 0: no limit
     eos_ids: list[int]  # end a sequence; not given out
     stop_ids: list[int]  # as eos_ids before min_new_tokens; given out after
     bad_words: list[list[int]]

@@ -55,6 +55,7 @@ class Sampling(TypedDict, total=False):
     logprobs: int | bool | None
     grammar: Grammar | str | Sequence[Grammar | str | None] | None
     priority: int
+    max_seconds: float
     speculate: str | Mapping[str, int] | None
     draft: Model | None
 
@@ -67,6 +68,7 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "ignore_eos": False,
     "n": _OFF.n,
     "priority": _OFF.priority,
+    "max_seconds": _OFF.max_seconds,
 }
 
 
@@ -77,7 +79,8 @@ class SamplingParams:
     temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
     penalties (-100 to 100) 0 are off, as are dry_multiplier, top_n_sigma, xtc_probability and mirostat_tau 0. logit_bias: token id ->
     number added to its logit (-1e20 to 1e20; -inf forbids it). bad_words: rows of token ids that never come whole. logprobs: how many
-    alternatives per token, None for no log-probabilities. priority: higher calls go first.
+    alternatives per token, None for no log-probabilities. priority: higher calls go first. max_seconds: the call ends so long
+    after its start with what it has, 0 for no limit.
     """
 
     max_new_tokens: int = _OFF.max_new_tokens
@@ -110,6 +113,7 @@ class SamplingParams:
     n: int = _OFF.n
     logprobs: int | None = _OFF.logprobs
     priority: int = _OFF.priority
+    max_seconds: float = _OFF.max_seconds
 
 
 _OURS = ("ignore_eos", "stop", "logits_processor")  # what the engine is not told, or not as it is

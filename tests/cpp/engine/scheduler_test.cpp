@@ -798,6 +798,88 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+// ---------------------------------------------------------------- deadlines
+GenerateParams within(float seconds, std::int64_t tokens = 100000) {
+  auto params = greedy(tokens);
+  params.max_seconds = seconds;
+  return params;
+}
+
+TEST(Deadline, EndsARequestThatRuns) {
+  toy::Model m;
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  const Ids prompt = text(1, 30);
+  auto params = within(0.1f, 3000);
+  params.n = 2;
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = run(*m.scheduler->request({prompt, text(2, 20)}, params));
+  const auto took = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(took, std::chrono::milliseconds(100));
+  EXPECT_LT(took, std::chrono::milliseconds(1000));
+  for (const Result& r : results) EXPECT_EQ(r.finish, Finish::deadline);
+  EXPECT_GT(results[0].ids.size(), 5u);
+  EXPECT_EQ(results[0].ids, continuation(prompt, results[0].ids.size()));
+  const auto in_time = run(m, {prompt}, within(100, 5));
+  EXPECT_EQ(in_time[0].finish, Finish::length);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Deadline, EndsARequestThatQueuesOrHasNoPages) {
+  for (const bool pages : {false, true}) {
+    toy::Model m(pages ? 6 : 1000);
+    m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+    if (!pages) m.scheduler->set_limits({.running = 1});
+    const Ids prompt = text(1, 100);
+    const auto first = m.scheduler->request({prompt}, greedy(80));
+    first->wait(1, 1e9);
+    auto params = within(0.03f);
+    params.n = 3;
+    const auto queues = m.scheduler->request({text(2, 100)}, params);
+    queues->start(7, 1);
+    std::vector<RequestNews> news;
+    while (news.empty()) news = m.scheduler->pump(5000);
+    EXPECT_TRUE(news.at(0).ended);
+    ASSERT_EQ(news[0].news.size(), 3u);
+    for (const News& n : news[0].news) {
+      EXPECT_TRUE(n.ids.empty());
+      EXPECT_EQ(n.finish, Finish::deadline);
+    }
+    EXPECT_FALSE(first->done());
+    EXPECT_EQ(run(*first)[0].ids, continuation(prompt, 80));
+    EXPECT_EQ(m.leaked(), 0);
+  }
+}
+
+TEST(Deadline, EndsARequestThatSitsOut) {
+  toy::Model m;
+  auto reads = within(0.1f), shows = within(0.1f);
+  reads.read_ahead = 3;
+  shows.shows_logits = true;
+  const auto lags = m.scheduler->request({text(1, 20)}, reads), shown = m.scheduler->request({text(2, 20)}, shows);
+  lags->wait(3, 1e9);
+  shown->wait(1, 1e9);
+  const auto runs = m.seen->runs.load();
+  for (int waited = 0; m.scheduler->stats().lagging > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(m.scheduler->stats().lagging, 0);
+  EXPECT_EQ(m.seen->runs, runs) << "the engine slept";
+  const auto results = run(*lags);
+  EXPECT_EQ(results[0].ids, continuation(text(1, 20), 3));
+  EXPECT_EQ(results[0].finish, Finish::deadline);
+  shown->answer(0, std::vector<float>(toy::kVocab));
+  EXPECT_EQ(run(*shown)[0].finish, Finish::deadline);
+  EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Deadline, CountsFromTheFirstWait) {
+  toy::Model m;
+  const auto request = m.scheduler->request({text(1, 20)}, within(0.2f, 5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  EXPECT_EQ(run(*request)[0].ids, continuation(text(1, 20), 5));
+  EXPECT_EQ(toy::error_of([&] { m.scheduler->request({text(1, 20)}, within(-1)); }), ErrorKind::invalid_argument);
+  const std::vector<GenerateParams> two{within(1), within(2)};
+  EXPECT_EQ(toy::error_of([&] { m.scheduler->request({text(1, 20), text(2, 20)}, two); }), ErrorKind::invalid_argument);
+}
+
 TEST(Scheduler, RefusesWhatCannotBe) {
   toy::Model m(4, 200);
   const auto refused = [&](const std::vector<Ids>& prompts, const GenerateParams& params, ErrorKind kind, std::vector<const char*> parts) {

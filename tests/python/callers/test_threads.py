@@ -136,3 +136,34 @@ def test_errors_leave_the_model_usable(smollm2: pumice.Model) -> None:
     with pytest.raises(TypeError, match="temperature"):
         smollm2.generate("x", temprature=1)
     assert smollm2.generate("Stones", max_new_tokens=2, temperature=0).ids.size == 2
+
+
+def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
+    """score() and logits() are computed in the steps of the stream, which goes on: the same numbers, the same tokens."""
+    texts = [np.arange(1000 + i, 1000 + i + 40 * (i + 1), dtype=np.int32) for i in range(4)]
+    scores = [smollm2.score(text) for text in texts]
+    rows = [smollm2.logits(text) for text in texts]
+    alone = smollm2.generate("Rivers", max_new_tokens=30, temperature=0).ids.tolist()
+    with ThreadPoolExecutor(8) as pool, smollm2.stream("Rivers", max_new_tokens=30, temperature=0) as stream:
+        found = [pool.submit(smollm2.score, text) for text in texts] + [pool.submit(smollm2.logits, text) for text in texts]
+        ids = [i for chunk in stream for i in chunk.ids.tolist()]
+    assert ids == alone
+    assert all(np.array_equal(each.result(), wanted) for each, wanted in zip(found, [*scores, *rows], strict=True))
+    assert smollm2.stats()["running"] == 0 and smollm2.cache_stats()["pages_in_use"] == 0
+
+
+def test_max_seconds(smollm2: pumice.Model) -> None:
+    """The engine ends a call at its deadline, with what it has; also one that nobody reads."""
+    given = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}
+    answer = smollm2.generate("Rivers", **given, max_seconds=0.5)
+    assert answer.finish_reason == "cancelled" and 0 < len(answer.ids) < 4000 and answer.params.max_seconds == 0.5
+    assert answer.ids.tolist() == smollm2.generate("Rivers", **{**given, "max_new_tokens": len(answer.ids)}, max_seconds=1e6).ids.tolist()
+    stream = smollm2.stream("Rivers", **given, max_seconds=0.5)
+    first = next(stream)
+    end = time.monotonic() + 10
+    while smollm2.stats()["running"] + smollm2.stats()["lagging"] and time.monotonic() < end:
+        time.sleep(0.01)
+    ids = [*first.ids.tolist(), *(i for chunk in stream for i in chunk.ids.tolist())]
+    assert stream.result.finish_reason == "cancelled" and 0 < len(ids) <= 4000
+    with pytest.raises(ValueError, match="max_seconds"):
+        smollm2.generate("Rivers", max_seconds=-1)
