@@ -25,6 +25,7 @@ using SchedulerLock = std::unique_lock<std::mutex>;
 
 class NewsDesk {
  public:
+  // crowded: the device's threads have all processors of the process.
   NewsDesk(WorkSignal& work, bool crowded) : work_(work), crowded_(crowded) {}
 
   // Where the request is ready: its waiting thread, or the next pump(), is told.
@@ -36,14 +37,14 @@ class NewsDesk {
   void wake_pump();
   // The reader's caller is back, and has handled what it was told.
   void has_read(Reader& reader);
-  // Lets those who were told news read before the next step, where it would take their cpu away.
+  // Before a step, where the device's threads have all processors: waits for the readers that were told news, 0.5 ms at most.
   void let_read(SchedulerLock& lock, const Requests& requests);
   // In the child of a fork: requests of the parent that were to be told. Nothing is destroyed.
   Requests forget_parent();
 
  private:
   WorkSignal& work_;
-  const bool crowded_;        // the device's threads leave no cpu to readers
+  const bool crowded_;
   Requests queue_;            // with Delivery::queued
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;

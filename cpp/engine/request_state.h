@@ -19,10 +19,10 @@ struct Runtime;
 
 using Clock = std::chrono::steady_clock;
 
-// A waiting thread: is it still handling the last news, and did it return within kReading the time before?
+// A thread that waits for news.
 struct Reader {
-  bool reading = false, quick = true;
-  Clock::time_point told_at;
+  bool reading = false;   // it was told some, and has not come back for more
+  std::int32_t skip = 0;  // so many steps do not wait for it (NewsDesk::let_read)
 };
 
 // Sums over the steps that computed rows of the request. Seconds are shared with nobody: a step counts in full for each request in it.

@@ -8,13 +8,24 @@
 #include <utility>
 
 #include "core/error.h"
+#include "cpu/system.h"
 
 namespace pumice::engine {
+namespace {
+
+// That this process may use at a time: its affinity, and the quota of its cgroup.
+int processors() {
+  const double quota = cpu::cpu_quota("");
+  const int allowed = cpu::allowed_cpus();
+  return quota > 0 ? std::min(allowed, std::max(1, static_cast<int>(quota))) : allowed;
+}
+
+}  // namespace
 
 Scheduler::Scheduler(Runtime& runtime)
     : runtime_(runtime),
       roster_(runtime.pages, work_),
-      news_(work_, static_cast<unsigned>(runtime.pipeline.widest().workers()) >= std::thread::hardware_concurrency()),
+      news_(work_, runtime.pipeline.widest().workers() >= processors()),
       admission_(runtime, cost_),
       commit_(runtime, roster_, cost_, counts_),
       at_fork_({.before = [this] { mutex_.lock(); },

@@ -798,6 +798,36 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+// Where the device's threads have all processors, a step waits for readers; one that is late is skipped for a while.
+TEST(NewsDesk, WaitsForReadersAndSkipsThoseThatAreLate) {
+  toy::Model m;
+  const GenerateParams params;
+  const Requests requests{make_request(*m.runtime, {text(1, 5)}, std::span(&params, 1))};
+  Reader& reader = requests[0]->reader;
+  WorkSignal work;
+  std::mutex mutex;
+  SchedulerLock lock(mutex);
+  NewsDesk roomy(work, false), crowded(work, true);
+  reader.reading = true;
+  roomy.let_read(lock, requests);
+  EXPECT_EQ(reader.skip, 0) << "it was not waited for";
+  crowded.let_read(lock, requests);
+  EXPECT_EQ(reader.skip, 16);
+  for (int step = 16; step-- > 0;) {
+    crowded.let_read(lock, requests);
+    EXPECT_EQ(reader.skip, step);
+  }
+  std::thread thread([&] {
+    const SchedulerLock back(mutex);
+    crowded.has_read(reader);
+  });
+  lock.unlock();
+  thread.join();
+  lock.lock();
+  crowded.let_read(lock, requests);
+  EXPECT_EQ(reader.skip, 0) << "it was back";
+}
+
 // ---------------------------------------------------------------- deadlines
 GenerateParams within(float seconds, std::int64_t tokens = 100000) {
   auto params = greedy(tokens);
