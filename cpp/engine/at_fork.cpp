@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <list>
-#include <mutex>
 
 #include "core/error.h"
+#include "engine/lock_order.h"
 
 namespace pumice::engine {
 
@@ -32,15 +32,17 @@ class ForkRegistry {
   }
   void before() {
     mutex_.lock();
+    forking(true);
     // The last first: what was made later calls what was made before, with its own lock held.
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {
     for (const AtFork* each : all_) (each->hooks_.*hook)();
+    forking(false);
     mutex_.unlock();
   }
 
-  std::mutex mutex_;
+  OrderedMutex<LockRank::forks> mutex_;
   std::list<AtFork*> all_;
 };
 

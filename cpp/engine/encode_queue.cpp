@@ -29,7 +29,7 @@ EncodeQueue::EncodeQueue(Runtime& runtime)
 void EncodeQueue::forget_parent() {
   (void)changed_.release();
   (void)cancel_.release();
-  changed_ = std::make_unique<std::condition_variable>();
+  changed_ = std::make_unique<Condition>();
   waiting_.clear();
   running_.clear();
 }

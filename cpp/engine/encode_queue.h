@@ -4,16 +4,15 @@
 // text's bits do not depend on its batch (on the CPU), so that this changes nothing but speed.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "core/cancel.h"
 #include "engine/at_fork.h"
 #include "engine/embedder.h"
+#include "engine/lock_order.h"
 
 namespace pumice::engine {
 
@@ -36,7 +35,7 @@ class EncodeQueue {
     const Cancel* cancel;
     enum class State : std::uint8_t { waits, runs, done } state = State::waits;
   };
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<OrderedMutex<LockRank::encode_queue>>;
 
   bool small(const Texts& texts) const;
   void wait_for(std::span<Call> mine);
@@ -44,8 +43,8 @@ class EncodeQueue {
   void forget_parent();
 
   Runtime& runtime_;
-  mutable std::mutex mutex_;
-  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
+  mutable OrderedMutex<LockRank::encode_queue> mutex_;
+  std::unique_ptr<Condition> changed_ = std::make_unique<Condition>();
   std::deque<Call*> waiting_;  // they live on the stacks of threads in encode()
   std::vector<Call*> running_;
   std::unique_ptr<Cancel> cancel_;  // stops the calls that run

@@ -85,8 +85,8 @@ void NewsDesk::let_read(SchedulerLock& lock, const Requests& requests) {
 Requests NewsDesk::forget_parent() {
   (void)told_.release();
   (void)back_.release();
-  told_ = std::make_unique<std::condition_variable>();
-  back_ = std::make_unique<std::condition_variable>();
+  told_ = std::make_unique<Condition>();
+  back_ = std::make_unique<Condition>();
   pumping_ = 0;
   woken_ = false;
   reader_ = {};

@@ -2,12 +2,11 @@
 // all started requests (Scheduler::pump). All of it under the scheduler's lock.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "engine/lock_order.h"
 #include "engine/request_state.h"
 #include "engine/work_signal.h"
 
@@ -21,7 +20,6 @@ struct RequestNews {
 };
 
 using Requests = std::vector<std::shared_ptr<RequestState>>;
-using SchedulerLock = std::unique_lock<std::mutex>;
 
 class NewsDesk {
  public:
@@ -49,8 +47,8 @@ class NewsDesk {
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;
   Reader reader_;                                                                                // the thread in pump()
-  std::unique_ptr<std::condition_variable> told_ = std::make_unique<std::condition_variable>();  // threads in pump() wait for it
-  std::unique_ptr<std::condition_variable> back_ = std::make_unique<std::condition_variable>();  // let_read() waits for it
+  std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // threads in pump() wait for it
+  std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // let_read() waits for it
 };
 
 }  // namespace pumice::engine

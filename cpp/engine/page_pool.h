@@ -13,13 +13,13 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
 #include "engine/at_fork.h"
+#include "engine/lock_order.h"
 #include "engine/pipeline.h"
 #include "engine/prefix.h"
 
@@ -130,8 +130,8 @@ class PagePool {
   const std::uint64_t page_bytes_;
   std::int64_t budget_pages_;  // less than the budget's when the device refused to give more
 
-  mutable std::mutex mutex_;
-  std::mutex storage_mutex_;  // copies and growth, after mutex_ where both are held
+  mutable OrderedMutex<LockRank::pool> mutex_;
+  OrderedMutex<LockRank::storage> storage_mutex_;  // copies and growth
   PrefixTree tree_;
   std::vector<Page> pages_;  // storage there is
   std::vector<std::int32_t> free_;

@@ -42,7 +42,7 @@ void Request::hold(bool held) {
 bool Request::wait(std::int32_t steps, double max_ms) {
   require(max_ms >= 0, "max_ms must be at least 0, not ", max_ms);
   const std::chrono::duration<double, std::milli> most(std::min(max_ms, 1e9));
-  std::unique_lock lock(scheduler_.mutex_);
+  SchedulerLock lock(scheduler_.mutex_);
   RequestState& r = *state_;
   r.want(steps);
   scheduler_.news_.has_read(r.reader);

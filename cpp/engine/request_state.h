@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -11,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/lock_order.h"
 #include "engine/sequence.h"
 
 namespace pumice::engine {
@@ -77,7 +77,7 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   std::int32_t unread_steps = 0, wanted_steps = 1;
   std::int32_t waiting = 0;  // threads in wait()
   Reader reader;             // the thread in wait()
-  std::unique_ptr<std::condition_variable> news = std::make_unique<std::condition_variable>();
+  std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
   struct Share {  // of the step that is being committed
     std::int64_t prompt_rows = 0, decode_rows = 0;

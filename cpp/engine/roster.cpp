@@ -23,11 +23,10 @@ void Roster::join(RequestState& request) {
 }
 
 void Roster::remove_ended() {
-  std::erase_if(requests_, [](const std::shared_ptr<RequestState>& request) {
-    if (!request->ended()) return false;
-    request->life = RequestState::Life::resting;
-    return true;
-  });
+  const auto ended = std::stable_partition(requests_.begin(), requests_.end(), [](const auto& request) { return !request->ended(); });
+  for (auto request = ended; request != requests_.end(); ++request) (*request)->life = RequestState::Life::resting;
+  gone_.insert(gone_.end(), ended, requests_.end());
+  requests_.erase(ended, requests_.end());
 }
 
 Clock::time_point Roster::deadline() const {
@@ -89,7 +88,7 @@ void Roster::step_is_over() {
 Requests Roster::forget_parent() {
   for (const auto& request : requests_) {
     (void)request->news.release();  // the parent's threads wait for it
-    request->news = std::make_unique<std::condition_variable>();
+    request->news = std::make_unique<Condition>();
     const bool read_elsewhere = request->waiting > 0 || request->delivery == Delivery::pumped || request->delivery == Delivery::queued ||
                                 request->delivery == Delivery::held;
     request->life = read_elsewhere ? RequestState::Life::left_behind : RequestState::Life::forked;

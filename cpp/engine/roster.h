@@ -39,6 +39,9 @@ class Roster {
   // Guessing models' pages of sequences that have ended, to be given back without the scheduler's lock: other models' locks are never taken
   // under it, as a fork takes them in the order of the models' making.
   std::vector<std::unique_ptr<Drafted>> take_drafted() { return std::exchange(drafted_, {}); }
+  // Requests that have left, to be destroyed without the lock: each may be the last holder of a model that guesses for it.
+  Requests take_gone() { return std::exchange(gone_, {}); }
+  void let_go(Requests requests) { gone_.insert(gone_.end(), requests.begin(), requests.end()); }
 
  private:
   void revive(RequestState& request);
@@ -46,7 +49,7 @@ class Roster {
 
   PagePool* const pages_;
   WorkSignal& work_;
-  Requests requests_;
+  Requests requests_, gone_;
   std::vector<std::unique_ptr<Drafted>> drafted_;
 };
 

@@ -9,7 +9,7 @@ namespace pumice::engine {
 
 RunSpaces::RunSpaces(const Pipeline& pipeline)
     : pipeline_(pipeline),
-      returned_(std::make_unique<std::condition_variable>()),
+      returned_(std::make_unique<Condition>()),
       at_fork_({.before = [this] { mutex_.lock(); },
                 .in_parent = [this] { mutex_.unlock(); },
                 .in_child =
@@ -22,7 +22,7 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
 // one with waiters must not be destroyed.
 void RunSpaces::forget_parent() {
   (void)returned_.release();
-  returned_ = std::make_unique<std::condition_variable>();
+  returned_ = std::make_unique<Condition>();
   for (Shelf* each : {&team_, &solo_}) {
     each->made = static_cast<int>(each->idle.size());
     each->queue.clear();

@@ -2,15 +2,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "engine/at_fork.h"
+#include "engine/lock_order.h"
 #include "engine/page_pool.h"
 #include "engine/pipeline.h"
 #include "model/config.h"
@@ -55,8 +54,8 @@ class RunSpaces {
   void forget_parent();
 
   const Pipeline& pipeline_;
-  std::mutex mutex_;
-  std::unique_ptr<std::condition_variable> returned_;
+  OrderedMutex<LockRank::run_spaces> mutex_;
+  std::unique_ptr<Condition> returned_;
   Shelf team_{.limit = 2}, solo_{.limit = 1};
   const AtFork at_fork_;
 };

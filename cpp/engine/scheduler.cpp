@@ -107,7 +107,7 @@ void Scheduler::join(RequestState& request) {
   if (request.life == RequestState::Life::left_behind)
     fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
   if (request.life == RequestState::Life::joined || request.ended()) return;
-  parents_.clear();
+  roster_.let_go(std::exchange(parents_, {}));
   if (!thread_) {
     try {
       thread_ = std::make_unique<std::thread>([this] { work(); });
@@ -138,7 +138,7 @@ void Scheduler::work() {
         run_step(lock);
         news_.let_read(lock, roster_.requests());
       }
-      free_drafted(lock);
+      let_go(lock);
       if (!computes) sleep(lock);
     } catch (...) {  // no memory for the bookkeeping
       if (!lock.owns_lock()) lock.lock();
@@ -234,12 +234,15 @@ void Scheduler::step_is_over() {
   for (const auto& request : roster_.requests()) news_.tell(*request);
 }
 
-void Scheduler::free_drafted(Lock& lock) {
-  std::vector<std::unique_ptr<Drafted>> ended = roster_.take_drafted();
-  if (ended.empty()) return;
+// What takes locks of other models, or ends them, is done without this one's.
+void Scheduler::let_go(Lock& lock) {
+  std::vector<std::unique_ptr<Drafted>> drafted = roster_.take_drafted();
+  Requests gone = roster_.take_gone();
+  if (drafted.empty() && gone.empty()) return;
   lock.unlock();
-  for (const auto& drafted : ended) drafted->drafter->release(*drafted);
-  ended.clear();
+  for (const auto& each : drafted) each->drafter->release(*each);
+  drafted.clear();
+  gone.clear();
   lock.lock();
 }
 
@@ -248,7 +251,7 @@ void Scheduler::free_drafted(Lock& lock) {
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)work_.wake.release();
-  work_.wake = std::make_unique<std::condition_variable>();
+  work_.wake = std::make_unique<Condition>();
   (void)step_.release();  // the parent's thread was at work in these
   (void)answers_.release();
   step_ = std::make_unique<Step>();

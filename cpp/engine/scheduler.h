@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
@@ -24,6 +23,7 @@
 #include "engine/answers.h"
 #include "engine/at_fork.h"
 #include "engine/commit.h"
+#include "engine/lock_order.h"
 #include "engine/request.h"
 #include "engine/roster.h"
 #include "engine/runtime.h"
@@ -73,11 +73,11 @@ class Scheduler {
   void sleep(Lock& lock);
   void run_step(Lock& lock);
   void step_is_over();
-  void free_drafted(Lock& lock);
+  void let_go(Lock& lock);
   void forget_parent();
 
   Runtime& runtime_;
-  mutable std::mutex mutex_;
+  mutable SchedulerMutex mutex_;
   std::unique_ptr<std::thread> thread_;
   bool quit_ = false;
   Limits limits_;

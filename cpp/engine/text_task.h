@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "core/cancel.h"
+#include "engine/lock_order.h"
 #include "engine/runtime.h"
 
 namespace pumice::engine {
@@ -52,7 +52,7 @@ class TextTask {
   void give(std::size_t at, std::span<const float> values);
 
   const Wants wants_;
-  mutable std::mutex mutex_;  // of out_: a step computes while the caller may give up
+  mutable OrderedMutex<LockRank::text> mutex_;  // of out_: a step computes while the caller may give up
   std::span<float> out_;
   bool closed_ = false;
 };

@@ -805,7 +805,7 @@ TEST(NewsDesk, WaitsForReadersAndSkipsThoseThatAreLate) {
   const Requests requests{make_request(*m.runtime, {text(1, 5)}, std::span(&params, 1))};
   Reader& reader = requests[0]->reader;
   WorkSignal work;
-  std::mutex mutex;
+  SchedulerMutex mutex;
   SchedulerLock lock(mutex);
   NewsDesk roomy(work, false), crowded(work, true);
   reader.reading = true;

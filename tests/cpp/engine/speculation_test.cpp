@@ -217,6 +217,31 @@ TEST(Speculation, ASmallerModelsOwnCallersGetItsPages) {
   EXPECT_EQ(smaller->leaked(), 0);
 }
 
+// The last holder of the smaller model is a request that ends with a step: no lock is held while the model ends.
+TEST(Speculation, ASmallerModelMayEndWithItsLastRequest) {
+  toy::Model m;
+  std::atomic<bool> inside{false}, go{false};
+  m.seen->in_run = [&] {
+    inside = true;
+    while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  std::weak_ptr<toy::Model> smaller;
+  {
+    const auto owner = std::make_shared<toy::Model>(400);
+    smaller = owner;
+    const auto drafter = std::make_shared<Drafter>(owner, *owner->runtime);
+    const auto other = m.scheduler->request({text(2, 40)}, {.max_new_tokens = 5});
+    const auto request = m.scheduler->request({text(1, 40)}, {.max_new_tokens = 50, .speculation = {.most = 4, .drafter = drafter}});
+    request->wait(1, 5);
+    while (!inside) std::this_thread::yield();
+  }
+  EXPECT_FALSE(smaller.expired());
+  go = true;
+  for (int waited = 0; !smaller.expired() && waited < 5000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(smaller.expired());
+  EXPECT_EQ(m.leaked(), 0);
+}
+
 TEST(Speculation, ClosedInTheMiddle) {
   const auto smaller = std::make_shared<toy::Model>(400);
   const auto drafter = std::make_shared<Drafter>(smaller, *smaller->runtime);
