@@ -5,8 +5,9 @@
 // that model's pages back, without its scheduler's lock; and nothing that may be the last holder of another model is destroyed under it.
 // A fork is the exception: it takes every lock there is, those of the objects that were made last first (engine/at_fork.h).
 //
-// Not in the list, as nothing of the engine is called under them: the locks of devices (cpu/, vulkan/) and of grammars (engine/grammar.cpp),
-// which come after all of these, and EncodeQueue's callers. Model's two locks come before all: programs are built under them.
+// Not in the list, as nothing of the engine is called under them: the locks of devices (cpu/, vulkan/) and of grammars
+// (engine/grammar.cpp), which come after all of these, and EncodeQueue's callers. Model's two locks come before all: programs are built
+// under them.
 #pragma once
 
 #include <condition_variable>

@@ -46,7 +46,7 @@ class NewsDesk {
   Requests queue_;            // with Delivery::queued
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;
-  Reader reader_;                                                                                // the thread in pump()
+  Reader reader_;                                                    // the thread in pump()
   std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // threads in pump() wait for it
   std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // let_read() waits for it
 };

@@ -65,65 +65,14 @@ void PagePool::check_fits(std::int64_t tokens) const {
        "): raise kv_budget=, choose kv_dtype=\"q8_0\", or shorten the prompt");
 }
 
-// ---------------------------------------------------------------- single pages
-void PagePool::hold(std::int32_t page) {
-  Page& p = pages_[page];
-  if (p.holders++ == 0) {  // it was kept
-    --kept_;
-    leaves_.erase({p.used, page});
-  }
-}
-
-void PagePool::drop(std::int32_t page) {
-  Page& p = pages_[page];
-  if (--p.holders > 0) return;
-  if (p.name == 0) {
-    free_.push_back(page);
-    return;
-  }
-  ++kept_;
-  p.used = ++clock_;
-  if (p.children == 0) leaves_.emplace(p.used, page);
-}
-
-// Into the tree. A shorter page that this one makes useless leaves it.
-void PagePool::enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) {
-  const auto near = tree_.longest(name_of(parent, root), ids);
-  if (near.page >= 0 && near.tokens == pages_[near.page].tokens && pages_[near.page].holders == 0) {
-    leave(near.page);
-    --kept_;
-    free_.push_back(near.page);
-  }
-  Page& p = pages_[page];
-  p.entry = tree_.insert(name_of(parent, root), ids, page);
-  p.name = ++names_;
-  p.parent = parent;
-  p.tokens = static_cast<std::int32_t>(ids.size());
-  if (parent >= 0 && pages_[parent].children++ == 0) leaves_.erase({pages_[parent].used, parent});
-}
-
-void PagePool::leave(std::int32_t page) {
-  Page& p = pages_[page];
-  tree_.erase(p.entry);
-  leaves_.erase({p.used, page});
-  p.name = 0;
-  if (p.parent < 0) return;
-  Page& parent = pages_[p.parent];
-  if (--parent.children == 0 && parent.holders == 0) leaves_.emplace(parent.used, p.parent);
-  p.parent = -1;
-}
-
 // ---------------------------------------------------------------- finding room
-std::int64_t PagePool::room() const {
-  return budget_pages_ - static_cast<std::int64_t>(pages_.size()) + static_cast<std::int64_t>(free_.size()) + kept_;
-}
+std::int64_t PagePool::room() const { return budget_pages_ - book_.size() + book_.free() + book_.kept(); }
 
 bool PagePool::grow() {
-  const auto have = static_cast<std::int64_t>(pages_.size());
+  const std::int64_t have = book_.size();
   if (have >= budget_pages_) return false;
   const std::int64_t wanted = std::min(budget_pages_, have + std::max<std::int64_t>(64, have / 2));
-  pages_.reserve(wanted);
-  free_.reserve(wanted);
+  book_.reserve(wanted);
   try {
     const std::lock_guard storage(storage_mutex_);
     caches_.reserve(static_cast<std::int32_t>(wanted));
@@ -133,17 +82,12 @@ bool PagePool::grow() {
     budget_pages_ = have;  // go on with what there is: kept pages make room
     return false;
   }
-  pages_.resize(wanted);
-  for (std::int64_t page = wanted; page-- > have;) free_.push_back(static_cast<std::int32_t>(page));
+  book_.add(wanted);
   return true;
 }
 
 bool PagePool::evict() {
-  if (leaves_.empty()) return false;
-  const std::int32_t page = leaves_.begin()->second;
-  leave(page);
-  --kept_;
-  free_.push_back(page);
+  if (!book_.evict()) return false;
   ++counts_.pages_evicted;
   return true;
 }
@@ -160,18 +104,14 @@ bool PagePool::reclaim() {
 }
 
 std::int32_t PagePool::take() {
-  while (free_.empty())
+  while (book_.free() == 0)
     if (!grow() && !evict() && !reclaim()) return -1;
-  const std::int32_t page = free_.back();
-  free_.pop_back();
-  pages_[page] = Page{};
-  pages_[page].holders = 1;
-  return page;
+  return book_.take();
 }
 
 void PagePool::drop_all(PageTable& table) {
   while (!table.pages_.empty()) {  // last first: beginnings are shared most and shall be kept longest
-    drop(table.pages_.back());
+    book_.drop(table.pages_.back());
     table.pages_.pop_back();
   }
   table.published_ = 0;
@@ -185,7 +125,7 @@ bool PagePool::fill(PageTable& table, std::int64_t pages) {
     const std::int32_t page = take();
     if (page < 0) {
       while (table.pages_.size() > had) {
-        drop(table.pages_.back());
+        book_.drop(table.pages_.back());
         table.pages_.pop_back();
       }
       return false;
@@ -213,12 +153,12 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
   std::int32_t tokens = 0, parent = -1, source = -1, partial = 0;
   while (tokens < limit) {
-    const auto match = tree_.longest(name_of(parent, table.root_), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    const auto match = book_.longest(parent, table.root_, ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
     if (match.tokens < kPageTokens) {
       if (match.tokens > 0) source = match.page, partial = match.tokens;
       break;
     }
-    hold(match.page);
+    book_.hold(match.page);
     table.pages_.push_back(match.page);
     parent = match.page;
     tokens += kPageTokens;
@@ -228,10 +168,10 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     drop_all(table);
     return std::nullopt;
   }
-  if (source >= 0) hold(source);  // so that it is not evicted before it is copied
+  if (source >= 0) book_.hold(source);  // so that it is not evicted before it is copied
   bool enough = fill(table, needed);
   if (!enough && source >= 0) {  // in a tiny budget the page to copy can be the one that is missing
-    drop(source);
+    book_.drop(source);
     source = -1;
     enough = fill(table, needed);
   }
@@ -246,12 +186,12 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     copy(source, to);
   } catch (...) {
     lock.lock();
-    drop(source);
+    book_.drop(source);
     drop_all(table);
     throw;
   }
   lock.lock();
-  drop(source);
+  book_.drop(source);
   return tokens + partial;
 }
 
@@ -261,7 +201,7 @@ std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int
   const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
   std::int32_t tokens = 0, parent = -1;
   while (tokens < limit) {
-    const auto match = tree_.longest(name_of(parent, root), ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
+    const auto match = book_.longest(parent, root, ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
     tokens += match.tokens;
     parent = match.page;
     if (match.tokens < kPageTokens) break;
@@ -287,7 +227,7 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
   to.root_ = from.root_;
   to.lost_ = false;
   for (std::int32_t i = 0; i < full; ++i) {
-    hold(from.pages_[i]);
+    book_.hold(from.pages_[i]);
     to.pages_.push_back(from.pages_[i]);
   }
   to.published_ = full;
@@ -312,13 +252,13 @@ void PagePool::publish_full(PageTable& table, std::span<const std::int32_t> comp
   for (std::int32_t i = table.published_; i < full; ++i) {
     const std::int32_t parent = i == 0 ? -1 : table.pages_[i - 1];
     const auto ids = computed.subspan(static_cast<std::size_t>(i) * kPageTokens, kPageTokens);
-    const auto match = tree_.longest(name_of(parent, table.root_), ids);
+    const auto match = book_.longest(parent, table.root_, ids);
     if (match.tokens == kPageTokens) {
-      hold(match.page);
-      drop(table.pages_[i]);
+      book_.hold(match.page);
+      book_.drop(table.pages_[i]);
       table.pages_[i] = match.page;
     } else {
-      enter(table.pages_[i], parent, table.root_, ids);
+      book_.enter(table.pages_[i], parent, table.root_, ids);
     }
     table.published_ = i + 1;
   }
@@ -341,8 +281,8 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
     const auto rest = computed.subspan(full * kPageTokens);
     if (!rest.empty() && table.pages_.size() > full) {
       const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
-      const auto match = tree_.longest(name_of(parent, table.root_), rest);
-      if (match.tokens < static_cast<std::int32_t>(rest.size())) enter(table.pages_[full], parent, table.root_, rest);
+      const auto match = book_.longest(parent, table.root_, rest);
+      if (match.tokens < static_cast<std::int32_t>(rest.size())) book_.enter(table.pages_[full], parent, table.root_, rest);
     }
     drop_all(table);
   }
@@ -352,7 +292,7 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
 void PagePool::park(PageTable& table) {
   const std::lock_guard lock(mutex_);
   if (table.pages_.empty() || table.parked_) return;
-  table.parked_ = ++clock_;
+  table.parked_ = ++parkings_;
   parked_.emplace(table.parked_, &table);
 }
 
@@ -382,17 +322,12 @@ void PagePool::write(PageTable& table, std::size_t first, std::span<const std::u
 // Sequences that ran belong to threads that are not here. What they held alone is free, what they had published is kept.
 void PagePool::forget_parent() {
   ++process_;
-  std::vector<std::int32_t> holders(pages_.size(), 0);
+  std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0);
   for (const auto& [when, table] : parked_) {
     table->process_ = process_;
     for (const std::int32_t page : table->pages_) ++holders[page];
   }
-  for (std::size_t i = pages_.size(); i-- > 0;) {
-    Page& p = pages_[i];
-    if (p.holders == holders[i]) continue;
-    p.holders = holders[i] + 1;
-    drop(static_cast<std::int32_t>(i));
-  }
+  book_.hold_only(holders);
 }
 
 // A table of a sequence that ran at a fork, seen in the child: its pages are not its own any more.
@@ -415,9 +350,9 @@ void PagePool::count_prompt(std::int64_t tokens, std::int64_t reused) {
 PagePool::Stats PagePool::stats() const {
   const std::lock_guard lock(mutex_);
   Stats stats = counts_;
-  stats.pages_reserved = static_cast<std::int64_t>(pages_.size());
-  stats.pages_cached = kept_;
-  stats.pages_in_use = stats.pages_reserved - static_cast<std::int64_t>(free_.size()) - kept_;
+  stats.pages_reserved = book_.size();
+  stats.pages_cached = book_.kept();
+  stats.pages_in_use = stats.pages_reserved - book_.free() - book_.kept();
   stats.pages_budget = budget_pages_;
   stats.page_bytes = page_bytes_;
   return stats;
@@ -425,35 +360,8 @@ PagePool::Stats PagePool::stats() const {
 
 void PagePool::self_check() const {
   const std::lock_guard lock(mutex_);
-  const auto check = [](bool holds, const char* what) { require(holds, "page pool: ", what); };
-  std::vector<std::int32_t> children(pages_.size(), 0);
-  std::vector<bool> is_free(pages_.size(), false);
-  for (const std::int32_t page : free_) {
-    check(!is_free[page], "a page is free twice");
-    is_free[page] = true;
-  }
-  std::size_t in_tree = 0, leaves = 0;
-  std::int64_t kept = 0;
-  for (const Page& p : pages_)
-    if (p.name != 0 && p.parent >= 0) ++children[p.parent];
-  for (std::size_t i = 0; i < pages_.size(); ++i) {
-    const Page& p = pages_[i];
-    check(is_free[i] == (p.holders == 0 && p.name == 0), "a page is lost, or free and in use");
-    if (p.name == 0) continue;
-    ++in_tree;
-    check(p.entry->second == static_cast<std::int32_t>(i), "the tree names another page");
-    check(p.children == children[i], "wrong count of children");
-    check(p.parent < 0 || pages_[p.parent].name == p.entry->first.parent, "a page's parent has left the tree");
-    check(p.children == 0 || p.tokens == kPageTokens, "a partly filled page has children");
-    if (p.holders > 0) continue;
-    ++kept;
-    if (p.children == 0) {
-      ++leaves;
-      check(leaves_.count({p.used, static_cast<std::int32_t>(i)}) == 1, "a leaf cannot be evicted");
-    }
-  }
-  check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_, "wrong totals");
-  check(static_cast<std::int64_t>(pages_.size()) <= budget_pages_, "over budget");
+  book_.self_check();
+  require(book_.size() <= budget_pages_, "page pool: over budget");
 }
 
 }  // namespace pumice::engine

@@ -1,9 +1,8 @@
 // Who owns which cache page of a model: sequences that run, and prefixes that are kept because a later prompt may begin with them.
 //
-// A page is free, held by sequences (a count), or kept (in the prefix tree, held by nobody). Full pages that a sequence has computed enter
-// the tree at once, so that others share them; its last, partly filled page enters when the sequence ends, and is copied by whoever
-// continues it. A holder of a page holds all pages before it, so kept pages can always be given up from their leaves, the longest
-// unused first. Storage grows in steps up to the byte budget, then kept pages go.
+// Pages one by one are in a PageBook. Full pages that a sequence has computed enter the prefix tree at once, so that others share them; its
+// last, partly filled page enters when the sequence ends, and a sequence that continues it gets a copy. Storage grows in steps up to the
+// byte budget, then kept pages go.
 //
 // Thread-safe. The lock is held for bookkeeping and growth, never while a device computes. The child of a fork() has the kept pages and
 // the parked tables; pages of sequences that ran in the parent's threads are free there.
@@ -14,14 +13,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
 #include "engine/at_fork.h"
 #include "engine/lock_order.h"
+#include "engine/page_book.h"
 #include "engine/pipeline.h"
-#include "engine/prefix.h"
 
 namespace pumice::engine {
 
@@ -99,28 +97,13 @@ class PagePool {
   void self_check() const;
 
  private:
-  struct Page {
-    std::int32_t holders = 0;
-    std::int32_t children = 0;  // in the tree
-    std::int32_t parent = -1;   // page, -1: none
-    std::int32_t tokens = 0;    // ids in its key
-    std::uint64_t name = 0;     // in the tree; 0: it is not there
-    std::uint64_t used = 0;     // when it was last given back
-    PrefixTree::Entry entry;
-  };
-
   std::int32_t take();  // a page held once, -1: none to be had. All of these: under mutex_
   bool grow();
   bool evict();
   bool reclaim();
-  void hold(std::int32_t page);
-  void drop(std::int32_t page);
   void drop_all(PageTable& table);
-  void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
-  void leave(std::int32_t page);
   void publish_full(PageTable& table, std::span<const std::int32_t> computed);
   bool fill(PageTable& table, std::int64_t pages);
-  std::uint64_t name_of(std::int32_t page, std::uint64_t root) const { return page < 0 ? root : pages_[page].name; }
   std::int64_t room() const;
   void copy(std::int32_t from, std::int32_t to);  // without mutex_
   void forget_parent();
@@ -132,14 +115,10 @@ class PagePool {
 
   mutable OrderedMutex<LockRank::pool> mutex_;
   OrderedMutex<LockRank::storage> storage_mutex_;  // copies and growth
-  PrefixTree tree_;
-  std::vector<Page> pages_;  // storage there is
-  std::vector<std::int32_t> free_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // kept pages without children, longest unused first
-  std::map<std::uint64_t, PageTable*> parked_;               // longest parked first
-  std::uint64_t clock_ = 0, names_ = 0;
-  std::uint64_t process_ = 1;  // counts forks
-  std::int64_t kept_ = 0;
+  PageBook book_;
+  std::map<std::uint64_t, PageTable*> parked_;  // longest parked first
+  std::uint64_t parkings_ = 0;                  // counts them
+  std::uint64_t process_ = 1;                   // counts forks
   Stats counts_;
   const AtFork at_fork_;
 };

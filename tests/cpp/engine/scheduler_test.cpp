@@ -889,7 +889,8 @@ TEST(Deadline, EndsARequestThatSitsOut) {
   lags->wait(3, 1e9);
   shown->wait(1, 1e9);
   const auto runs = m.seen->runs.load();
-  for (int waited = 0; m.scheduler->stats().lagging > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int waited = 0; m.scheduler->stats().lagging > 0 && waited < 2000; ++waited)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(m.scheduler->stats().lagging, 0);
   EXPECT_EQ(m.seen->runs, runs) << "the engine slept";
   const auto results = run(*lags);

@@ -1,0 +1,124 @@
+#include "engine/page_book.h"
+
+#include "core/error.h"
+#include "core/program.h"
+
+namespace pumice::engine {
+
+void PageBook::reserve(std::int64_t pages) {
+  pages_.reserve(static_cast<std::size_t>(pages));
+  free_.reserve(static_cast<std::size_t>(pages));
+}
+
+void PageBook::add(std::int64_t pages) {
+  const std::int64_t had = size();
+  pages_.resize(static_cast<std::size_t>(pages));
+  for (std::int64_t page = pages; page-- > had;) free_.push_back(static_cast<std::int32_t>(page));
+}
+
+std::int32_t PageBook::take() {
+  if (free_.empty()) return -1;
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  pages_[page] = Page{};
+  pages_[page].holders = 1;
+  return page;
+}
+
+bool PageBook::evict() {
+  if (leaves_.empty()) return false;
+  free_kept(leaves_.begin()->second);
+  return true;
+}
+
+void PageBook::hold(std::int32_t page) {
+  Page& p = pages_[page];
+  if (p.holders++ == 0) {  // it was kept
+    --kept_;
+    leaves_.erase({p.used, page});
+  }
+}
+
+void PageBook::drop(std::int32_t page) {
+  Page& p = pages_[page];
+  if (--p.holders > 0) return;
+  if (p.name == 0) {
+    free_.push_back(page);
+    return;
+  }
+  ++kept_;
+  p.used = ++clock_;
+  if (p.children == 0) leaves_.emplace(p.used, page);
+}
+
+void PageBook::enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) {
+  const auto near = tree_.longest(name_of(parent, root), ids);
+  if (near.page >= 0 && near.tokens == pages_[near.page].tokens && pages_[near.page].holders == 0) {
+    free_kept(near.page);
+  }
+  Page& p = pages_[page];
+  p.entry = tree_.insert(name_of(parent, root), ids, page);
+  p.name = ++names_;
+  p.parent = parent;
+  p.tokens = static_cast<std::int32_t>(ids.size());
+  if (parent >= 0 && pages_[parent].children++ == 0) leaves_.erase({pages_[parent].used, parent});
+}
+
+void PageBook::leave(std::int32_t page) {
+  Page& p = pages_[page];
+  tree_.erase(p.entry);
+  leaves_.erase({p.used, page});
+  p.name = 0;
+  if (p.parent < 0) return;
+  Page& parent = pages_[p.parent];
+  if (--parent.children == 0 && parent.holders == 0) leaves_.emplace(parent.used, p.parent);
+  p.parent = -1;
+}
+
+void PageBook::free_kept(std::int32_t page) {
+  leave(page);
+  --kept_;
+  free_.push_back(page);
+}
+
+void PageBook::hold_only(std::span<const std::int32_t> holders) {
+  for (std::size_t i = pages_.size(); i-- > 0;) {
+    Page& p = pages_[i];
+    if (p.holders == holders[i]) continue;
+    p.holders = holders[i] + 1;
+    drop(static_cast<std::int32_t>(i));
+  }
+}
+
+void PageBook::self_check() const {
+  const auto check = [](bool holds, const char* what) { require(holds, "page pool: ", what); };
+  std::vector<std::int32_t> children(pages_.size(), 0);
+  std::vector<bool> is_free(pages_.size(), false);
+  for (const std::int32_t page : free_) {
+    check(!is_free[page], "a page is free twice");
+    is_free[page] = true;
+  }
+  std::size_t in_tree = 0, leaves = 0;
+  std::int64_t kept = 0;
+  for (const Page& p : pages_)
+    if (p.name != 0 && p.parent >= 0) ++children[p.parent];
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    const Page& p = pages_[i];
+    check(is_free[i] == (p.holders == 0 && p.name == 0), "a page is lost, or free and in use");
+    if (p.name == 0) continue;
+    ++in_tree;
+    check(p.entry->second == static_cast<std::int32_t>(i), "the tree names another page");
+    check(p.children == children[i], "wrong count of children");
+    check(p.parent < 0 || pages_[p.parent].name == p.entry->first.parent, "a page's parent has left the tree");
+    check(p.children == 0 || p.tokens == kPageTokens, "a partly filled page has children");
+    if (p.holders > 0) continue;
+    ++kept;
+    if (p.children == 0) {
+      ++leaves;
+      check(leaves_.count({p.used, static_cast<std::int32_t>(i)}) == 1, "a leaf cannot be evicted");
+    }
+  }
+  check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_, "wrong totals");
+}
+
+}  // namespace pumice::engine
