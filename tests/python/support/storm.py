@@ -54,8 +54,9 @@ class Storm:
         self.model, self.seed = model, seed
         self.lock = threading.Lock()
         self.wrong: list[str] = []
-        self.counts = dict.fromkeys(("finished", "closed", "failed", "children"), 0)
+        self.counts = dict.fromkeys(("finished", "closed", "failed", "children", "scored"), 0)
         self.known: dict[Any, list[int]] = {}
+        self.scores: dict[tuple[int, ...], bytes] = {}
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -85,7 +86,17 @@ class Storm:
                 if before != ids:
                     self.wrong.append(f"{key}: {ids} and {before}")
 
+    def score(self, text: list[int]) -> None:
+        found = self.model.score(text).tobytes()
+        with self.lock:
+            if self.scores.setdefault(tuple(text), found) != found:
+                self.wrong.append(f"{text}: two scores")
+        self.count("scored")
+
     def check_alone(self) -> None:
+        for text, found in self.scores.items():
+            if self.model.score(list(text)).tobytes() != found:
+                self.wrong.append(f"{text}: another score alone")
         for (prompt, given), ids in self.known.items():
             alone = self.model.generate(list(prompt), **dict(given), logit_bias=FORBIDDEN).ids.tolist()
             if alone != ids:
@@ -110,6 +121,8 @@ class Storm:
             self.count("closed")
         elif kind < 0.45:
             self.fork(prompt, given)
+        elif kind < 0.6:
+            self.score(prompt)
         else:
             self.check(prompt, given, self.model.generate(prompt, **given))
             self.count("finished")
