@@ -7,16 +7,17 @@ import os
 try:
     import resource
 
-    _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()  # and fields of statm
+    # the second number: where statm counts the bytes in use
+    _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
 except ImportError:  # not Unix
     _LIMITS = ()
 
-MARGIN = 64 << 20  # for threads and what they keep
+MARGIN = 64 << 20  # room for threads and their memory
 TIGHT = 1 << 30
 
 
 def address_space_left() -> int | None:
-    """Bytes that the limits leave; None without a limit."""
+    """How many more bytes the limits allow; None without a limit."""
     limits = [(most, field) for limit, field in _LIMITS if (most := resource.getrlimit(limit)[0]) != resource.RLIM_INFINITY]
     if not limits:
         return None
@@ -26,14 +27,15 @@ def address_space_left() -> int | None:
 
 
 def is_tight() -> bool:
-    """Whether one thing has to come after the other: a thread alone takes 72 MiB of address space (its stack, its heap), and what the
-    tokenizers package needs must not be taken by weights meanwhile."""
+    """Whether the address space is so small that work has to be done one piece after the other. A thread alone takes 72 MiB of it (stack
+    and heap), and while a tokenizer is built beside it, weights must not take its memory: the tokenizers package ends the
+    process where memory is refused."""
     left = address_space_left()
     return left is not None and left < TIGHT
 
 
 def check_memory(needed: int, doing: str) -> None:
-    """MemoryError unless there are so many bytes and a margin."""
+    """Raises MemoryError unless the limits allow so many more bytes, and MARGIN."""
     left = address_space_left()
     if left is not None and left < needed + MARGIN:
         raise MemoryError(

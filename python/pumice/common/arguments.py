@@ -15,12 +15,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-DIRECT_CHARACTERS = 1 << 14  # texts up to here are tokenised at once: a few milliseconds, less than a thread is worth
+# texts up to this length are tokenised in the caller's thread: that takes milliseconds, less than starting a thread costs
+DIRECT_CHARACTERS = 1 << 14
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What other packages call our arguments.
+# Names that other packages give to arguments of ours.
 KNOWN_ELSEWHERE = {
     "bad_words_ids": "bad_words",
     "convert_to_numpy": None,
@@ -43,7 +44,7 @@ KNOWN_ELSEWHERE = {
 
 
 def plain(text: str) -> str:
-    """The characters of a str: str() of a subclass (an Enum of strings) may say something else, and so may its own methods."""
+    """The characters of a str. str() of a subclass (an Enum of strings) may return something else, and its own methods may too."""
     return str.__str__(text)
 
 
@@ -59,13 +60,13 @@ def shown(value: object, most: int = 200) -> str:
 
 
 def shown_path(path: object) -> str:
-    """A path as a message shows it: as it is, but cut when it is long, and with escapes when it holds what no screen should."""
+    """A path for a message: cut when it is long, and with escapes where it holds characters that do not print."""
     text = str(path)
     return text if text.isprintable() and len(text) <= 500 else shown(text, 500)
 
 
 def did_you_mean(name: object, valid: Iterable[str]) -> str:
-    """'; did you mean "x"?' or nothing."""
+    """'; did you mean "x"?' where a valid name is near, else ''."""
     if not isinstance(name, str) or len(name) > 200:
         return ""
     near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
@@ -81,9 +82,10 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Turns an unknown keyword into a TypeError with the nearest valid name (of a coroutine function, once it is awaited).
+    """A decorator: an unknown keyword becomes a TypeError that names the nearest valid one. A coroutine function raises it when it is
+    awaited.
 
-    `extra` names (with defaults) the keywords that a function takes by **; they then show in its signature too."""
+    extra: names and defaults of the keywords that the function takes by **; they show in its signature."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -115,7 +117,7 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
 
 
 def path_of(given: Any) -> str:
-    """path= as a string."""
+    """path= as a string. Raises TypeError for what is no path, ValueError for an empty one and for a NUL character."""
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
     path = plain(os.fsdecode(given))
@@ -127,8 +129,8 @@ def path_of(given: Any) -> str:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether this is a numpy.ma.MaskedArray. numpy imports its part when it is first named, and a fork() in the middle of that leaves the
-    child with an import that never ends; so it is not named."""
+    """Whether this is a numpy.ma.MaskedArray. numpy imports numpy.ma when it is first named, and a fork() during that import leaves the
+    child with an import that never ends; so this function does not name it."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
@@ -143,7 +145,7 @@ def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def choice_or_integer(name: str, value: Any, words: Iterable[str], low: int, high: int = 2**63 - 1) -> Any:
-    """One of a few words, or a number."""
+    """`value`, which is one of `words` or an integer from `low` to `high`. Raises TypeError and ValueError."""
     words = list(words)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return integer(name, value, low, high)
@@ -196,7 +198,7 @@ def _range(low: float, high: float, infinite: float) -> str:
 
 
 def length(items: Any, name: str) -> int | None:
-    """What len() says, which may be wrong; None for what has no length."""
+    """What len() returns, which may be wrong; None where there is no len(). Raises ValueError where len() fails."""
     try:
         return len(items)
     except TypeError:
@@ -206,7 +208,7 @@ def length(items: Any, name: str) -> int | None:
 
 
 def listed(items: Iterable[Any]) -> list[Any]:
-    """What comes out of a container: list() would make room for as many as its len() promises."""
+    """The items of a container as a list. list() would reserve memory for as many as the container's len() promises."""
     return [item for item in items]  # noqa: C416
 
 
@@ -219,7 +221,7 @@ def warn(category: type[Warning], message: str) -> None:
 
 
 def check_text(text: object, name: str) -> str:
-    """A real str that UTF-8 can write; of a subclass its characters."""
+    """`text` as a plain str. Raises TypeError for what is no string, ValueError for a lone surrogate, which UTF-8 cannot write."""
     if not isinstance(text, str):
         hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
         raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")

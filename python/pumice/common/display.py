@@ -49,7 +49,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
 
 def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = (), caption: str = "") -> str:
-    """The same as HTML, with a caption above; everything is escaped."""
+    """text_table() as HTML, with a caption above. Everything is escaped."""
     to_right = set(right)
 
     def cells(tag: str, row: Sequence[Any]) -> str:
@@ -70,6 +70,6 @@ def html_lines(lines: Iterable[str]) -> str:
 
 
 def token_span(text: str, probability: float, title: str) -> str:
-    """A token on a background from red (probability 0) over yellow to green (1)."""
+    """HTML of a token on a coloured background: red for probability 0, yellow for 0.5, green for 1."""
     hue = 120 * min(max(probability, 0.0), 1.0)
     return f'<span title="{html.escape(title)}" style="background:hsl({hue:.0f} 75% 80%);color:#111">{html.escape(text)}</span>'

@@ -1,8 +1,9 @@
-"""The end of Python: what it waits for, so that no thread of the process dies of it.
+"""What Python waits for before it ends, so that no thread crashes the process.
 
-When the functions of atexit have run, Python ends every other thread, where that thread asks for the GIL next. Up to Python 3.13 it unwinds
-the thread's stack, which a package written in Rust takes for a crash (SIGABRT, "FATAL: exception not rethrown"), and a thread that was
-started and has not run yet meets memory that Python has freed (SIGSEGV). So Python's end waits for both, then lets neither begin.
+When the functions of atexit have run, Python ends each other thread at the place where that thread asks for the GIL next. Up to Python 3.13
+it unwinds the thread's stack. A package written in Rust takes that for a crash (SIGABRT, "FATAL: exception not rethrown"), and a thread
+that was started and has not run yet uses memory that Python has freed (SIGSEGV). So Python's end waits for both, and then lets neither
+begin.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import os
 import time
 from collections.abc import Callable
 
-MOST_SECONDS = 10.0  # that Python's end waits: each block takes less than two, and a call that lasts longer seldom ends at that moment
+# Python's end waits so long: a block takes less than two seconds, and a call that takes longer seldom returns just then
+MOST_SECONDS = 10.0
 
-_inside: dict[object, int] = {}  # a thread's ident: how many blocks it is in; a new object for each thread that has not run yet
+_inside: dict[object, int] = {}  # key: a thread's ident, or a new object for a thread that has not run yet; value: how many blocks it is in
 _ending: int | None = None  # the thread that ends Python
 
 
 class _ExitWaits:
-    """`with exit_waits:` Python's end waits until the block is left. A thread that comes later sleeps here until the process is gone.
+    """`with exit_waits:` Python's end waits until the block is left. A thread that enters one later sleeps until the process is gone.
 
-    For every call of a package written in Rust, and for what starts a thread. Blocks may be nested. They take no lock that is held
-    around another block, and wait for no other thread."""
+    Each call of a package written in Rust is in such a block, and so is each start of a thread. Blocks may be nested. No block takes a lock
+    that another thread holds around a block, or waits for another thread."""
 
     def __enter__(self) -> None:
         me = _thread.get_ident()
@@ -35,7 +37,7 @@ class _ExitWaits:
 
     def __exit__(self, *_: object) -> None:
         me = _thread.get_ident()
-        depth = _inside.get(me, 0)  # none in the child of a fork
+        depth = _inside.get(me, 0)  # 0 in the child of a fork, which has cleared the table
         if depth > 1:
             _inside[me] = depth - 1
         else:
@@ -49,12 +51,13 @@ def _sleep(me: int) -> None:
     global _ending
     del _inside[me]
     time.sleep(6 * MOST_SECONDS)
-    _ending = None  # Python goes on: a program has called the functions of atexit itself
+    _ending = None  # Python did not end: a program has called the functions of atexit itself
     _inside[me] = 1
 
 
 def start_thread(work: Callable[[], None]) -> None:
-    """work() in a daemon thread; it raises nothing. Does not wait for its start. RuntimeError: no thread can be had, or Python ends."""
+    """Has a new daemon thread call work(), which raises nothing. Returns before it runs. Raises RuntimeError where no thread can be had (a
+    limit of processes) or Python ends."""
     started = object()
 
     def run() -> None:
@@ -73,7 +76,7 @@ def start_thread(work: Callable[[], None]) -> None:
 
 
 def _forget() -> None:
-    """In the child of a fork: the threads are the parent's."""
+    """In the child of a fork: the threads stayed in the parent."""
     global _ending
     _inside.clear()
     _ending = None
@@ -89,8 +92,10 @@ def _end() -> None:
 
 
 class _Last:
-    """Calls _end() after all functions of atexit. One that was registered before may wait for a thread, which must not sleep then. atexit
-    drops what it was given once all have run, so the destructor runs then, in the thread that ends Python, while the others still run."""
+    """Calls _end() after all functions of atexit.
+
+    A function that was registered before this package was imported runs late and may wait for a thread, which must not sleep by then.
+    atexit drops its functions once all have run: so the destructor of this object runs at that time, in the thread that ends Python."""
 
     def __init__(self) -> None:
         self._ends = False
@@ -99,7 +104,7 @@ class _Last:
         self._ends = True
 
     def __del__(self) -> None:
-        if self._ends:  # not where functions were dropped and never run (multiprocessing's children)
+        if self._ends:  # False where the functions were dropped and never run (children of multiprocessing)
             _end()
 
 

@@ -14,15 +14,16 @@ from .exits import start_thread
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.02  # how often the waiting thread looks for signals
+POLL_SECONDS = 0.02  # the waiting thread looks for signals so often
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # their threads are the parent's
+    os.register_at_fork(after_in_child=_running.clear)  # the threads of tasks stayed in the parent
 
 
 class Task(Generic[T]):
-    """Runs work in a thread of its own, which dies with the process. wait() and result() may be interrupted; the work then ends unseen."""
+    """Work in a thread of its own, a daemon. A signal may interrupt wait() and result(); the work then goes on, and its result is
+    dropped."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._value: T | None = None
@@ -33,9 +34,9 @@ class Task(Generic[T]):
             try:
                 start_thread(lambda: self._run(work))
                 return
-            except RuntimeError:  # no thread to be had (a limit of processes), or Python ends
+            except RuntimeError:  # no thread can be had (a limit of processes), or Python ends
                 pass
-        self._run(work)  # here and now; Ctrl-C waits for its end
+        self._run(work)  # in this thread; Ctrl-C waits until the work has ended
 
     def _run(self, work: Callable[[], T]) -> None:
         try:
@@ -47,15 +48,15 @@ class Task(Generic[T]):
             self._done.set()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Until the work has ended (True), but no longer; what it raises is left to result(). In steps of 20 ms."""
+        """Waits until the work has ended, at most so long, and returns whether it has. An error of the work is left to result()."""
         end = time.monotonic() + seconds
-        # In the child of a fork no task runs any more: its thread is the parent's, and what it waits for would never come.
+        # In the child of a fork the table is empty: the work's thread stayed in the parent and would never set the event.
         while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
         return self not in _running or self._done.is_set()
 
     def result(self) -> T:
-        """Waits for the work; raises what it raised."""
+        """Waits for the work; returns its value or raises its error."""
         self.wait()
         if self._error is not None:
             error, self._error = self._error, None
@@ -64,12 +65,12 @@ class Task(Generic[T]):
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """work(), with Ctrl-C seen within 20 ms. Threads other than the main one get no signals and call directly."""
+    """The value of work(); a Ctrl-C is seen within 20 ms. Only the main thread gets signals: another one calls work() itself."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()
 
 
 def left_behind() -> bool:
-    """Whether work goes on that a Ctrl-C has left behind, for which Python's end waits."""
+    """Whether work of an interrupted call still runs, for which Python's end may wait."""
     return bool(_running)

@@ -1,4 +1,4 @@
-"""The bar of a call that a user waits for and that reads no texts: load() and doctor()."""
+"""A bar of progress for load() and doctor(), which take seconds and have a known number of steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from .exits import exit_waits
 
-Progress = bool | Callable[[int, int], None] | None  # what progress= of load() takes
+Progress = bool | Callable[[int, int], None] | None  # the values of progress= of load()
 
-BAR_AFTER_SECONDS = 1.0  # a call that takes longer shows how far it is
+BAR_AFTER_SECONDS = 1.0  # a call that takes longer shows its bar
 
 
 class LateBar:

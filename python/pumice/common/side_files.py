@@ -1,4 +1,4 @@
-"""The JSON files beside a model's weights, read as what they are: bytes from strangers."""
+"""The JSON files beside a model's weights. They come from strangers: each is read with limits, and each value is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 16 << 20  # the largest side file known (a config.json with labels) 
 def read_text(path: Path) -> str | None:
     """The text of a regular file of at most 16 MiB, or None when there is none."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO must not hang us
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # O_NONBLOCK: opening a FIFO would wait for its writer
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
