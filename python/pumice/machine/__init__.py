@@ -1,1 +1,1 @@
-"""What there is to run on, and whether all of it works."""
+"""The devices of this machine, and checks of all parts of an installation."""

@@ -1,7 +1,8 @@
-"""Every operation and weight format of a device against the same programs on the CPU, in float32: what doctor() runs on each GPU.
+"""Checks of a device: every operation and weight format, compared with the same programs on the CPU in float32. doctor() runs them on each
+GPU.
 
-The shapes are small and fixed: one row (kernels for decoding) and some forty (tiles for prefill). All formats of an operation stand in one
-program, each with columns of its own in the result, so that a driver compiles the pipelines of a program at once.
+The shapes are small and fixed: one row (kernels for decoding) and about forty (tiles for prefill). All formats of an operation stand in one
+program, each with columns of its own in the result, so that a driver compiles the program's pipelines at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, p
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
-# Largest NMSE. Both sides round float32 sums in orders of their own; f16 and q8_0 keys may fall to either side of a tie.
+# Largest NMSE. The devices add float32 numbers in different orders, and a key that lies between two f16 or q8_0 numbers may be rounded to
+# either.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
@@ -61,7 +63,7 @@ class Trial:
     slots: list[tuple[str, int]]
     limit: float
     batches: list[Batch]
-    parts: list[tuple[str, int, int]]  # what, first column, columns
+    parts: list[tuple[str, int, int]]  # (label, first column, columns) of the result
     matrices: list[Matrix] = field(default_factory=list)
     vectors: list[list[float]] = field(default_factory=list)
     caches: list[tuple[int, int]] = field(default_factory=list)
@@ -70,10 +72,10 @@ class Trial:
     input: int = 0
     output: int = 1
     ids_below: int = 0
-    auto: bool = False  # also as compute="auto" runs it
+    auto: bool = False  # whether it also runs with compute="auto"
 
     def run(self, device: str, compute: str = "float32") -> Float32:
-        """Its result on a device, float32 (rows of all batches, columns), from the same random input everywhere."""
+        """Its result on a device, float32 (rows of all batches, columns). Each device gets the same random input."""
         program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "input": self.input, "output": self.output}
         runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, device)
         random = np.random.default_rng(7)
@@ -86,9 +88,9 @@ class Trial:
 
 
 def _packed(name: str, rows: int, cols: int, seed: int) -> Matrix:
-    """Random codes. Bytes below 64 keep every half float, float and scale among them finite, whatever the format's layout."""
+    """Random codes. Bytes below 64 keep every half float, float and scale finite, in every format's layout."""
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
-    if name == "MXFP4":  # its exponents alone would be powers of two that a GPU may flush to zero
+    if name == "MXFP4":  # exponents below 64 would be powers of two that a GPU may flush to zero
         data[::17] = 122 + data[::17] % 4
     return name, rows, cols, data.tobytes()
 
@@ -145,7 +147,7 @@ def _products(op: str, formats: list[str]) -> Trial:
 
 
 def _ends() -> Trial:
-    """What products end with: biases of a gate, and scale, bias, xielu and soft cap."""
+    """What follows a product: biases of a gate; scale, bias, xielu and soft cap of a linear layer."""
     ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
     gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
     linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
@@ -163,7 +165,7 @@ def _ends() -> Trial:
 
 def _multiply() -> Trial:
     a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
-    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # that one has numbers of its own: _ends()
+    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # xielu has parameters: _ends() tries it
     factors: list[tuple[str, dict[str, object]]] = [(name, {"b": b, "activation": name}) for name in activations]
     factors += [("one a head", {"b": by_head, "activation": "sigmoid", "scale": 0.8}), ("a number alone", {"scale": -1.5})]
     return Trial(
@@ -205,7 +207,7 @@ def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
 
 
 def _attend(kv: str) -> Trial:
-    """Rotary embedding, the cache, attention over it: a prompt of two pages beside a short one, then a step of the first."""
+    """Rotary embedding, storing into the cache, attention over it: a prompt of two pages beside a short one, then one step of the first."""
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
@@ -249,7 +251,7 @@ def _attend_texts() -> Trial:
 
 
 def _attend_unseen() -> Trial:
-    """Rows at a text's end that nobody attends to."""
+    """Rows at the end of a text to which no row attends."""
     heads, width = _heads()
     out = heads["q"][2]
     op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
@@ -300,7 +302,7 @@ def _log_prob() -> Trial:
 
 
 def _top() -> Trial:
-    words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, the bits of their ids
+    words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, their ids (as bits)
     return Trial(
         "top",
         ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "reported": 0}],
@@ -339,14 +341,14 @@ def count_runs() -> int:
 
 
 def _run(trial: Trial, device: str, compute: str) -> Float32:
-    """A trial that a Ctrl-C may leave behind: software Vulkan compiles for ten seconds in the first run of some, and nothing can stop it.
-    Python's end waits for it, because a driver that still compiles then crashes."""
+    """One trial, which a Ctrl-C may leave behind: software Vulkan compiles for ten seconds when some trials first run, and nothing can stop
+    it. Python's end waits for it, because a driver that compiles while the process ends crashes it."""
     with exit_waits:
         return trial.run(device, compute)
 
 
 def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
-    """Every trial on `device` against the CPU in float32; step() is called after each of them."""
+    """Runs every trial on `device`, and on the CPU in float32, and yields how they differ. step() is called after each trial."""
     for trial, compute in _runs():
         expected, found = trial.run("cpu"), interruptible(functools.partial(_run, trial, device, compute))
         for label, first, width in trial.parts:

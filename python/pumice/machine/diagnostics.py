@@ -23,7 +23,7 @@ from .hardware import devices
 
 Level = Literal["PASS", "WARN", "FAIL"]
 
-# Run-time dependencies and the oldest version of each that works (pyproject.toml has the same).
+# Run-time dependencies, each with the oldest version that works (pyproject.toml names the same).
 _PACKAGES = {"numpy": (1, 24), "tokenizers": (0, 21), "jinja2": (3, 1, 6), "tqdm": (4, 60)}
 _LITTLE_MEMORY = 1 << 30
 
