@@ -1,8 +1,9 @@
-"""Whose words the control tokens of a prompt are: the chat template's, or those of whoever wrote the messages.
+"""Which control tokens of a prompt the chat template wrote, and which stand in the texts that the caller gave.
 
-A rendered prompt is one text, and `<|im_end|>` in it ends a turn whoever put it there. So a chat is rendered twice: as it is, and with the
-characters that control tokens are made of replaced by private ones in what the caller gave (one for one: nothing that a template does with
-lengths, edges, case or order sees a difference). Put back, the second text must be the first; then it says of each character whose it is.
+A rendered prompt is one text, and `<|im_end|>` ends a turn in it, no matter where it came from. So a chat is rendered twice. The second
+time, characters of control tokens are replaced by private ones in the caller's texts, one for one, so that lengths, edges, case and order
+are the same for the template. With the private characters put back, the second text must equal the first. Then the private characters show
+which parts are the caller's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15: characters without a meaning
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered chat. parts: its text in a row; False: control tokens spelt out in it are text."""
+    """A rendered chat. parts: pieces of its text, in order; where the flag is False, a control token that the piece spells is text."""
 
     text: str
     parts: tuple[tuple[str, bool], ...]
@@ -38,19 +39,20 @@ class ControlTokens:
         self._all = [added[i] for i in sorted(added)]
         special = [token.content for token in self._all if token.special]
         self._characters = _hitting(special)
-        self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}  # where in a token it stands
+        # for each token: the place of the character that is replaced
+        self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
         self._possible = re.compile(f"[{re.escape(''.join(sorted(self._characters)))}]") if special else None
         self._finder = self._make_finder()
 
     def _make_finder(self) -> Backend:
-        """A tokenizer whose only words are the added tokens: it finds them as every tokenizer does, the longest first, in linear time."""
+        """A tokenizer whose only words are the added tokens. It finds them as every tokenizer does: the longest first, in linear time."""
         with exit_waits:
             finder = Backend(models.WordLevel({"": 0}, unk_token=""))
             finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
             return finder
 
     def find(self, text: str) -> list[tuple[int, str]]:
-        """The special tokens in a text: where each begins, and it."""
+        """The special tokens in a text: (place of its first character, token)."""
         if not self._key or self._possible is None or not self._possible.search(text):
             return []
         with exit_waits:
@@ -59,18 +61,18 @@ class ControlTokens:
         return [(start, text[start:end]) for i, (start, end) in places if i and text[start:end] in self._key]
 
     def possible(self, texts: Iterable[str]) -> bool:
-        """Whether control tokens could come of these texts, whatever is done with them."""
+        """Whether a template could make control tokens from these texts, whatever it does with them."""
         search = self._possible
         return search is not None and any(search.search(text) for text in texts)
 
     @staticmethod
     def unused(taken: str) -> Iterator[str]:
-        """The private characters that a text does not have."""
+        """Yields the private characters that the text `taken` does not have."""
         used = set(taken)
         return (chr(c) for c in PRIVATE if chr(c) not in used)
 
     def marks(self, taken: str) -> Marks:
-        """Private characters that the text `taken` does not have."""
+        """A choice of private characters that the text `taken` does not have."""
         private = {ord(c): mark for c, mark in zip(sorted(self._characters), self.unused(taken), strict=False)}
         if len(private) < len(self._characters):
             raise ChatTemplateError(f"the prompt has all {len(PRIVATE)} private characters of Unicode's plane 15: they are no text")
@@ -78,7 +80,7 @@ class ControlTokens:
 
 
 class Marks:
-    """Characters of control tokens and the private ones that stand for them in what the caller gave."""
+    """For each character that control tokens need: the private one that replaces it in the caller's texts."""
 
     def __init__(self, tokens: ControlTokens, private: dict[int, str]) -> None:
         self._tokens, self._private = tokens, private
@@ -86,7 +88,7 @@ class Marks:
         self._marked = re.compile(f"[{''.join(private.values())}]+")
 
     def whole(self, text: str) -> str:
-        """Marks the control tokens that are spelt out in a text."""
+        """A text in which the control tokens that it spells are marked."""
         result = list(text)
         for start, token in self._tokens.find(text):
             at = start + self._tokens._key[token]
@@ -94,15 +96,16 @@ class Marks:
         return "".join(result)
 
     def every(self, text: str) -> str:
-        """Marks every character without which no control token can come of a text, when texts are joined, cut, or put in lower case."""
+        """A text in which every character that a control token needs is marked: no control token can arise when texts are joined, cut, or
+        put in lower case."""
         return text.translate(self._private)
 
     def unmarked(self, text: str) -> str:
-        """A text with the characters that marking has replaced."""
+        """The text that was marked: private characters become the ones that they replaced."""
         return text.translate(self._back)
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """A marked text in parts; the marked ones are False."""
+        """The pieces of a marked text, with False for the marked ones."""
         at = 0
         for found in self._marked.finditer(text):
             if found.start() > at:
@@ -114,7 +117,8 @@ class Marks:
 
 
 def _hitting(tokens: list[str]) -> set[str]:
-    """A few characters of which every token has one: where it can be no letter, digit or space, for templates change those."""
+    """A small set of characters of which every token has at least one; no letters, digits or spaces where possible, because templates
+    change those."""
     chosen: set[str] = set()
     left = [{c for c in text if not c.isalnum() and not c.isspace()} or set(text) for text in tokens]
     first = Counter(text[0] for text in tokens)
@@ -127,7 +131,7 @@ def _hitting(tokens: list[str]) -> set[str]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """All texts in plain data."""
+    """All texts in plain data (dicts, lists, texts, numbers)."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -141,7 +145,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with its texts changed."""
+    """A copy of plain data with each text replaced by change(text)."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -150,7 +154,8 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[str, dict[int, int]]:
-    """Gives a tokenizer the special tokens under names that no text has: (what stands before each, new id -> id)."""
+    """Gives a tokenizer the special tokens under names that occur in no text. Returns the characters that begin each name, and a dict from
+    new id to id."""
     prefix = "".join(chr(secrets.choice(PRIVATE)) for _ in range(8))
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(

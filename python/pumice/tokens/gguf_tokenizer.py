@@ -1,4 +1,4 @@
-"""Tokenizers rebuilt from the metadata of a GGUF file, or from a SentencePiece file, through the `tokenizers` package.
+"""Tokenizers made from the metadata of a GGUF file or from a SentencePiece file, by means of the `tokenizers` package.
 
 Names of keys, kinds of tokenizers and token types: the GGUF specification (ggml-org/ggml, docs/gguf.md). Split patterns: the tokenizer.json
 of the model that gave each name, as listed by ggml-org/llama.cpp, src/llama-vocab.cpp.
@@ -24,7 +24,7 @@ from ..errors import TokenizerError
 
 log = logging.getLogger("pumice")
 
-SPACE = "\u2581"  # SentencePiece spells a space as LOWER ONE EIGHTH BLOCK
+SPACE = "\u2581"  # SentencePiece writes a space as LOWER ONE EIGHTH BLOCK
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 FIX = "Pass tokenizer= with the path of the model's tokenizer.json."
 
@@ -56,11 +56,11 @@ _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _WORDS_AND_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
 _DEEPSEEK3_WORDS = _WORDS_AND_SIGNS + r"[\r\n]*|" + _TAIL
 _SPARK_WORDS = _WORDS_AND_SIGNS + r"|[\r\n]|\s+(?!\S)|\s+"
-# Digits in threes, counted from the right. A lookahead at every group would read a long number anew each time (quadratic): only the
-# first group, of one or two digits, looks to the end.
+# Digits in threes, counted from the right. A lookahead at every group would read a long number again for each group (quadratic), so only
+# the first group, of one or two digits, looks to the number's end.
 _THREES = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))|\p{N}{1,3}"
 _ASCII_THREES = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))|\d{3}(?=\d)"
-_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only of numbers that no letter follows
+_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only numbers that no letter follows
 _ASIAN = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -70,12 +70,12 @@ _YOUTU_SCRIPTS = (
     "[\u3105-\u312f]+|" + _CJK
 )
 _YOUTU_WORDS = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
-# Kimi: words of every script but Han, whose runs are words of their own.
+# Kimi: runs of Han characters are words of their own, and words of all other scripts are one rule.
 _KIMI = r"[\p{Han}]+|" + _CASED.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") % (_CONTRACTION + "?", _CONTRACTION + "?")
 _KIMI += r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _CHAMELEON = ("<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2)
 _DEEPSEEK_LETTERS = (
-    (  # the letters with case of Unicode, spelt out in deepseek-llm's tokenizer.json
+    (  # Unicode's letters with case, as deepseek-llm's tokenizer.json lists them
         r"\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d"
         r"\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
         r"\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59"
@@ -95,18 +95,18 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 @dataclass(frozen=True)
 class Split:
-    """How BPE cuts a text into words: each pattern cuts the pieces that the one before it left."""
+    """How byte-level BPE cuts a text into words: each pattern cuts the pieces that the pattern before it made."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a word that is a token stays whole, whatever the merges say
-    add_bos: bool = False  # when the file has no tokenizer.ggml.add_bos_token
-    nfc: bool = False  # the model's own tokenizer.json normalises; GGUF cannot say so
-    bos: bool = True  # whether there is one when the file names none
-    double_separator: bool = False  # pairs of texts: between them the end token and a separator, unless add_sep_token says otherwise
-    ranked: bool = False  # the vocabulary is tiktoken's, whose ids are ranks: a file without merges has them there
-    raw: bool = False  # tokens are spelt in UTF-8 as it is, U+2581 for a space and <0x..> for bytes; not in GPT-2's alphabet
-    drop_spaces: bool = False  # what lies between the words is no part of the text
-    force_bos: bool = False  # files say no, and the model needs it
+    ignore_merges: bool = False  # a word that is a token stays whole, even where no merges lead to it
+    add_bos: bool = False  # the default where the file has no tokenizer.ggml.add_bos_token
+    nfc: bool = False  # normalise to NFC: the model's tokenizer.json does so, and GGUF has no key for it
+    bos: bool = True  # whether there is a bos token where the file names none
+    double_separator: bool = False  # pairs: end token and separator stand between the texts, unless add_sep_token says otherwise
+    ranked: bool = False  # a tiktoken vocabulary, whose ids are merge ranks: used where a file has no merges
+    raw: bool = False  # tokens are plain UTF-8 with U+2581 for a space and <0x..> for bytes, not GPT-2's alphabet
+    drop_spaces: bool = False  # characters between words are dropped
+    force_bos: bool = False  # add a bos token even where the file says no: the model needs it
 
 
 _FAMILIES: tuple[tuple[str, Split], ...] = (
@@ -155,12 +155,12 @@ _FAMILIES: tuple[tuple[str, Split], ...] = (
     ("sarvam-moe", Split((_LINES,), raw=True)),
     ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
-# tokenizer.ggml.pre -> split. A new name is a word above, a new family a row.
+# tokenizer.ggml.pre -> Split. A new name of a known split is a word above; a new split is a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _FAMILIES for name in names.split()}
 
 # ---- end of generation ---------------------------------------------------------------------------
 
-# Tokens that end an answer, found by their text as llama.cpp finds them: many files name one of several.
+# Tokens that end an answer, by their text, as llama.cpp finds them: many files name one of several.
 END_TOKENS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
     "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
@@ -173,7 +173,7 @@ _END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[int, ...]:
-    """The ids that end generation: those the file names and those known by their text."""
+    """The ids that end an answer: those that the file names, and those whose text is known to end answers."""
     by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
     # In the harmony and solar formats <|end|> ends a message, not the turn; gemma 4 has </s> as plain text.
     if "<|end|>" in by_text and (
@@ -190,7 +190,7 @@ def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[i
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer and what its file says about its special tokens."""
+    """A tokenizer, and what its file says of special tokens."""
 
     backend: Backend
     bos_id: int | None
@@ -216,9 +216,9 @@ class Vocabulary:
         return ids
 
     def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
-        """Tokens that match whole in a text: control and unknown ones are special, user-defined ones are not.
+        """The tokens that match whole in a text. Control and unknown tokens are special, user-defined ones are not.
 
-        masks: those that stand for a word with the space before it."""
+        masks: texts of mask tokens that take the space before them."""
         return [
             AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False, lstrip=self.tokens[i] in masks)
             for i in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
@@ -253,16 +253,15 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 
 
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Pairs of token ids (m, 2), the most urgent merge first. cpp/text/spm_merges.h says why one merge per token is enough.
+    """Pairs of token ids (m, 2), the most urgent merge first. cpp/text/spm_merges.h says why one merge a token is enough.
 
-    0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py is the same in Python, to read and to test against.
-    """
+    0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py is the same in Python, for reading and for tests."""
     return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Holds the garbage collector back: it would walk all objects of the process several times while 236,000 tuples are made to stay."""
+    """Stops the garbage collector meanwhile: while 236,000 tuples are made, it would walk all objects of the process several times."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -291,14 +290,14 @@ def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> 
     return backend
 
 
-# The tokenizers package keeps a unigram vocabulary as a tree with a level per byte and drops it recursively: a token of a megabyte
+# The tokenizers package keeps a unigram vocabulary as a tree with one level a byte, and frees it recursively: a token of a megabyte
 # overflows the stack. The longest known tokens have some hundred bytes.
 LONGEST_TOKEN = 4096
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
-    """SentencePiece's table of normalisations: the bytes of its trie, the trie, the texts. The tokenizers package takes memory for as
-    many as the first number says before it looks for them, and a process that cannot have them is ended, not told."""
+    """Checks SentencePiece's table of normalisations: the trie's size, the trie, the texts. The tokenizers package allocates what the size
+    says before it looks further, and where that fails the process ends."""
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 != 0 or not 4 <= size <= len(charsmap) - 4:
         raise TokenizerError(f"{where}: precompiled_charsmap has {len(charsmap)} bytes, and its trie is to have {size} of them. {FIX}")
@@ -328,7 +327,7 @@ def unigram(
 
 
 def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bool | None, chinese_characters: bool = True) -> Backend:
-    """BERT's tokenizer over a vocabulary in which ## marks the inside of a word."""
+    """BERT's tokenizer. Its vocabulary writes ## before the pieces inside of a word."""
     backend = Backend(models.WordPiece(ids, unk_token=unk, continuing_subword_prefix="##", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese_characters, strip_accents=strip_accents, lowercase=lowercase
@@ -339,25 +338,25 @@ def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bo
 
 
 def _merge_pairs(vocabulary: Vocabulary, merges: Any, ranked: bool, where: str) -> list[tuple[str, str]]:
-    if merges is None and ranked:  # the token of the least id is merged first
+    if merges is None and ranked:  # the token with the smallest id is merged first
         order = -np.arange(len(vocabulary.tokens), dtype=np.float32)
         pairs = spm_merges(vocabulary.tokens, order, vocabulary.of_type(NORMAL)).tolist()
         return [(vocabulary.tokens[a], vocabulary.tokens[b]) for a, b in pairs]
     if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
         raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
-    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, never hold one further on
+    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, and has none further on
     return [(merge[0] + left, right) for merge, left, space, right in parted if space]
 
 
 def _bpe_model(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
         return models.BPE(ids, pairs, **options)
-    except Exception:  # a merge of tokens that do not exist: it can never be done
+    except Exception:  # a merge of tokens that the vocabulary lacks; it could never happen
         return models.BPE(ids, [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids], **options)
 
 
 def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, lowercase: bool, where: str) -> Backend:
-    """BPE over the text as it is, as Gemma 4 has it: a space is spelt U+2581, what is no token becomes bytes."""
+    """BPE over plain UTF-8 (Gemma 4): a space is written as U+2581, and a character without a token becomes bytes."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     options = {"unk_token": unk, "fuse_unk": True, "byte_fallback": bool(vocabulary.of_type(BYTE).any())}
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges, **options))
@@ -372,13 +371,13 @@ def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, 
 
 
 def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_prefix_space: bool = False) -> Backend:
-    """Byte-level BPE as in GPT-2. add_prefix_space: before a text that does not begin with one."""
+    """Byte-level BPE (GPT-2). add_prefix_space: a text that does not begin with a space gets one."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
     cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    if add_prefix_space:  # ByteLevel does it only together with GPT-2's own cuts
+    if add_prefix_space:  # ByteLevel adds it only where it also makes GPT-2's own cuts
         cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
     else:
         cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -404,7 +403,7 @@ def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backe
 
 # ---- GGUF ----------------------------------------------------------------------------------------
 
-# Special tokens by role: the key (tokenizer.ggml.<key>_token_id) and, per kind of tokenizer, the id that files without the key mean.
+# Special tokens by role: the key (tokenizer.ggml.<key>_token_id), and for each kind of tokenizer the id that a file without the key means.
 _ROLE_KEYS = {
     "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
@@ -416,13 +415,13 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "gemma4": {},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
-# XLM-R and its kin are tokenizers of kind t5, too, and begin so.
+# XLM-R and families like it have kind t5 too, and begin with these tokens.
 _XLMR_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 _XLMR_IDS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3}
 
 
 def build(get: Callable[[str], Any], where: str) -> Built:
-    """The tokenizer of a GGUF file; get(key) gives a metadata value or None."""
+    """The tokenizer of a GGUF file. get(key) returns a metadata value or None. Raises TokenizerError."""
     kind = get("tokenizer.ggml.model")
     if kind not in _DEFAULT_IDS:
         found = "has no tokenizer (tokenizer.ggml.model is missing)" if kind is None else f"has a tokenizer of kind {kind!r}"
@@ -434,7 +433,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         defaults = {role: i for role, i in defaults.items() if role != "bos"}
     special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
-    if (vocabulary.types[list(ends)] != CONTROL).any():  # some files type <|im_end|> and the like as text
+    if (vocabulary.types[list(ends)] != CONTROL).any():  # some files say that <|im_end|> and others like it are text
         types = vocabulary.types.copy()
         types[list(ends)] = CONTROL
         vocabulary = replace(vocabulary, types=types)
@@ -466,8 +465,8 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
-        # An encoder of this kind is XLM-R's: <s> and </s> around a text, also in old files that do not say so, and spaces collapsed
-        # whatever the file says: converters took the key from clean_up_tokenization_spaces, which is about decoding.
+        # An encoder of this kind is XLM-R's. It has <s> and </s> around a text, also where an old file does not say so, and it collapses
+        # spaces whatever the file says: converters took that key from clean_up_tokenization_spaces, which is about decoding.
         encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
         backend = unigram(
             vocabulary,
@@ -478,7 +477,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    # The mask of RoBERTa's kin stands for a word with the space before it. Gemma has a token of that name, and no space in it.
+    # The mask token of RoBERTa and families like it takes the space before it. Gemma has a token of the same name that does not.
     masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
     if kind in ("gpt2", "t5") and "mask" in special:
         masks.add(vocabulary.tokens[special["mask"]])
@@ -498,15 +497,15 @@ def _is_xlmr(vocabulary: Vocabulary) -> bool:
 
 @dataclass(frozen=True)
 class _Edges:
-    """Which special tokens stand around a text, and between two: A [eos] [sep] [bos] B."""
+    """The special tokens around a text and between the texts of a pair: A [eos] [sep] [bos] B."""
 
     bos: bool = False
     eos: bool = False
     sep: bool = False
-    repeat_bos: bool = False  # before the second text, too; so where nothing else parts two texts
+    repeat_bos: bool = False  # the second text also begins with bos, where no other token parts the texts
 
     def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:
-        """What the file's own keys make of it; bos=True: whatever they say."""
+        """These edges, changed by the keys of the file. bos=True: a bos token whatever the keys say."""
         said = {name: flag(f"add_{name}_token", getattr(self, name)) for name in ("bos", "eos", "sep")}
         return replace(self, **{**said, "bos": bos or said["bos"]})
 
@@ -526,7 +525,8 @@ def _present(*ids: int | None) -> list[int]:
 
 
 def bert_template(backend: Backend, first: int | None, last: int | None) -> None:
-    """[CLS] A [SEP] B [SEP], the second text of type 1. MPNet, whose first token is <s>, takes pairs as RoBERTa does."""
+    """[CLS] A [SEP] B [SEP], the second text of type 1. MPNet, whose first token is <s>, puts two separators between texts, as RoBERTa
+    does."""
     if first is not None and last is not None and backend.id_to_token(first) == "<s>":
         set_template(backend, [first], [last, last], [last])
     else:
@@ -536,7 +536,7 @@ def bert_template(backend: Backend, first: int | None, last: int | None) -> None
 def _ends(vocabulary: Vocabulary, special: dict[str, int]) -> tuple[int, ...]:
     def id_of(text: str) -> int | None:
         i = vocabulary.ids.get(text)
-        # Gemma has the HTML tag </s> as a word: only a control token of that name is an end.
+        # Gemma has the HTML tag </s> as a word, so only a control token of that name ends a text.
         return None if i is None or (text == "</s>" and vocabulary.types[i] != CONTROL) else i
 
     return end_ids(id_of, [special[role] for role in _END_KEYS if role in special])
@@ -561,7 +561,7 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
         value = get(name)
         if value is None:
             continue
-        if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # "none", as some converters write it
+        if isinstance(value, int | np.integer) and int(value) in (-1, 0xFFFFFFFF):  # some converters write these for "none"
             ids.pop(role, None)
         elif isinstance(value, int | np.integer) and 0 <= int(value) < count:
             ids[role] = int(value)
@@ -571,7 +571,8 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
 
 
 def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
-    """GGUF spells the start of a word U+2581 + word and its inside bare; WordPiece spells the start bare and the inside ##."""
+    """Token to id as WordPiece writes tokens: bare at the start of a word, with ## inside. GGUF writes U+2581 at the start, and the inside
+    bare."""
     tokens = []
     for token, kind in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True):
         if token.startswith(SPACE):
@@ -586,7 +587,7 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
 def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[AddedToken]:
     if kind != "bert":
         return vocabulary.added(masks)
-    # Bracketed names are special in every BERT vocabulary, also in files that type them as normal.
+    # Bracketed names are special in every BERT vocabulary, even where a file types them as normal.
     return [
         AddedToken(token, special=True, normalized=False, lstrip=token in masks)
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
@@ -595,7 +596,8 @@ def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[Ad
 
 
 def set_template(backend: Backend, before: list[int], between: list[int], after: list[int], second_type: int = 0) -> None:
-    """Has encode() put tokens around a text (before, after) and between two of a pair. second_type: of the second text and what follows."""
+    """Has the tokenizer put tokens around a text (before, after) and between the texts of a pair. second_type: the type of the second text
+    and of the tokens behind it."""
     if not before and not after and not between:
         return
     named = {f"token{i}": i for i in [*before, *between, *after]}

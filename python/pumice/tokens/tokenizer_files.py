@@ -1,4 +1,4 @@
-"""Where a model keeps its tokenizer, and how to read it: a folder's files, a GGUF file's metadata, what a caller gives."""
+"""Finding and reading a model's tokenizer: the files of a folder, a GGUF file's metadata, or what the caller gave to load()."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
     if isinstance(override, Tokenizer):
         return override
     if override is not None and not isinstance(override, str | os.PathLike):
-        backend = getattr(override, "backend_tokenizer", override)  # transformers wraps one
+        backend = getattr(override, "backend_tokenizer", override)  # transformers' fast tokenizers have one inside
         if not isinstance(backend, Backend):
             raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
         return _with_files(copy_of(backend), _folder_of(file), file)
@@ -69,7 +69,8 @@ def _folder_of(file: ModelFile) -> Path:
 
 @contextmanager
 def _typed(where: str) -> Iterator[None]:
-    """The `tokenizers` package raises plain Exception, and TypeError for text that is no Unicode."""
+    """Turns errors of the `tokenizers` package into TokenizerError: it raises plain Exception, and TypeError for text that is no
+    Unicode."""
     try:
         yield
     except (TokenizerError, ModelFormatError, OSError, MemoryError):
@@ -85,7 +86,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(named), named)
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder)
-        # What is there and cannot be read is an error: the next file might say something else.
+        # A file that is there and cannot be read is an error; the next one in the list could make another tokenizer.
         if os.path.lexists(path):
             return _backend_of(_read_bytes(path), path)
         if os.path.lexists(folder / "vocab.txt"):
@@ -113,11 +114,12 @@ def _read_bytes(path: Path) -> bytes:
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-_SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)  # a letter of that name, as nobody writes it
+# a letter of that key as an escape, which no known writer makes
+_SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)
 
 
 def _backend_of(data: bytes, path: Path) -> Backend:
-    """A tokenizer.json. Two things in it would end the process inside the tokenizers package, and are looked at before."""
+    """The tokenizer of a tokenizer.json. Two things in one would end the process inside the tokenizers package, and are checked before."""
     if _SPELT_OTHERWISE.search(data):
         data = json.dumps(json.loads(data), ensure_ascii=False).encode()
     charsmaps = set()
@@ -128,7 +130,7 @@ def _backend_of(data: bytes, path: Path) -> Backend:
             raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
         gguf_tokenizer.check_charsmap(charsmap, str(path))
         charsmaps.add(found.start(1))
-    # Strings too long for tokens: what lies between two quotes that no backslash escapes (33 MB: 0.3 s).
+    # Strings that are too long for tokens: the text between two quotes that no backslash escapes (33 MB: 0.3 s).
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == ord('"'))
     quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
@@ -164,7 +166,7 @@ def _bert(vocabulary: Path, folder: Path) -> Backend:
 
 
 def _byte_level(folder: Path) -> Backend:
-    """vocab.json and merges.txt, as OPT and the older folders of GPT-2 and RoBERTa have them alone."""
+    """vocab.json and merges.txt, which OPT and older folders of GPT-2 and RoBERTa have in place of a tokenizer.json."""
     config = read_object(folder / "tokenizer_config.json")
     kind = str(config.get("tokenizer_class") or read_object(folder / "config.json").get("model_type") or "").lower()
     vocab = read_object(folder / "vocab.json")
@@ -214,7 +216,7 @@ _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
-    """A backend with what the files beside it say about special tokens, lengths and the end of generation."""
+    """A tokenizer together with what the files beside it say of special tokens, lengths and ends of answers."""
     built = source if isinstance(source, Built) else Built(source, None, ())
     backend = built.backend
     config = read_object(folder / "tokenizer_config.json")
@@ -229,7 +231,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: the ids are the same, the file knows the ends
+    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: ids are the same, and the GGUF file knows the tokens that end an answer
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")
             if isinstance(stated, int | np.integer) and 0 <= int(stated) < backend.get_vocab_size():
@@ -251,14 +253,15 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
 
 
 def _content(token: Any) -> str | None:
-    """A token in tokenizer_config.json: a string, or an object whose content is one."""
+    """The text of a token in tokenizer_config.json: a string, or an object with `content`."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
-    """Makes the tokens that the files call special match whole; gives role -> id. None gets a new id: the model has no row for it."""
+    """Makes the tokens that the files call special match whole. Returns role -> id. A name without a token gets no id: the model has no row
+    for it."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     spec = names.get("added_tokens_decoder")
     decoder = spec if isinstance(spec, dict) else {}
@@ -287,10 +290,10 @@ def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
 
 
 def _add_ends(backend: Backend, config: dict[str, Any], special: dict[str, int]) -> None:
-    """add_bos_token and add_eos_token of tokenizer_config.json where the tokenizer's own template lacks them.
+    """Applies add_bos_token and add_eos_token of tokenizer_config.json where the tokenizer's own template lacks them.
 
-    e5-mistral: tokenizer.json puts <s> before a text, and the model wants </s> after it. A text that ends with another special token keeps
-    that one: Qwen3-Embedding's <|endoftext|> is no eos token."""
+    e5-mistral: tokenizer.json puts <s> before a text, and the model wants </s> after it too. A template that ends with another special
+    token keeps it: Qwen3-Embedding's <|endoftext|> is no eos token."""
     wanted = {role: [special[role]] for role in ("bos", "eos") if config.get(f"add_{role}_token") is True and role in special}
     if not wanted:
         return
@@ -314,7 +317,7 @@ def _as_id(text: str) -> int | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: (number, value). google/protobuf, docs: encoding."""
+    """Yields the fields of a protocol buffer as (number, value). Format: google/protobuf, docs: encoding."""
     at = 0
 
     def varint() -> int:
@@ -345,7 +348,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """What a SentencePiece file says."""
+    """The contents of a SentencePiece file."""
 
     tokens: list[str]
     scores: list[float]
@@ -360,7 +363,7 @@ class _Pieces:
 
 
 def _pieces(data: bytes, path: Path) -> _Pieces:
-    """google/sentencepiece, src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
+    """Reads google/sentencepiece's src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
     tokens: list[str] = []
     scores: list[float] = []
     types: list[int] = []
@@ -388,10 +391,10 @@ def _pieces(data: bytes, path: Path) -> _Pieces:
 
 @dataclass(frozen=True)
 class _Form:
-    """How an encoder's vocabulary is made of its SentencePiece file, and what stands around its texts."""
+    """How a family makes an encoder's vocabulary from its SentencePiece file, and the tokens around its texts."""
 
     front: tuple[str, ...] = ()
-    skipped: int = 0  # the file's first pieces, which those in front replace
+    skipped: int = 0  # so many of the file's first pieces are replaced by `front`
     tail: tuple[str, ...] = ()
     unk: str = "<unk>"
     before: tuple[str, ...] = ()
@@ -401,7 +404,7 @@ class _Form:
 
 
 _ROBERTA = _Form(tail=("<mask>",), before=("<s>",), between=("</s>", "</s>"))
-_FORMS: dict[str, _Form] = {  # by model_type
+_FORMS: dict[str, _Form] = {  # key: model_type
     "xlm-roberta": replace(_ROBERTA, front=("<s>", "<pad>", "</s>", "<unk>"), skipped=3),
     "camembert": replace(_ROBERTA, front=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), skipped=1),
     "t5": _Form(tail=tuple(f"<extra_id_{i}>" for i in reversed(range(100)))),
@@ -411,7 +414,7 @@ _FILES_OF_ENCODERS = {"sentencepiece.bpe.model": "xlm-roberta", "spm.model": "de
 
 
 def _encoder_pieces(path: Path, folder: Path) -> Backend:
-    """The SentencePiece file of an encoder, whose vocabulary is not quite that of the file."""
+    """The tokenizer of an encoder with a SentencePiece file, whose ids differ from those of the file."""
     kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
     form = _FORMS.get(kind) if isinstance(kind, str) else None
     if form is None:
@@ -437,7 +440,7 @@ def _encoder_pieces(path: Path, folder: Path) -> Backend:
 
 
 def _sentencepiece(data: bytes, path: Path) -> Built:
-    """A decoder's SentencePiece file."""
+    """The tokenizer of a decoder with a SentencePiece file."""
     pieces = _pieces(data, path)
     tokens, trainer, normalizer = pieces.tokens, pieces.trainer, pieces.normalizer
 
@@ -445,7 +448,7 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
         value = fields.get(key, default)
         if not isinstance(value, int):
             raise TokenizerError(f"{path}: field {key} is no number")
-        return value - (1 << 64) if value >= 1 << 63 else value  # ids of -1 mean "none"
+        return value - (1 << 64) if value >= 1 << 63 else value  # an id of -1 means "none"
 
     vocabulary = Vocabulary(tokens, np.array(pieces.scores, np.float32), np.array(pieces.types, np.int32))
     ids = {

@@ -29,12 +29,12 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 TEXT_MEMORY = 256  # bytes that the tokenizers package may take per character of a text
-WORDS = 1 << 16  # whose ids a tokenizer keeps: some 16 MB
-WORD = 32  # characters, of such a word at most
+WORDS = 1 << 16  # words whose ids a tokenizer keeps: about 16 MB
+WORD = 32  # characters that such a word has at most
 
 
 def copy_of(backend: Backend) -> Backend:
-    """With parts of its own: Backend(model) and its like share the model, the normalizer and the others."""
+    """A copy that shares nothing. Backend(model) and its like share the model, the normalizer and other parts."""
     with exit_waits:
         return Backend.from_str(backend.to_str())
 
@@ -59,9 +59,9 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The special tokens around a text or a pair, and the types of all parts: read off the backend's own post-processor."""
+    """The special tokens around a text or a pair, and the token types of all parts, as the backend's post-processor gives them."""
 
-    parts: tuple[tuple[int, ...], ...]  # before the first text, between (pairs), after the last
+    parts: tuple[tuple[int, ...], ...]  # before the first text, between the texts of a pair, after the last one
     part_types: tuple[tuple[int, ...], ...]
     text_types: tuple[int, ...]
 
@@ -93,7 +93,7 @@ class Tokenizer:
         self.bos_id = bos_id
         self.eos_ids = tuple(sorted(set(eos_ids)))
         self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
-        self.max_length = max_length  # what the tokenizer's own files say; the model may take less
+        self.max_length = max_length  # the limit of the tokenizer's own files; the model may take fewer
         self.truncate_left = truncate_left
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
@@ -102,11 +102,12 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = _Decoding.of(self)
-        self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None  # of those that texts had; see _by_words
+        # ids of known words (_by_words); None: tokens may span spaces
+        self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The special tokens before and after a text, as the vocabulary spells them; an id that it does not have stands as "#508"."""
+        """The special tokens before and after a text, as the vocabulary writes them; "#508" for an id that the vocabulary lacks."""
 
         def spelt(part: tuple[int, ...]) -> tuple[str, ...]:
             return tuple(self.token(i) if 0 <= i < self.vocab_size else f"#{i}" for i in part)
@@ -117,7 +118,7 @@ class Tokenizer:
     # ---- text to ids
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
-        """The ids of a text. parse_special=False: control tokens spelt out in the text are text (what a user wrote stays text)."""
+        """The ids of a text. parse_special=False: control tokens that the text spells are text (a user's words stay text)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         backend = self.backend if parse_special else self._plain[0]
@@ -129,7 +130,7 @@ class Tokenizer:
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """The ids of one text given in parts, each with its own parse_special: a prompt's own words beside what a user wrote."""
+        """The ids of one text in parts, each with its own parse_special: a prompt's own words beside those of a user."""
         parts = list(parts)
         for text, _ in parts:
             _check_text(text)
@@ -151,14 +152,15 @@ class Tokenizer:
         return "".join([*pieces, text[at:]])
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
-        """Many texts at once. truncate_to: the most tokens of a text, special ones included, which are kept."""
+        """The ids of many texts. truncate_to: the most tokens that are kept of a text, special ones included."""
         layout = self._single if add_special else _NOTHING
         bodies = self._bodies(texts)
         lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + layout.count
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        ends = [0]  # numpy's functions are microseconds each when an engine's data fills the caches: a twentieth of one sentence's time
+        # a list: numpy's functions take microseconds each while an engine's data fills the caches, a twentieth of one sentence's time
+        ends = [0]
         for body in bodies:
             flat.extend(before)
             flat.extend(self._cut(body, room))
@@ -175,14 +177,14 @@ class Tokenizer:
         return TokenBatch(_int32(flat), offsets, types, lengths)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
-        """Pairs of texts as a cross-encoder takes them; the longer text of a pair is cut first."""
+        """The ids of pairs of texts, for a cross-encoder. The longer text of a pair is cut first."""
         pairs = list(pairs)
         for i, pair in enumerate(pairs):
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
         layout = self._pair
         texts = list(chain.from_iterable(pairs))
-        unique = list(dict.fromkeys(texts))  # a query stands in all pairs of its documents
+        unique = list(dict.fromkeys(texts))  # a query is in all pairs of its documents
         body_of = dict(zip(unique, self._bodies(unique), strict=True))
         bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
@@ -216,9 +218,9 @@ class Tokenizer:
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
-        """Text as ids arrive: every step gives what is complete, and all of them with flush() are what decode() gives.
+        """Text from ids as they come: each step() gives the text that is complete, and all of them with flush() give what decode() gives.
 
-        Ids without a token become U+FFFD: a model can have more rows than its tokenizer has tokens, and sample one of them."""
+        An id without a token becomes U+FFFD: a model can have more rows than its tokenizer has tokens, and sample one of them."""
         return DecodeStream(self, skip_special)
 
     def token(self, index: int) -> str:
@@ -230,18 +232,18 @@ class Tokenizer:
 
     @property
     def unknown_id(self) -> int | None:
-        """Of what stands for text that no token spells, where the kind of tokenizer has such a token."""
+        """The id of the token for text that no other token spells, where this kind of tokenizer has one."""
         with exit_waits:
             token = getattr(self.backend.model, "unk_token", None)
             return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
 
     @property
     def has_bytes(self) -> bool:
-        """Whether each token has bytes of its own, whatever stands beside it."""
+        """Whether the bytes of a token do not depend on its neighbours."""
         return self._decoding.kind != "other"
 
     def piece(self, index: int) -> bytes | None:
-        """The bytes of a token, where tokens have bytes of their own; None: there is no such token."""
+        """The bytes of a token, where has_bytes; None: there is no such token."""
         return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
 
     def id(self, token: str) -> int | None:
@@ -258,19 +260,19 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> ControlTokens:
-        """The special tokens as texts."""
+        """The special tokens, as texts to look for."""
         return ControlTokens(self.added)
 
     @cached_property
     def shared_copy(self) -> Backend:
-        """A backend for others to use and to change."""
+        """A copy of the tokenizers.Tokenizer, which the caller may change."""
         return copy_of(self.backend)
 
     @cached_property
     def _plain(self) -> tuple[Backend, str, dict[int, int]]:
-        """The same model (shared, not copied) in a tokenizer that takes control tokens in a text for text.
+        """A tokenizer of the same model (shared, not copied) that takes control tokens in a text for text.
 
-        It knows them by names of its own, which begin with characters drawn by chance: (tokenizer, those characters, its ids -> ids)."""
+        It knows control tokens by names of its own, which begin with random characters: (tokenizer, those characters, its ids -> ids)."""
         with exit_waits:
             plain = Backend(self.backend.model)
             for part in ("normalizer", "pre_tokenizer"):
@@ -295,8 +297,9 @@ class Tokenizer:
             return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
-        """The same ids where no token reaches over a space: what stands between spaces is spelt once, then looked up. 10,000 sentences take
-        0.31 of the time when their words are known, 1.0 when all are new. Threads may both spell a word; what they store is the same."""
+        """encode() word by word, for tokenizers in which no token spans a space: each word is tokenized once and then looked up. 10,000
+        sentences take 0.31 of the time when their words are known, and 1.0 when all are new. Two threads may store the same word: the ids
+        are equal."""
         words = [str.split(text, " ") for text in texts]
         different = set(chain.from_iterable(words))
         new = [word for word in different if word not in known]
@@ -309,7 +312,7 @@ class Tokenizer:
             if len(known) + len(kept) <= WORDS:
                 known.update(kept)
             elif len(kept) <= WORDS:
-                self._words = kept  # begins anew with the words of today
+                self._words = kept  # the table begins anew with the words of this call
         return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
 
     def _cut(self, ids: list[int], most: int | None) -> list[int]:
@@ -319,7 +322,7 @@ class Tokenizer:
 
 
 def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
-    """Of one text, and of two."""
+    """The special tokens around one text, and around two."""
     probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
     if probe is None:
         return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
@@ -344,7 +347,7 @@ def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
 
 
 def _int32(ids: Sequence[int]) -> Int32:
-    """The tokenizers package has ids and types of 32 bits without a sign."""
+    """ids as int32. The tokenizers package uses unsigned 32-bit numbers."""
     try:
         return np.array(ids, np.int32)
     except OverflowError:
@@ -372,7 +375,8 @@ def _room(truncate_to: int | None, special: int) -> int | None:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much to keep of two texts: the longer one is cut down to the shorter one's length, then both (the odd token to the longer)."""
+    """How many tokens to keep of each text of a pair: the longer text is cut to the shorter one's length, then both (an odd token goes to
+    the longer)."""
     if first + second <= room:
         return first, second
     short = min(first, second)
@@ -397,8 +401,8 @@ def _check_text(text: Any, name: str = "text") -> None:
 
 @contextmanager
 def no_panic(doing: str) -> Iterator[None]:
-    """Around calls of `tokenizers`. What fails inside is a bare Exception, or a panic: a BaseException that `except Exception` lets
-    through."""
+    """A context for calls of `tokenizers`: a bare Exception or a panic (a BaseException, which `except Exception` does not catch) becomes
+    TokenizerError."""
     with exit_waits:
         try:
             yield
@@ -409,15 +413,15 @@ def no_panic(doing: str) -> Iterator[None]:
 
 
 def _ends_at_spaces(backend: Backend) -> bool:
-    """Whether no token reaches over a space, and a space changes nothing beside it: BERT's tokenizer, whose normalizer goes character by
-    character and whose words end at spaces."""
+    """Whether no token spans a space and a space changes nothing beside it. BERT's tokenizer is so: its normalizer works character by
+    character, and its words end at spaces."""
     steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
     bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
     return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def check_template(backend: Backend) -> None:
-    """A template of special tokens that names one it does not define is a panic inside the tokenizers package, which prints."""
+    """Refuses a template that names a special token which it does not define: the tokenizers package panics there, and prints."""
     processor = backend.post_processor
     waiting = [json.loads(processor.__getstate__())] if processor is not None else []
     while waiting:
@@ -437,7 +441,7 @@ def check_template(backend: Backend) -> None:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards."""
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 are U+0100 onwards."""
     themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in themselves)
     return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
@@ -451,8 +455,8 @@ UNKNOWN = "\ufffd"
 
 
 class _Decoding:
-    """How ids become bytes. Where every token has bytes of its own, whatever stands beside it, text is built from those; the few other
-    decoders (WordPiece and its like) are asked about neighbours together."""
+    """How ids become bytes. Where the bytes of a token do not depend on its neighbours, text is made from a table. The few other decoders
+    (WordPiece and its like) are asked about two neighbours together."""
 
     def __init__(self, tokenizer: Tokenizer, kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool) -> None:
         self.backend = tokenizer.backend
@@ -505,14 +509,14 @@ class DecodeStream:
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
         self._decoding = tokenizer._decoding
-        self._strict = strict  # ids without a token are errors
+        self._strict = strict  # an id without a token is an error
         self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
-        self._neighbour: list[int] = []  # the last id that was decoded: what the next one's spacing depends on
+        self._neighbour: list[int] = []  # the last id that was decoded: the space before the next token depends on it
 
     def step(self, ids: Iterable[int] | Int32 | int) -> str:
-        """The text that these ids complete; bytes of an unfinished character wait for the next step."""
+        """The text that these ids complete. Bytes of an unfinished character wait for the next call."""
         new = [i for i in _id_list(ids) if i not in self._skip]
         if not new:
             return ""
@@ -527,7 +531,7 @@ class DecodeStream:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """What was still waiting, as U+FFFD: nothing more will come."""
+        """The bytes that still wait, as U+FFFD: no more ids come."""
         text = self._utf8.decode(b"", final=True)
         self._at_start, self._neighbour = True, []
         self._utf8.reset()
