@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Output = Literal["sentence", "tokens", "both"]
 
-MOST_TOKENS = 1 << 20  # of a micro-batch; the engine's, too
+MOST_TOKENS = 1 << 20  # the most tokens of a micro-batch, which the engine checks too
 OUTPUTS = ("sentence", "tokens", "both")
-FEW_TEXTS = 64  # about 0.1 s of a small encoder
+FEW_TEXTS = 64  # they take about 0.1 s of a small encoder
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RankHit:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a classifier says of one text or pair: its likeliest label, that label's probability, and those of all by name."""
+    """A classifier's answer for one text or pair: the likeliest label, its probability, and the probabilities of all labels by name."""
 
     label: str
     probability: float
@@ -84,7 +84,7 @@ class EncodeOptions:
     out: Float32 | None = None
 
     def takes_few(self, inputs: Any) -> bool:
-        """Whether Encoder.prepare() takes these inputs: few texts, a vector of each, and no word on how they are run."""
+        """Whether Encoder.prepare() takes these inputs: few texts, one vector a text, and no setting that changes how they are computed."""
         texts = [inputs] if isinstance(inputs, str) else inputs
         if not isinstance(texts, (list, tuple)) or not 0 < len(texts) <= FEW_TEXTS or not all(isinstance(text, str) for text in texts):
             return False
@@ -98,7 +98,7 @@ ENCODE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields
 
 
 class Prepared(NamedTuple):
-    """A call of few texts before and after the engine: once `piece` is computed by `engine`, finish() gives the call's result."""
+    """A call of few texts whose tokens are made. Once `engine` has computed `piece`, finish() returns the result of the call."""
 
     engine: Engine
     piece: Piece
@@ -110,24 +110,24 @@ class _Call:
     """A call whose arguments are checked."""
 
     texts: Iterable[Any]
-    expected: int | None  # how many texts, where len() says
-    single: bool  # one string
+    expected: int | None  # how many texts len() promises; None: unknown
+    single: bool  # the input is one string
     output: Output
     precision: Precision
     ranges: Float32 | None
     normalize: bool | None
     truncate_dim: int | None
     width: int
-    out: Any  # as it was given
-    rows: Float32 | None  # the same, checked: (texts, width)
+    out: Any  # out= of the call
+    rows: Float32 | None  # out=, checked, as (texts, width)
     prompt: str
     skipped: int  # tokens of the prompt that stay out of the vector
     role: str | None
-    budget: int  # tokens of a micro-batch; 0: the engine's choice
+    budget: int  # tokens of a micro-batch; 0: the engine chooses
     cuts: Cuts
 
     def result(self, rows: Float32) -> Any:
-        """One vector a text, as the caller wants it."""
+        """The call's result from one vector a text: packed where the call asks for it."""
         if self.out is not None:
             return self.out
         packed = rows if self.precision == "float32" else quantize_rows(rows, self.precision, self.ranges)
@@ -146,12 +146,13 @@ class Encoder:
         typed: bool = True,
         render: Render | None = None,
     ) -> None:
-        """activation: of predict(), as the model's file names it. typed and render as in WindowTokenizer."""
+        """activation: predict()'s activation, as the model's file names it.  typed, render: as in WindowTokenizer."""
         self._engine, self._config, self._activation = engine, config, activation
         static = engine.info["architecture"] == "static"
         self._windows = WindowTokenizer(tokenizer, config, int(engine.info["n_ctx"]), typed, static, render)
         self.max_tokens = self._windows.max_tokens
-        self.vector_size = int(engine.info["vector_size"])  # of a pooled row; not hidden_size where the model projects it (CLIP)
+        # the width of a pooled row; the model may project its hidden rows to another width (CLIP)
+        self.vector_size = int(engine.info["vector_size"])
 
     # ------------------------------------------------------------ vectors
     def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None, cancel: _core.Cancel | None = None) -> Any:
@@ -172,7 +173,7 @@ class Encoder:
         return rows if call.output == "sentence" else hidden if call.output == "tokens" else (rows, hidden)
 
     def prepare(self, inputs: Any, options: EncodeOptions, role: str | None = None) -> Prepared:
-        """All of encode() but what the engine computes, where `options.takes_few(inputs)`."""
+        """Checks the arguments and makes the tokens of a call for which `options.takes_few(inputs)`."""
         call = self._checked(inputs, options, role)
         texts = listed(call.texts)
         rows = empty_rows(len(texts), call.width) if call.rows is None else call.rows
@@ -212,7 +213,7 @@ class Encoder:
         texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
         prompt = self._windows.prompt_text(options.prompt, options.prompt_name)
         return _Call(
-            texts=listed(texts) if output == "both" else texts,  # they are read twice
+            texts=listed(texts) if output == "both" else texts,  # output="both" reads the texts twice
             expected=expected,
             single=single,
             output=output,
@@ -241,7 +242,7 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def _piece(self, call: _Call, tokens: Tokens, first: int, rows: Float32) -> Piece:
-        """Texts from number `first` on, whose vectors become `rows`."""
+        """What the engine computes for a window: its first text has number `first`, and its vectors are written to `rows`."""
         short = np.flatnonzero(np.diff(tokens.offsets) <= call.skipped) if call.skipped else np.empty(0)
         if short.size:
             raise ContextLengthError(
@@ -272,7 +273,7 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        both = call.output == "both"  # the texts are cut and counted already
+        both = call.output == "both"  # _sentence_rows() has cut and counted the texts already
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []
         try:

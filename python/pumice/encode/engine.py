@@ -1,4 +1,4 @@
-"""What computes for an Encoder. `_core.Model` is such an engine, `static.StaticEngine` is one, and so are the fakes of tests."""
+"""The engine that an Encoder computes with. `_core.Model` is one, `static.StaticEngine` is another, and tests have fakes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Piece(NamedTuple):
     types: Int32 | None
     out: Float32  # (texts, d), C-contiguous
     normalize: bool
-    prompt: int  # as many of each text's first tokens stay out of its vector
+    prompt: int  # so many of each text's first tokens stay out of its vector
 
 
 class Engine(Protocol):
     """The parts of `_core.Model` that every engine has; `_core.pyi` says what they do and raise.
 
-    `cancel` stops a call from another thread: it then raises KeyboardInterrupt. A call with `cancel` may be run together with others'.
-    """
+    `cancel` stops a call from another thread: the call then raises KeyboardInterrupt. Calls with `cancel` may be computed together with
+    other calls."""
 
     @property
     def info(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Progress bars of calls over many texts."""
+"""Progress bars for calls with many texts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ logger = logging.getLogger("pumice")
 
 
 class Progress:
-    """A tqdm bar where show_progress_bar= is True, or None while the logger `pumice` is at INFO or below (never for one text alone); else
-    nothing. Used as a context, which closes the bar."""
+    """A tqdm bar on standard error, as a context that closes it. show: True, False, or None, which means: when the logger `pumice` is at
+    INFO or below, and there is more than one text."""
 
     def __init__(self, show: bool | None, total: int | None, unit: str) -> None:
         if not isinstance(show, (bool, np.bool_, type(None))):
@@ -37,15 +37,16 @@ class Progress:
             self._bar.close()
 
     def add(self, count: int) -> None:
-        """So many more are done."""
+        """Counts so many more texts as done."""
         if self._bar is not None:
             self._bar.update(count)
 
     def reach(self, before: int, done: int = 0) -> None:
-        """The bar stands at before + done."""
+        """Moves the bar to before + done."""
         if self._bar is not None:
             self._bar.update(before + done - self._bar.n)
 
     def reached(self, before: int) -> Callable[[int], None] | None:
-        """What an engine calls with the number of texts that it has done of those behind the first `before`; None without a bar."""
+        """A function for the engine, which calls it with the number of texts that it has done behind the first `before`; None without a
+        bar."""
         return None if self._bar is None else functools.partial(self.reach, before)

@@ -1,4 +1,4 @@
-"""Rows of results: the array that they are written to, what is packed of them, and a classifier's activation."""
+"""The array of results: filled row by row, packed to bytes, or changed by a classifier's activation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Float32 = npt.NDArray[np.float32]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
-ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # of predict()
+ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # values of activation= of predict()
 
 
 class Rows:
-    """The result array: the caller's (`given`), or our own that grows when the number of texts is not known."""
+    """The array of results: the caller's (`given`), or one that grows while the number of texts is unknown."""
 
     def __init__(self, array: Float32, given: bool = False) -> None:
         self._array, self._given = array, given
         self.filled = 0
 
     def fill(self, count: int, compute: Callable[[Float32], None]) -> None:
-        """compute() writes the next `count` rows. It keeps no view of them: the array may move when it grows."""
+        """Has compute() write the next `count` rows. compute() must not keep a view: the array may move when it grows."""
         end = self.filled + count
         if end > len(self._array):
             if self._given:
@@ -37,11 +37,11 @@ class Rows:
         self.filled = end
 
     def _resize(self, count: int) -> None:
-        """realloc moves pages instead of copying; fill() leaves no view alive."""
+        """Grows or shrinks the array in place (realloc moves pages and copies nothing). No view is alive then: fill() drops them."""
         self._array.resize((count, self._array.shape[1]), refcheck=False)
 
     def done(self) -> Float32:
-        """The array, all of whose rows are filled."""
+        """The array, once all of its rows are filled."""
         if self.filled < len(self._array):
             if self._given:
                 raise ValueError(f"out has {len(self._array)} rows and only {self.filled} texts came (they are in its first rows)")
@@ -49,7 +49,7 @@ class Rows:
         return self._array
 
     def partial(self) -> Float32:
-        """A copy of what is filled."""
+        """A copy of the rows that are filled."""
         result: Float32 = self._array[: self.filled].copy()
         return result
 
@@ -63,7 +63,7 @@ def empty_rows(count: int, width: int) -> Float32:
 
 
 def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
-    """out= of encode() as (count, width), with any number of rows where count is None. Of one text (`single`) it may be (width,)."""
+    """out= of encode() as (count, width); count None: any number of rows. single: of one text, (width,) is allowed too."""
     wanted = f"({'n' if count is None else count}, {width})"
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
@@ -81,7 +81,7 @@ def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
 
 
 def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
-    """precision_ranges: (2, width), the lowest and the highest value of each column."""
+    """precision_ranges= as (2, width): the lowest and the highest value of each column; None where none are given. Raises ValueError."""
     if given is None:
         return None
     if precision not in ("int8", "uint8"):
@@ -96,11 +96,11 @@ def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
 
 
 def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
-    """float32 rows as sentence-transformers packs them: int8 and uint8 in 255 steps of each column's range, over this call or as given
-    (what lies outside becomes the first or the last step); binary and ubinary as the signs, eight to a byte."""
+    """float32 rows packed as sentence-transformers packs them. int8 and uint8: 255 steps of each column's range, which is given or taken
+    from these rows; values outside become the first or the last step. binary and ubinary: the signs, eight to a byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
-        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the int8 range of the same bytes
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the same bytes, read as int8
     if len(rows) == 0:
         return rows.astype(precision)
     if len(rows) < 2 and ranges is None:
@@ -116,7 +116,8 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
 
 
 def activate(logits: Float32, name: str | None) -> Float32:
-    """The activation that a cross-encoder's config names; by default a sigmoid for one label and nothing for more (CrossEncoder's rule)."""
+    """Scores from logits by the activation that a cross-encoder's config names; by default a sigmoid for one label and none for several
+    (CrossEncoder's rule)."""
     kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
     kind = {"none": "Identity", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}.get(kind, kind)
     if kind == "Identity":
@@ -124,7 +125,7 @@ def activate(logits: Float32, name: str | None) -> Float32:
     if kind == "Tanh":
         return np.tanh(logits)
     if kind == "Sigmoid":
-        with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinity, and 1 / infinity is the 0 that is meant
+        with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinite, and 1 / infinity is 0, which is right
             return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
     if kind == "Softmax":
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -1,5 +1,5 @@
-"""How a model wants to be used as an embedder or a reranker: what stands behind its layers, length, prompts, as the files of a
-sentence-transformers folder say (modules.json of all its versions)."""
+"""How a model embeds or ranks, as the files of a sentence-transformers folder say: modules behind the layers, lengths, prompts
+(modules.json of all versions)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import late_interaction
 
 POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # of models of token vectors
+TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # measures of token vectors
 
 # 1_Pooling/config.json, both spellings: https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
@@ -35,7 +35,7 @@ _POOLING_NAMES = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# The last word of a class of torch -> the engine's name (core/activations.def), for Dense.
+# The last word of a torch class -> the engine's name (core/activations.def), for Dense.
 _ACTIVATIONS = {
     "Identity": "none",
     "Tanh": "tanh",
@@ -54,52 +54,53 @@ KNOWN_MODULES = (
 class SentenceConfig:
     """How a model's files say that it embeds: pooling, modules, lengths, prompts, measure."""
 
-    pooling: tuple[str, ...] = ()  # side by side; (): the engine's own reading of the file (GGUF <arch>.pooling_type), or mean
-    modules: tuple[dict[str, Any], ...] = ()  # for _core.LoadOptions, in order
-    pools: bool = True  # False: modules.json has no Pooling, there are only vectors of tokens (ColBERT)
+    pooling: tuple[str, ...] = ()  # poolings side by side; (): as the engine reads the file (GGUF <arch>.pooling_type), else mean
+    modules: tuple[dict[str, Any], ...] = ()  # entries for _core.LoadOptions, in order
+    pools: bool = True  # False: modules.json has no Pooling, and the model gives vectors of tokens alone (ColBERT)
     normalize: bool = False  # modules.json ends with Normalize
     normalize_tokens: bool = False
-    max_seq_length: int | None = None  # None: the context of the model
+    max_seq_length: int | None = None  # None: the model's context
     lower_case: bool = False
     pool_prompt: bool = True  # False: the prompt's tokens stay out of the pool
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
-    activation: str | None = None  # of a cross-encoder's scores, where config_sentence_transformers.json names one
+    activation: str | None = None  # the activation of a cross-encoder's scores, where config_sentence_transformers.json names one
     drop_unknown: bool = False  # model2vec leaves unknown tokens out of the mean, sentence-transformers keeps them
     late: late_interaction.LateInteraction | None = None  # how a model of token vectors reads queries and documents
-    score_ids: tuple[int, ...] = ()  # a causal reranker: the score is the first one's logit, less the second one's
+    score_ids: tuple[int, ...] = ()  # a causal reranker's tokens: the score is the first one's logit minus the second one's
 
     def pooled(self) -> SentenceConfig:
-        """The same, where load() says how to pool."""
+        """These settings for a model whose pooling load(pooling=) names."""
         return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which folder or file holds the weights and the tokenizer, and how they are used. With `routes`, each of them is a model."""
+    """The folder or file with weights and tokenizer, and how they are used. With `routes`, each route is a model of its own."""
 
     source: Path
     config: SentenceConfig
-    static: bool = False  # a table of vectors, no layers
+    static: bool = False  # a table of vectors without layers
     routes: Mapping[str, Layout] = field(default_factory=dict)
     default_route: str | None = None
 
 
 def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
-    """`prompts` (name -> text) replaces prompts of the same name and adds others."""
+    """What the files at a path say. prompts (name -> text) replaces prompts of the same name and adds others. Raises ModelFormatError and
+    UnsupportedModelError."""
     if path.is_dir():
         layout = _of_folder(path)
     elif path.suffix == ".safetensors":
         layout = replace(_of_folder(path.parent), source=path)
     else:
-        # GGUF says nothing of normalisation. Its encoders are compared by cosine, and llama.cpp's embedding tool normalises by default.
+        # GGUF has no key for normalisation. Its encoders are compared by cosine, and llama.cpp's embedding tool normalises by default.
         layout = Layout(path, SentenceConfig(normalize=True))
     return _with_prompts(layout, prompts) if prompts else layout
 
 
 def for_task(config: SentenceConfig, task: str | None) -> SentenceConfig:
-    """The prompt of a task that was asked for is put before each text, unless a call says otherwise (jina v3)."""
+    """The settings for load(task=): the task's prompt is the default one (jina v3)."""
     return replace(config, default_prompt=task) if task in config.prompts else config
 
 
@@ -125,7 +126,7 @@ def _of_folder(folder: Path) -> Layout:
 
 
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
-    """A folder without modules.json: of transformers, or of model2vec, which says what it is in config.json."""
+    """A folder without modules.json: transformers wrote it, or model2vec, which config.json tells."""
     values = read_object(folder / "config.json")
     config = _length(folder, config)
     if values.get("model_type") != "model2vec":
@@ -135,13 +136,14 @@ def _bare(folder: Path, config: SentenceConfig) -> Layout:
 
 
 def _kind(type_: str) -> str:
-    """Classes of one name moved between versions: sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense."""
+    """The name of a module's class. Its module path changes between versions: sentence_transformers.models.Dense,
+    sentence_transformers.base.modules.dense.Dense."""
     kind = type_.rsplit(".", 1)[-1]
     return "Router" if kind == "Asym" else kind
 
 
 def _folder(parent: Path, name: object, where: Path) -> Path:
-    if name == ".":  # as model2vec writes the folder itself; sentence-transformers writes ""
+    if name == ".":  # model2vec writes "." for the folder itself, sentence-transformers ""
         return parent
     bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
@@ -157,10 +159,10 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
             f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, StaticEmbedding and Router. "
             f"Its vectors would be wrong without it"
         )
-    static = first == "StaticEmbedding"  # which takes texts of any length
+    static = first == "StaticEmbedding"  # a table of vectors takes texts of any length
     config = replace(config, max_seq_length=None) if static else _length(source, config)
     chain = _Chain(config, where, static)
-    chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4: CLIP's text half gives a vector a text, without Pooling
+    chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4 CLIP's text half gives one vector a text, without Pooling
     for kind, folder in named[1:]:
         chain.add(kind, folder)
     return Layout(source, chain.done(), static)
@@ -171,7 +173,7 @@ class _Chain:
         self.config, self.where, self.static = config, where, static
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
-        self.pylate_3 = config.late is not None and config.late.masked  # its encode() normalizes, which is no module there
+        self.pylate_3 = config.late is not None and config.late.masked  # PyLate 3: encode() normalizes, and no module says so
 
     def add(self, kind: str, folder: Path) -> None:
         add = {
@@ -191,7 +193,8 @@ class _Chain:
         add(folder)
 
     def done(self) -> SentenceConfig:
-        """The last Normalize is encode()'s, so that shortened vectors have length 1 too and normalize=False takes it away."""
+        """The settings of the whole chain. A last Normalize is left to encode(), so that shortened vectors have length 1 and
+        normalize=False turns it off."""
         config = self.config
         if self.modules and self.modules[-1]["kind"] == "normalize":
             last = self.modules.pop()
@@ -208,7 +211,8 @@ class _Chain:
                     f"{self.where}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version does so for "
                     f"vectors of tokens alone (MultiVectorMask)"
                 )
-            config = replace(config, late=replace(config.late, expansion=None, prefixes=()))  # the lengths of roles hold here, too
+            # the lengths of roles hold for pooled vectors too
+            config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)
         return replace(config, modules=tuple(self.modules), pools=not only_tokens)
@@ -244,7 +248,7 @@ class _Chain:
                 f"{file}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
-        tokens = name == "token_embeddings" or not self.pooled  # PyLate's Dense, without Pooling, does not name them
+        tokens = name == "token_embeddings" or not self.pooled  # PyLate's Dense has no module_input_name, and no Pooling stands before it
         if tokens and self.pooled:
             raise UnsupportedModelError(f"{file}: a module of token_embeddings behind Pooling changes vectors that are pooled already")
         return tokens
@@ -307,7 +311,8 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
-        if "module_input_name" not in values and not self.pooled:  # of a model that pools in its own way: as before 5.0
+        # as before sentence-transformers 5.0: the model pools in a way of its own
+        if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
 
@@ -331,8 +336,8 @@ class _Chain:
 
 # ---------------------------------------------------------------- routes
 def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) -> Layout:
-    """Router: router_config.json (config.json before 5.0) names its modules by type, and each route as a list of them. What follows the
-    Router in modules.json follows each route."""
+    """A Router: router_config.json (config.json before 5.0) names its modules by type and each route as a list of them. Modules that follow
+    the Router in modules.json follow each route."""
     where = next((f for f in (folder / "router_config.json", folder / "config.json") if f.exists()), folder / "router_config.json")
     values = read_object(where)
     types = json_field(values, "types", dict, where)

@@ -20,19 +20,19 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
     if kind == "cosine":
         left, right = unit_rows(left), unit_rows(right)
         return np.asarray(left @ right.T, np.float32)
-    with np.errstate(over="ignore", under="ignore"):  # what is beyond float32 is infinite, or 0
+    with np.errstate(over="ignore", under="ignore"):  # numbers beyond float32 become infinite or 0
         if kind == "dot":
-            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products may pass 3e38 and come back
+            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products of such numbers may pass 3e38 and come back
             return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
         result = np.empty((len(left), len(right)), np.float32)
-        wide = right.astype(np.float64)  # squares of float32 numbers
-        for row, values in enumerate(left):  # row by row: differences, no cancellation, no n x m x d array
+        wide = right.astype(np.float64)  # float64: squares of float32 numbers may be beyond float32
+        for row, values in enumerate(left):  # row by row: differences without cancellation, and no array of n x m x d
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
 
 
 def numbers(given: Any, name: str) -> Float32:
-    """Rows of finite float32 numbers."""
+    """`given` as rows of finite float32 numbers. Raises TypeError and ValueError that name the argument."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
@@ -59,7 +59,8 @@ def numbers(given: Any, name: str) -> Float32:
 
 
 def unit_rows(rows: Float32) -> Float32:
-    """Of length 1; rows of zeros stay so. Divided by their largest number first: squares of 1e19 or 1e-30 are none in float32."""
+    """Rows scaled to length 1; rows of zeros stay. Each is divided by its largest number first, because float32 has no squares of 1e20 or
+    1e-30."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     scaled = rows.astype(np.float64) / np.where(largest > 0, largest, 1)
     return np.asarray(scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300), np.float32)

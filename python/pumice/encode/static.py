@@ -15,14 +15,14 @@ from ..common.arguments import shown
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
 from .engine import Float32, Int32, Int64, Piece
 
-TEXTS = 256  # that are summed together: 256 KiB of sums at 256 columns stay near the processor
-STEPS = 2048  # tokens of a text that are added one by one; what follows comes in blocks of so many
-N_CTX = 2**31 - 1  # no position is counted: a text may have any length
+TEXTS = 256  # texts that are summed together: 256 KiB of sums at 256 columns fit the processor's cache
+STEPS = 2048  # so many tokens of a text are added one by one; the rest is added in blocks of so many
+N_CTX = 2**31 - 1  # a text may have any length, because no position is counted
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
 
 
 def weights_file(folder: Path) -> Path:
-    """model.safetensors of a folder; a pickle is refused by its name."""
+    """model.safetensors of a folder. Raises ModelFormatError for a pickle, by its name."""
     if folder.is_file():
         return folder
     file = folder / "model.safetensors"
@@ -34,7 +34,8 @@ def weights_file(folder: Path) -> Path:
 
 
 class Table:
-    """One row per token id: `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, whose last two may be absent."""
+    """One row for each token id: `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, of which the last two may be
+    absent."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._file = file
@@ -85,8 +86,8 @@ class Table:
 
 
 class StaticEngine:
-    """What _core.Model is for models with layers, as far as a table of rows can be it. Sums run in the order of the tokens, in float32: a
-    text's bits do not depend on its batch."""
+    """The Engine of a table of vectors. It adds rows in the order of the tokens, in float32, so a text's bits do not depend on its
+    batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._table: Float32 | None = Table(file).rows  # None: closed
@@ -128,10 +129,10 @@ class StaticEngine:
         prompt: int = 0,
         cancel: _core.Cancel | None = None,
     ) -> None:
-        """As _core.Model.encode(); a text without tokens is a row of zeros."""
+        """As _core.Model.encode(). A text without tokens becomes a row of zeros."""
         table = self._rows(ids)
         lengths, width = np.diff(offsets), out.shape[1]
-        order = np.argsort(-lengths, kind="stable")  # texts of about the same length take their steps together
+        order = np.argsort(-lengths, kind="stable")  # texts of similar length take their steps together
         for first in range(0, len(order), TEXTS):
             if cancel is not None:
                 cancel.check()
@@ -168,7 +169,7 @@ class StaticEngine:
         raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
 
     def _rows(self, ids: Int32 | None = None) -> Float32:
-        """The table, which has a row for each of `ids`. Raises ValueError where it has not, and where the model is closed."""
+        """The table. Raises ValueError where an id has no row, and where the model is closed."""
         table = self._table
         if table is None:
             raise ValueError("this model is closed; load it again")
@@ -195,14 +196,15 @@ class StaticEngine:
 
 
 def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
-    """Of texts from the longest to the shortest: their first tokens' rows, then their second ones' are added, ..., and what is left of
-    very long texts one after the other in blocks, which begin at the same places whatever the batch is."""
+    """The mean of each text's rows; texts come from the longest to the shortest. Step k adds row k of every text that has one. The rest of
+    very long texts is added in blocks, which begin at the same places in every batch."""
     sums = np.zeros((len(lengths), table.shape[1]), np.float32)
     steps = min(int(lengths[0]), STEPS)
-    counts = np.searchsorted(-lengths, -np.arange(steps))  # as many texts have more tokens than a step's number
-    rows = np.empty_like(sums)  # of one step; memory that is new at each step takes twice the time of all
+    counts = np.searchsorted(-lengths, -np.arange(steps))  # how many texts have a token for each step
+    rows = np.empty_like(sums)  # the rows of one step; fresh memory in each step would double the time
     for step, count in enumerate(counts.tolist()):
-        np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")  # all are in it; "raise" would copy
+        # all ids are in the table, and mode="raise" would copy
+        np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")
         sums[:count] += rows[:count]
     for i in range(int(np.searchsorted(-lengths, -STEPS))):
         for begin in range(STEPS, int(lengths[i]), STEPS):

@@ -1,4 +1,4 @@
-"""Vectors against vectors: the nearest ones of a corpus, pairs, and the vectors of tokens (late interaction)."""
+"""Comparing vectors: the nearest rows of a corpus, pairs, and vectors of tokens (late interaction)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .similarity import similarity as similar
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-BLOCK_BYTES = 32 << 20  # of a block of the corpus as float32, and of its scores
-QUERIES = 1024  # at a time
+BLOCK_BYTES = 32 << 20  # bytes of a block of the corpus as float32, and of its scores
+QUERIES = 1024  # queries that are compared at a time
 
 
 class SearchResult(NamedTuple):
-    """The nearest rows of a corpus for each query, the nearest first: their numbers int64 and their scores float32, (queries, k) each, or
-    (k,) for one query."""
+    """The nearest rows of a corpus for each query, the nearest first. indices: int64. scores: float32. Both (queries, k), or (k,) for one
+    query."""
 
     indices: Int64
     scores: Float32
@@ -84,7 +84,7 @@ def search(
 
 
 class _Best:
-    """The best k of what was added, for each query, in order."""
+    """Keeps the best k scores of each query, in order."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.indices, self.scores = np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32)
@@ -99,7 +99,7 @@ class _Best:
         limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         chosen = np.empty((len(scores), k), np.int64)
         for i, row in enumerate(scores):
-            candidates = np.flatnonzero(row >= limit[i])  # more than k where scores are equal: of those the first ones
+            candidates = np.flatnonzero(row >= limit[i])  # more than k where scores are equal: the first of those are kept
             chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
         self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
 
@@ -118,7 +118,7 @@ def _blocks(rows: npt.NDArray[Any], width: int, queries: int) -> Iterator[tuple[
 
 
 def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) -> npt.NDArray[Any]:
-    """Numbers to measure, of what encode(precision=...) packs."""
+    """The numbers that packed bytes of encode(precision=...) mean."""
     if precision == "float32":
         return block
     if block.dtype.itemsize != 1 or block.dtype.kind not in "iu":
@@ -145,14 +145,14 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
 
 
 def similarity(a: Any, b: Any, kind: str) -> Float32:
-    """Model.similarity(): of vectors, or of lists of token vectors where the model's measure compares these."""
+    """Model.similarity(): of vectors, or of lists of token vectors for a measure of those."""
     if kind not in TOKEN_SIMILARITIES:
         return similar(a, b, kind)
     found = maxsim(a, b)
     if kind == "maxsim":
         return found
     queries, single = _token_vectors(a, "a")
-    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # of a query
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # tokens of each query
     return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
 
 

@@ -1,4 +1,4 @@
-"""Texts to tokens, a window of a few thousand texts at a time: the next window is tokenised while the last one computes."""
+"""Texts to tokens, a window of a few thousand texts at a time: the next window is tokenised while the engine computes the last one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
 Render = Callable[[str, str], Int32]  # (query, document) -> ids
 
-# A window bounds memory (ids, strings) and is large enough to sort by length and to keep every thread busy.
+# A window bounds memory (ids, strings), and is large enough to sort texts by length and to keep every thread busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
 TOKENS_PER_CALL = 1 << 16  # hidden rows of one call: 96 MiB at 384 columns
@@ -33,19 +33,19 @@ TOKENS_PER_CALL = 1 << 16  # hidden rows of one call: 96 MiB at 384 columns
 
 @dataclass(frozen=True)
 class Tokens:
-    """A window as the engine takes it: text i is ids[offsets[i]:offsets[i + 1]]."""
+    """A window of texts for the engine: text i is ids[offsets[i]:offsets[i + 1]]."""
 
     ids: Int32
     offsets: npt.NDArray[np.int64]
     types: Int32 | None
-    unseen: Int32 | None = None  # of each text: its last tokens, to which no token attends
-    kept: npt.NDArray[np.bool_] | None = None  # of each token: whether it has a vector in the result
+    unseen: Int32 | None = None  # for each text: so many of its last tokens are not attended to
+    kept: npt.NDArray[np.bool_] | None = None  # for each token: whether it has a vector in the result
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def batches(self) -> Iterator[Tokens]:
-        """Runs of texts with at most 65,536 tokens together (one longer text alone)."""
+        """Runs of texts with at most 65,536 tokens together; a longer text comes alone."""
         offsets, first = self.offsets, 0
         while first < len(self):
             last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
@@ -61,14 +61,14 @@ class Tokens:
             first = last
 
     def without(self, unwanted: int) -> Tokens:
-        """The same texts without the tokens of one id."""
+        """These texts without the tokens of one id."""
         kept = self.ids != unwanted
         before = np.concatenate([[0], np.cumsum(kept)])
         return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None)
 
 
 class Cuts:
-    """What truncation did to a call's texts."""
+    """Counts the texts of a call that were cut."""
 
     def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
         if isinstance(truncate, np.bool_):
@@ -105,7 +105,7 @@ class Cuts:
 
 
 def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Up to 4096 items or 4 Mi characters at a time."""
+    """Yields items in windows of at most 4096 items and 4 Mi characters."""
     window: list[Any] = []
     size = 0
     for item in items:
@@ -119,18 +119,18 @@ def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[
 
 
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
-    """What to iterate, and how many there will be if that is known."""
+    """What to iterate over, and how many items there will be (None: unknown). Raises TypeError and ValueError."""
     if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
-    if hasattr(inputs, "to_pylist"):  # Arrow: its scalars are no strings
+    if hasattr(inputs, "to_pylist"):  # scalars of Arrow are no strings
         return _arrow_items(inputs), length(inputs, what)
     return inputs, length(inputs, what)
 
 
 def _arrow_items(array: Any) -> Iterator[Any]:
-    """The values of an Arrow array (pyarrow's Array or ChunkedArray, nanoarrow's) as Python's, a window at a time where it can be cut."""
+    """The values of an Arrow array (of pyarrow or nanoarrow) as Python's, a window at a time where the array can be sliced."""
     if not hasattr(array, "slice"):
         yield from array.to_pylist()
         return
@@ -139,10 +139,10 @@ def _arrow_items(array: Any) -> Iterator[Any]:
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:
-    """The results of jobs (weight, work) in order; each runs in the background while the one before is used.
+    """Yields the results of jobs (weight, work) in order. Each job runs in the background while the caller uses the result before.
 
-    The caller's iterable is advanced in the caller's thread. Light jobs are run at once. A requested `cancel` is KeyboardInterrupt, and a
-    job that runs ends unseen."""
+    The caller's iterable is read in the caller's thread. Light jobs run there too. Once `cancel` is requested, KeyboardInterrupt is raised;
+    the result of a job that still runs is dropped."""
 
     def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
         weight, work = job
@@ -157,21 +157,21 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | 
     job = next(source, None)
     running = start(job) if job else None
     while running:
-        following = next(source, None)  # read while the job runs
+        following = next(source, None)  # read from the caller's iterable while the job runs
         result = running()
         running = start(following) if following else None
         yield result
 
 
 def _characters(item: Any) -> int:
-    """Of a text, or of both texts of a pair; 0 for what is neither."""
+    """The characters of a text, or of both texts of a pair; 0 for other things."""
     if isinstance(item, str):
         return len(item)
     return sum(len(text) for text in item if isinstance(text, str)) if isinstance(item, (tuple, list)) else 0
 
 
 class WindowTokenizer:
-    """A model's tokenizer with what the model's files say of reading texts: prompts, length, case, token types, roles."""
+    """A model's tokenizer, and how the model's files say that texts are read: prompts, length, case, token types, roles."""
 
     def __init__(
         self,
@@ -182,18 +182,18 @@ class WindowTokenizer:
         static: bool = False,
         render: Render | None = None,
     ) -> None:
-        """context: the most tokens of the engine.  typed: the model tells token types apart (tokenizers of DistilBERT and ModernBERT name
-        some all the same).  static: a table of vectors, which takes no special tokens, and texts without any token.  render: how a causal
-        reranker reads a pair."""
+        """context: the most tokens of the engine.  typed: the model tells token types apart (tokenizers of DistilBERT and ModernBERT give
+        types that the model lacks).  static: a table of vectors, which gets no special tokens and takes texts without tokens.  render:
+        makes the ids of a causal reranker's pair."""
         self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
         self.max_tokens = min(config.max_seq_length or context, context)
         self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
         self._unknown = tokenizer.unknown_id if config.drop_unknown else None
-        self._suffix: Int32 | None = None  # of rendered pairs, behind the document
+        self._suffix: Int32 | None = None  # the ids that a rendered pair has behind the document
 
     # ------------------------------------------------------------ prompts and lengths
     def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
-        """What is put before each text."""
+        """The text before each text of a call. Raises TypeError and ValueError that name prompt= or prompt_name=."""
         if prompt is not None and prompt_name is not None:
             raise ValueError("prompt and prompt_name were both given; one of them says what to put before each text")
         if prompt is None:
@@ -211,7 +211,7 @@ class WindowTokenizer:
         return check_text(prompt, "prompt")
 
     def prompt_tokens(self, prompt: str) -> int:
-        """How many of each text's first tokens stay out of its vector: the prompt's, and those before it (include_prompt: false)."""
+        """How many of a text's first tokens stay out of its vector: those of the prompt and those before it (include_prompt: false)."""
         if not prompt or self._config.pool_prompt:
             return 0
         text = prompt.lower() if self._config.lower_case else prompt
@@ -225,7 +225,8 @@ class WindowTokenizer:
     def texts(
         self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
     ) -> Iterator[Tokens]:
-        """All windows of an iterable. role: "query" or "document", which models of token vectors may read in different ways."""
+        """Yields the tokens of an iterable of texts, window by window. role: "query" or "document", which models of token vectors may read
+        in different ways."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -239,7 +240,7 @@ class WindowTokenizer:
         return ahead(jobs(), cancel)
 
     def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
-        """One window, whose first text has the number `first`."""
+        """The tokens of one window, whose first text has the number `first`."""
         if self._late is not None:
             texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
             read = self._late.read(texts, prompt, role, self._config.lower_case)
@@ -263,7 +264,7 @@ class WindowTokenizer:
 
     # ------------------------------------------------------------ pairs
     def pairs(self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[Tokens]:
-        """All windows of an iterable of pairs, or of texts."""
+        """Yields the tokens of an iterable of pairs, or of texts, window by window."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -290,7 +291,8 @@ class WindowTokenizer:
         return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
     def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
-        """Pairs by the template of a causal reranker. What is too long loses its end, not what the template writes behind it."""
+        """Tokens of pairs by a causal reranker's template. A document that is too long loses its end; the template's text behind it
+        stays."""
         rows = [render(query, document) for query, document in pairs]
         cuts.see(np.array([len(row) for row in rows]), first)
         if any(len(row) > self.max_tokens for row in rows):
@@ -301,7 +303,7 @@ class WindowTokenizer:
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
 
     def _template_tail(self, render: Render) -> Int32:
-        """The ids with which two renderings of different documents end alike."""
+        """The last ids that renderings of two different documents have in common."""
         if self._suffix is None:
             a, b = (render("a", text)[::-1] for text in ("x", "0"))
             same = min(len(a), len(b))
