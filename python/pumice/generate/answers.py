@@ -1,4 +1,4 @@
-"""What an answer is made of, and its JSON: that of the standard alone, which has no NaN and no Infinity."""
+"""Parts of an answer, and JSON by the standard alone, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, with its characters as they are where UTF-8 has them. ValueError for inf and nan."""
+    """A value as JSON; characters beyond ASCII stay where UTF-8 has them. Raises ValueError for inf and nan."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value, allow_nan=False)
 
 
 def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
-    """The JSON pointer of an inf or a nan in plain data, and what it is."""
+    """The JSON pointer of the first inf or nan in plain data, and that number; None where there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else (path, value)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
@@ -41,7 +41,8 @@ def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that a model wants called. id: ours; the answer's message carries it as tool_call_id. raw: what the model wrote."""
+    """A function that a model wants called. id: made by pumice; the answer's message carries it as tool_call_id. raw: what the model
+    wrote."""
 
     id: str
     name: str
@@ -49,7 +50,7 @@ class ToolCall:
     raw: str = ""
 
     def to_openai(self) -> dict[str, Any]:
-        """As OpenAI's clients have it. ValueError for arguments with inf or nan, which no call of a model has."""
+        """The call as OpenAI's clients write it. Raises ValueError for arguments with inf or nan, which no answer of a model has."""
         if (found := not_finite(self.arguments)) is not None:
             raise ValueError(f"the arguments of {self.name!r} have {found[1]!r}, which is no JSON")
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": json_text(self.arguments)}}

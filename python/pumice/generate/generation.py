@@ -1,4 +1,4 @@
-"""Prompts to text: when text is final, where it stops, what comes back."""
+"""From tokens to text: which text is final, where it stops, and the results that a caller gets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 
 
 # ---------------------------------------------------------------- results
-@dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth: compared by identity
+@dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth value, so results are compared by identity
 class Generation:
     """The text that followed a prompt. str() of it is the text.
 
@@ -98,7 +98,7 @@ class Chunk:
 
 # ---------------------------------------------------------------- one sequence
 class Continuation:
-    """Tokens of one sequence as they come: their text (whole characters only), the first stop, and how much of it is final."""
+    """The tokens of one sequence as they come: their text (whole characters only), the first stop, and how much of the text is final."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._decoder = tokenizer.decode_stream()
@@ -116,7 +116,7 @@ class Continuation:
         self._sent_text = self._sent_ids = 0
 
     def push(self, news: Mapping[str, Any]) -> None:
-        """Takes what the engine said of this sequence."""
+        """Takes new tokens of this sequence from the engine."""
         ids = np.asarray(news["ids"]).tolist()
         for k, token in enumerate(ids):
             if token in self._stop_ids:
@@ -137,7 +137,7 @@ class Continuation:
             self._end("cancelled")
 
     def _end(self, reason: FinishReason) -> None:
-        if not self._extend(self._decoder.flush()):  # bytes that never became a character
+        if not self._extend(self._decoder.flush()):  # flush(): bytes that never became a character
             self.finish_reason = reason
 
     def _extend(self, piece: str) -> bool:
@@ -158,7 +158,7 @@ class Continuation:
         return True
 
     def _final(self) -> int:
-        """How much of the text can no longer become part of a stop string."""
+        """The length of the text that cannot become part of a stop string any more."""
         if self.finish_reason is not None:
             return len(self.text)
         held = 0
@@ -170,7 +170,7 @@ class Continuation:
         return len(self.text) - held
 
     def take(self, index: int) -> Chunk | None:
-        """What became final since the last chunk, or None."""
+        """The text and tokens that became final since the last chunk, or None."""
         end = max(self._final(), self._sent_text)
         last = len(self.ids) if self.finish_reason is not None else sum(s < end for s in self.starts[self._sent_ids :]) + self._sent_ids
         if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
@@ -186,7 +186,7 @@ class Continuation:
         return [] if chunk is None else [chunk]
 
     def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
-        """logprobs (n,), top_ids (n, k), top_logprobs (n, k) of all tokens or some; None for what was not asked."""
+        """logprobs (n,), top_ids (n, k) and top_logprobs (n, k) of some tokens or all; None for those that the call does not ask for."""
         rows = slice(None) if rows is None else rows
         return (
             np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
@@ -205,12 +205,12 @@ Finish = Callable[[list[Generation]], Any]
 Begin = Callable[["Tokenizer", SamplingParams], Continuation]
 
 
-READ_AHEAD = 32  # tokens of a stream that are computed before somebody reads them
+READ_AHEAD = 32  # a stream pauses when so many computed tokens are unread
 
 
 class Run:
-    """One call: a request of one or more prompts in the batch of all callers. The engine's own thread computes it, from the first
-    advance() on; a sequence of which `read_ahead` tokens are unread sits out (0: never)."""
+    """One call: a request of one or more prompts, computed in the batch of all callers by the engine's own thread from the first advance()
+    or start() on. A sequence with `read_ahead` unread tokens pauses (0: never)."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Run:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[_core.CompiledGrammar | None] = (),
     ) -> None:
-        """params: of all prompts, or one for each, of which `n` is the same. grammars: none, or one for each prompt."""
+        """params: settings of all prompts, or one for each prompt, with the same `n`. grammars: none, or one for each prompt."""
 
         def told(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> _core.GenerateParams:
             result = engine_params(params, eos_ids)
@@ -252,19 +252,19 @@ class Run:
         return all(s.finish_reason is not None for s in self.sequences)
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
-        """Waits for the tokens of so many steps, or so long; the sequences that have news."""
+        """Waits for the tokens of so many steps, at most max_ms. Returns the sequences that have new tokens."""
         return self.hear(self._request.advance(steps, max_ms))
 
     def start(self, tag: int, steps: int) -> None:
-        """From now on the news come by the engine's Pump, under this tag."""
+        """From now on new tokens come by the engine's Pump, under this tag."""
         self._request.start(tag, self._steps(steps))
 
     def hold(self, held: bool) -> None:
-        """Whether they have to wait."""
+        """Pauses the request (True) or lets it go on (False)."""
         self._request.hold(held)
 
     def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Takes what the engine said; the sequences that it was about."""
+        """Takes new tokens from the engine. Returns the sequences that they belong to."""
         changed = []
         for news in all_news:
             index = int(news["sequence"])
@@ -276,17 +276,17 @@ class Run:
             if sequence.finish_reason is not None and news.get("finish_reason") is None:
                 self._request.finish(index)
         if not changed and self._request.done:
-            for sequence in self.sequences:  # the engine ended: no sequence may wait for ever
+            for sequence in self.sequences:  # the engine has ended the request, and its sequences end with it
                 sequence.cancel()
         return changed
 
     def _steps(self, most: int) -> int:
-        """Steps past a stop string are wasted, so each step is looked at when there is one. Otherwise a few at once: waking a thread costs
-        more than looking at a token."""
+        """Steps at a time: one where there is a stop, because a step behind a stop is wasted; else `most`, because waking a thread costs
+        more than reading a token."""
         return 1 if any(p.stop or p.stop_ids for p in self.params) else most
 
     def to_end(self) -> None:
-        """Waits until all sequences have ended. Raises what ended the request."""
+        """Waits until all sequences have ended. Raises the error that ended the request."""
         while not self.done:
             self.advance(self._steps(8), 100.0)
 
@@ -305,7 +305,7 @@ class Run:
             prompt = index // self._n
             params = self.params[prompt]
             logprobs, top_ids, top_logprobs = s.arrays()
-            if params.logprobs is not None and logprobs is None:  # no token came
+            if params.logprobs is not None and logprobs is None:  # the sequence has no tokens
                 logprobs = np.empty(0, np.float32)
             if params.logprobs and top_ids is None:
                 top_ids, top_logprobs = np.empty((0, params.logprobs), np.int32), np.empty((0, params.logprobs), np.float32)
@@ -330,7 +330,7 @@ class Run:
 
 
 def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
-    """prefill_ and decode_tokens_per_second beside tokens and seconds (0 when no time was spent)."""
+    """`timings` with prefill_tokens_per_second and decode_tokens_per_second (0 where no time was spent)."""
     result = dict(timings)
     for phase in ("prefill", "decode"):
         seconds = timings.get(f"{phase}_seconds", 0.0)
@@ -339,7 +339,7 @@ def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
 
 
 def run_to_end(run: Run, finish: Finish) -> Any:
-    """The results of a call; KeyboardInterrupt carries those so far as .partial."""
+    """The result of a call. A KeyboardInterrupt has the result so far as .partial."""
     try:
         run.to_end()
         return finish(run.results())
@@ -369,11 +369,11 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         if not self._lock.acquire(blocking=False):
-            if self._closing:  # close() holds the lock, in another thread: there is nothing more to read
+            if self._closing:  # another thread is in close(), and there is nothing more to read
                 raise StopIteration
             raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
         try:
-            if self._reading:  # a signal handler inside of the same thread's step
+            if self._reading:  # a signal handler, which ran inside of the same thread's step
                 raise ValueError("this stream is being read already")
             self._reading = True
             try:
@@ -407,9 +407,9 @@ class Stream(Iterator[Chunk]):
 
     def close(self) -> None:
         """Cancels what is not done yet. Nothing happens the second time."""
-        self._closing = True  # another thread's __next__() ends after its step
+        self._closing = True  # a __next__() of another thread ends after its step
         while not self._lock.acquire(timeout=0.05):
-            if os.getpid() != self._process:  # forked while another thread read: it is not here
+            if os.getpid() != self._process:  # this is a child of a fork, and the thread that read stayed in the parent
                 return
         try:
             self._ready.clear()
@@ -418,7 +418,7 @@ class Stream(Iterator[Chunk]):
             self._lock.release()
 
     def _detach(self) -> tuple[Run, Finish]:
-        """What somebody else reads in its place."""
+        """Hands the run to another reader (an event loop's)."""
         self._closed = True
         return self._run, self._finish
 
@@ -445,5 +445,5 @@ class Stream(Iterator[Chunk]):
             if not self._closed:
                 self._closed = True
                 self._run.close()
-        except Exception:  # also while the interpreter ends; a destructor has nobody to tell
+        except Exception:  # a destructor cannot raise; the interpreter may be ending
             pass

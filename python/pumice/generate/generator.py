@@ -1,4 +1,4 @@
-"""What generate(), stream() and chat() of a model share: prompts to ids, settings, and requests to results."""
+"""The part that generate(), stream() and chat() of a model share: prompts to ids, settings, and requests to results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class Generator:
-    """One model's tokenizer, its own settings and its grammars. The engine comes with each call: a model may move to another device."""
+    """One model's tokenizer, settings and grammars. Each call brings the engine, because a model may move to another device."""
 
     def __init__(self, tokenizer: Tokenizer, settings: ModelSettings, vocab_size: int) -> None:
         self._tokenizer, self._settings, self._vocab_size = tokenizer, settings, vocab_size
@@ -32,11 +32,11 @@ class Generator:
 
     @functools.cached_property
     def eos_ids(self) -> list[int]:
-        """Ids that end an answer, ascending: those of the tokenizer and of the model's files that the weights have a row for."""
+        """Ids that end an answer, ascending: those of the tokenizer and of the model's files, where the weights have a row for them."""
         return sorted(i for i in {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids} if i < self._vocab_size)
 
     def prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
-        """The ids of each prompt, a text or ids; `names` are those of errors."""
+        """The ids of each prompt, which is a text or ids. names: what errors call the prompts."""
 
         def all_ids() -> list[Int32]:
             convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self._vocab_size)
@@ -65,10 +65,10 @@ class Generator:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[Grammar | None] = (),
     ) -> Any:
-        """Runs prompts and gives what finish() makes of their results, or a Stream of them.
+        """Starts a request and returns finish(results), or a Stream.
 
-        params: of all prompts, or one for each.  begin: what reads the tokens of a sequence.  speculation: GenerateParams by name.
-        grammars: none, or one (or None) for each prompt."""
+        params: settings of all prompts, or one for each.  begin: makes the reader of a sequence's tokens.  speculation: GenerateParams by
+        name.  grammars: none, or one (or None) for each prompt."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")

@@ -1,7 +1,7 @@
-"""What an answer must look like: JSON of a schema, a regular expression, one of a few texts, a grammar.
+"""Grammars of answers: JSON of a schema, a regular expression, one of a few texts, a grammar.
 
-The masks come from llguidance (extra [grammar]), called by the engine. Here a schema is made ready for it: nothing of it is dropped unless
-`relax` asks for that by name, and what cannot be enforced is a GrammarError with its place.
+The engine calls llguidance (extra [grammar]) for the masks. This file makes a schema ready for it. Nothing of a schema is dropped unless
+`relax` asks for it by name, and what cannot be enforced is a GrammarError with its place.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydant
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-MOST_GBNF_BYTES = 64 << 10  # its reader takes the square of that: 1 s
+MOST_GBNF_BYTES = 64 << 10  # llguidance's reader of GBNF takes quadratic time: 1 s for this
 MOST_JOINED = 10  # & and ~ in a Lark grammar: 14 take 0.1 s and are refused, 30 take gigabytes
-MOST_COMPILED = 64  # of one model
+MOST_COMPILED = 64  # compiled grammars that a model keeps
 
-Kind = Literal["json", "regex", "lark", "llguidance"]  # of what is compiled
+Kind = Literal["json", "regex", "lark", "llguidance"]  # the languages that the compiler reads
 
 _WHITESPACE: dict[str, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
-    "free": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"},  # at a place; without an end a model may write blanks for ever
+    # characters at one place; without a limit a model may write blanks for ever
+    "free": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"},
 }
 
 
@@ -97,7 +98,7 @@ class Grammar:
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
-        """Texts that match a regular expression from begin to end: Rust's syntax, which has no look-around and no back references."""
+        """Texts that match a regular expression as a whole. Syntax: Rust's, which has no look-around and no back references."""
         return cls._make("regex", "regex", _text("pattern", pattern))
 
     @classmethod
@@ -149,7 +150,7 @@ class Grammar:
         return _unpickled, (self._made_by, self._kind, self._source, self._relaxed)
 
 
-_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # of Lark: texts, comments and expressions
+_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # Lark's texts, comments and regular expressions
 _MAKERS = ("json_schema", "json_object", "regex", "choices", "lark", "gbnf")
 
 
@@ -178,7 +179,7 @@ def _from_gbnf(text: str) -> str:
             raise GrammarError(f"the GBNF grammar cannot be read: {error}") from None
         except RecursionError:
             raise GrammarError("the GBNF grammar is nested too deep") from None
-        except Exception as error:  # their converter is no parser of hostile texts
+        except Exception as error:  # the converter is llguidance's, and raises anything for hostile texts
             raise GrammarError(f"the GBNF grammar cannot be read: {type(error).__name__}: {error}") from None
 
     return interruptible(convert)
@@ -191,7 +192,7 @@ _FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 def explained(grammar: Grammar, told: str) -> GrammarError:
-    """What the compiler says of a grammar, with its place and what to do."""
+    """The error for what the compiler said of a grammar, with its place and what to do."""
     told = told.strip()
     if told.startswith("NoExtension"):
         return GrammarError(f"the {grammar._made_by} grammar cannot be met: no text does")
@@ -267,7 +268,7 @@ def _need_llguidance() -> Any:
 
 
 def is_there() -> bool:
-    """Whether grammars can be enforced at all."""
+    """Whether the package llguidance is there."""
     try:
         library()
     except ImportError:
@@ -300,7 +301,7 @@ def library() -> _core.GrammarLibrary:
 
 
 class Grammars:
-    """One model's compiled grammars. Any number of threads ask it."""
+    """The compiled grammars of one model. Any number of threads may use it."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Callable[[], list[int]]) -> None:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, eos_ids
@@ -309,7 +310,7 @@ class Grammars:
         self._making, self._lock = threading.Lock(), threading.Lock()
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
-        """Raises GrammarError, ImportError where llguidance is not there."""
+        """A grammar compiled for the model. Raises GrammarError, and ImportError without llguidance."""
         with self._lock:
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
@@ -340,7 +341,8 @@ class Grammars:
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> list[bytes]:
-    """What each token adds to a text. Special tokens have 0xFF before their name, as the compiler wants it; empty: never allowed."""
+    """The bytes that each token adds to a text. Special tokens: 0xFF and their name, as the compiler wants them. Empty: a token that may
+    never come."""
     if not tokenizer.has_bytes:
         raise TokenizerError("grammars need a tokenizer whose tokens have bytes of their own, and this one joins its tokens in another way")
     special = {*tokenizer.special_ids, *eos_ids}
@@ -350,7 +352,7 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int])
 def check_grammars(
     given: Any, prompts: int, single: bool, sampling: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Grammar | None]:
-    """grammar= of generate() as one for each prompt; those in sampling= go before it."""
+    """grammar= of generate() as one grammar for each prompt. A grammar in sampling= wins."""
 
     def one(value: Any, name: str) -> Grammar | None:
         if value is None or isinstance(value, Grammar):

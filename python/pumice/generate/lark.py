@@ -1,4 +1,4 @@
-"""Grammars in llguidance's dialect of Lark, as they are put together."""
+"""Grammars in llguidance's dialect of Lark, built rule by rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lark_text(text: str) -> str:
-    """A text as a Lark grammar spells it."""
+    """A text as a literal of Lark."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

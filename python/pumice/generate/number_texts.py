@@ -1,7 +1,7 @@
-"""Numbers as JSON writes them: which of a schema the compiler reads as they are, and regular expressions of those between two bounds.
+"""Numbers as JSON texts: which numbers of a schema the compiler keeps, and regular expressions for the numbers between two bounds.
 
-The compiler (llguidance) keeps every number as a double, reads digits beyond the 15th loosely and writes no exponents. What it would change
-is written here: by integers and decimal digits, never by a double on the way.
+The compiler (llguidance) keeps each number as a double, reads digits beyond the 15th loosely, and writes no exponents. Expressions for the
+numbers that it would change are made here, by integers and decimal digits and never by a double.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..errors import GrammarError
 Number = int | float
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-MOST_DIGITS = 320  # of a bound: every double has fewer; the expression grows with their square
-_WHOLE = 2**53  # from here on doubles leave integers out
-_PLAIN = 10**21  # larger numbers are written with an exponent, unless an integer bound is larger
-_SMALL = Decimal("1e-20")  # smaller ones, too
+MOST_DIGITS = 320  # digits of a bound: every double has fewer, and the expression grows with their square
+_WHOLE = 2**53  # from here on doubles skip integers
+_PLAIN = 10**21  # larger numbers have an exponent, unless an integer bound is larger
+_SMALL = Decimal("1e-20")  # smaller numbers have an exponent
 _LARGEST = sys.float_info.max
 
 
@@ -31,7 +31,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def kept(value: Any) -> bool:
-    """Whether the compiler forces a constant to be written as json.dumps() writes it."""
+    """Whether the compiler has a constant written as json.dumps() writes it."""
     if isinstance(value, Mapping):
         return all(map(kept, value.values()))
     if isinstance(value, list):
@@ -42,18 +42,18 @@ def kept(value: Any) -> bool:
 
 
 def bound_kept(value: Any) -> bool:
-    """Whether the compiler compares with a bound as it is."""
+    """Whether the compiler compares with exactly this bound."""
     return not is_number(value) or (abs(value) < _WHOLE and (isinstance(value, int) or _few_digits(value)))
 
 
 def _few_digits(value: float) -> bool:
-    """Whether the compiler's reader, which takes the digits as an integer and divides it by a power of ten, gets the same double."""
+    """Whether the compiler reads this double right: it takes the digits as an integer and divides by a power of ten."""
     text = repr(value)
     return "e" not in text and len(text.lstrip("-").replace(".", "").lstrip("0")) <= 15
 
 
 def multiple_kept(value: Number) -> bool:
-    """Whether the compiler reads a multipleOf as it is: it multiplies by ten until nothing is left behind the point."""
+    """Whether the compiler reads this multipleOf right: it multiplies by ten until no digits stand behind the point."""
     number, places = float(value), 0
     while number != math.floor(number) and places < 20:
         number, places = number * 10, places + 1
@@ -64,7 +64,8 @@ def multiple_kept(value: Number) -> bool:
 
 
 def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
-    """A regular expression of all numbers within a schema's bounds. Each text reads as an int or a finite double within them."""
+    """A regular expression for all numbers within a schema's bounds. Each text that matches reads as an int or a finite double within
+    them."""
     low, low_open = _tighter(here, "minimum", "exclusiveMinimum", max, path)
     high, high_open = _tighter(here, "maximum", "exclusiveMaximum", min, path)
     lowest = None if low is None else math.floor(low) + 1 if low_open else math.ceil(low)
@@ -81,10 +82,10 @@ def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
 
 
 def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, path: str) -> tuple[Number | None, bool]:
-    """A bound, and whether it is left out itself."""
+    """The tighter of a schema's two bounds on one side, and whether the bound itself is excluded."""
     given, apart = here.get(word), here.get(open_word)
     for name, value in ((word, given), (open_word, apart)):
-        if isinstance(value, bool) and name == open_word:  # of draft 4: the bound is left out
+        if isinstance(value, bool) and name == open_word:  # draft 4: a flag that excludes the bound
             continue
         if value is None and name not in here:
             continue
@@ -100,7 +101,7 @@ def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, p
 
 
 def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open: bool) -> tuple[Decimal, Decimal]:
-    """The smallest and the largest double within bounds. What is written between their digits reads as a double between them."""
+    """The smallest and the largest double within bounds. A text between their digits reads as a double between them."""
 
     def inside(bound: Number, open_: bool, towards: float) -> float:
         near = min(max(bound, -_LARGEST), _LARGEST)
@@ -122,7 +123,7 @@ def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open:
 
 
 def _integers(low: int | None, high: int | None, all_: bool) -> str:
-    """Integers from low to high. all_: of any size; else those of more than 21 digits are left to exponents."""
+    """An expression for integers from low to high. all_: of any size; else integers of more than 21 digits are left to exponents."""
     if not all_:
         low = -_PLAIN if low is None else low
         high = _PLAIN if high is None else high
@@ -139,7 +140,7 @@ def _integers(low: int | None, high: int | None, all_: bool) -> str:
 
 
 def _naturals(low: int, high: int | None) -> str:
-    """Integers from low (0 or more) to high."""
+    """Expressions for integers from low (0 or more) to high."""
     if high is None:
         size = len(str(low))
         return _any_of([_naturals(low, 10**size - 1), f"[1-9][0-9]{{{size},}}"])
@@ -165,7 +166,7 @@ def _same_length(low: str, high: str) -> list[str]:
 
 
 def _at_least(digits: str) -> list[str]:
-    """Texts of as many digits that are no less."""
+    """Expressions for texts of as many digits whose number is not smaller."""
     if not digits.strip("0"):
         return [_digits(len(digits))]
     found = [digits]
@@ -200,7 +201,7 @@ def _fractions(low: Decimal, high: Decimal) -> list[str]:
 
 
 def _positive(low: Decimal, high: Decimal) -> list[str]:
-    """Of numbers above 0, from low to high."""
+    """Expressions for numbers above 0, from low to high."""
     low = low or Decimal("5e-324")
     if low > high:
         return []
@@ -212,7 +213,7 @@ def _positive(low: Decimal, high: Decimal) -> list[str]:
 
 
 def _plain(low: Decimal, high: Decimal) -> list[str]:
-    """12.5, with digits behind the point."""
+    """Expressions for numbers such as 12.5, with digits behind the point."""
     (whole, rest), (last, last_rest) = _split(low), _split(high)
     if whole == last:
         return [f"{whole}\\.{tail}" for tail in _rest_between(rest, last_rest)]
@@ -228,7 +229,7 @@ def _split(number: Decimal) -> tuple[int, str]:
 
 
 def _scientific(low: Decimal, high: Decimal) -> list[str]:
-    """1.25e3: one digit that is not 0 before the point."""
+    """Expressions for numbers such as 1.25e3, with one digit that is not 0 before the point."""
     first, last = low.adjusted(), high.adjusted()
     smallest, largest = (_mantissa(number) for number in (low, high))
     if first == last:
@@ -248,7 +249,7 @@ def _mantissa(number: Decimal) -> tuple[int, str]:
 
 
 def _mantissas(low: tuple[int, str], high: tuple[int, str]) -> list[str]:
-    """From low to high; to 9.99... where high is 9 without a rest."""
+    """Expressions for mantissas from low to high; to 9.99... where high is 9 without further digits."""
     (first, rest), (last, last_rest) = low, high
     whole = high == (9, "")
     if first == last and not whole:
@@ -271,7 +272,7 @@ def _exponents(low: int, high: int) -> str:
 
 
 def _rest_at_least(digits: str) -> list[str]:
-    """Digits behind a point, one at least, that are no less than 0.digits."""
+    """Expressions for digits behind a point (at least one) that are not less than 0.digits."""
     if not digits:
         return ["[0-9]+"]
     found = [f"{digits}[0-9]*"]

@@ -1,4 +1,4 @@
-"""Prompts as calls take them: texts or token ids, one or several."""
+"""Prompts of a call: texts or token ids, one or several."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ BYTES = (bytes, bytearray, memoryview)
 
 
 def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
-    """Ids as int32, each checked against the vocabulary."""
+    """Ids as int32. Raises TypeError and ValueError for what is no id of the vocabulary."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
     try:
         array = np.asarray(None if isinstance(given, BYTES) else given)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
-    if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some are beyond 64 bits
+    if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some ids are beyond 64 bits
         array = np.array([i if 0 <= i < vocab_size else -1 for i in given], np.int64)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
-    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes them for 0 and 1
+    if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes True and False for 1 and 0
         boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
         if boolean is not None:
             raise TypeError(f"{name}: token {boolean} is a boolean, not an id")
@@ -45,9 +45,9 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
 
 
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
-    """A prompt as int32 ids: a str through the tokenizer, ids checked against the vocabulary.
+    """A prompt as int32 ids: a str is tokenized, ids are checked.
 
-    A text that begins with the first token spelt out does not get a second one."""
+    A text that spells the first special token itself does not get a second one."""
     if isinstance(prompt, str):
         ids = np.ascontiguousarray(tokenizer.encode(check_text(prompt, name), add_special=add_special), np.int32)
         if add_special and len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id:
@@ -60,7 +60,7 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str 
 
 
 def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
-    """The prompts in an argument, and whether it was one alone. One: a str, or a row of ids."""
+    """The prompts of an argument, and whether it is a single prompt (a str, or one row of ids)."""
     if isinstance(prompt, str):
         return [prompt], True
     if isinstance(prompt, np.ndarray):

@@ -1,8 +1,8 @@
-"""A schema as rules of Lark, for what the compiler's own JSON schemas would change: numbers of many digits (JsonRules), and arguments that
-are no plain JSON (chats/bare_arguments.py).
+"""A schema as rules of Lark, for values that the compiler's own JSON schemas would change: numbers of many digits (JsonRules), and
+arguments that are no plain JSON (chats/bare_arguments.py).
 
-JsonRules has rules for what leads to such a number, and leaves the rest to the compiler's schemas. The rules know fewer keywords; one that
-they do not know is a GrammarError with its place.
+JsonRules makes rules for the parts of a schema that contain such a number, and leaves the rest to the compiler's schemas. The rules know
+fewer keywords; an unknown keyword is a GrammarError with its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .schemas import ENFORCED, RELAXABLE, inner_schemas, places, pointer, referr
 
 T = TypeVar("T")
 
-# Keywords that ask for nothing.
+# Annotations: keywords that demand nothing.
 ABOUT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id", "$defs",
     "definitions", "x-guidance",
@@ -32,9 +32,9 @@ _WORDS = {True: '"true"', False: '"false"', None: '"null"'}
 
 
 class SchemaRules:
-    """The rules of one schema. made: the grammar that they become a part of; name: what the names of its rules begin with."""
+    """The rules of one schema. made: the grammar that gets the rules; name: the beginning of their names."""
 
-    of_kind: Mapping[str, tuple[str, ...]] = {  # keywords that say something of one type's values
+    of_kind: Mapping[str, tuple[str, ...]] = {  # keywords that apply to values of one type
         "object": ("properties", "required", "additionalProperties"),
         "array": ("items", "prefixItems", "minItems", "maxItems"),
         "string": ("minLength", "maxLength"),
@@ -54,11 +54,11 @@ class SchemaRules:
         self._ranges: dict[tuple[str, ...], str] = {}
 
     def whole(self) -> str:
-        """What is to stand in the answer, as Lark."""
+        """Lark for a value of the schema; the rules that it needs are added."""
         return self.part(self._schema, "#")
 
     def part(self, schema: Any, path: str) -> str:
-        """The same of a schema in it."""
+        """Lark for a value of a schema inside of this one."""
         try:
             return self._value(schema, path)
         except RecursionError:
@@ -73,7 +73,7 @@ class SchemaRules:
         raise NotImplementedError
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
-        """One of some values."""
+        """A rule for one of some values."""
         raise NotImplementedError
 
     def _written_text(self, text: str, path: str) -> str:
@@ -83,14 +83,14 @@ class SchemaRules:
         raise NotImplementedError
 
     def _free_key(self, others: Sequence[str]) -> str:
-        """Any key but others."""
+        """A rule for any key but `others`."""
         raise NotImplementedError
 
     def _in_order(self, keys: Sequence[str]) -> list[str]:
         return list(keys)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords that are no annotations."""
+        """The keywords of a schema that are no annotations."""
         return {word: value for word, value in schema.items() if word not in ABOUT}
 
     def _refusal(self, path: str, word: str, beside: str) -> GrammarError:
@@ -169,7 +169,7 @@ class SchemaRules:
             target = referred(self._schema, {"$ref": ref})
             if not isinstance(target, (dict, bool)):
                 raise GrammarError(f"{path}/$ref: there is no schema at {shown(ref)}")
-            name = self._referred[ref] = self._new()  # known before its body, which may refer to itself
+            name = self._referred[ref] = self._new()  # stored before its body is made, which may refer to itself
             if (body := self._value(target, ref)) == name:
                 raise GrammarError(f"{path}/$ref: {shown(ref)} says no more than itself")
             self._made.rule(name, body)
@@ -198,7 +198,7 @@ class SchemaRules:
     # ---- values that are free
 
     def _object(self, here: Mapping[str, Any], path: str) -> str:
-        """Keys in their order; those that the schema does not name come last."""
+        """A rule for an object: keys in the schema's order, and keys that the schema does not name behind them."""
         named, more = is_a(dict, here.get("properties", {}), f"{path}/properties"), here.get("additionalProperties", True)
         required = is_a(list, here.get("required", []), f"{path}/required")
         for key in required:
@@ -206,7 +206,7 @@ class SchemaRules:
                 raise GrammarError(f"{path}/required: {shown(key)} is not among the properties, and no others may be there")
         inner = {key: (value, pointer(f"{path}/properties", key)) for key, value in named.items()}
         inner |= {key: (more, f"{path}/additionalProperties") for key in required if key not in named}
-        # rest: what may stand behind a pair; whole: what stands where there is none before
+        # rest: what may follow a pair; whole: what may stand where no pair comes before
         rest = whole = ""
         if more is not False:
             pair = self._rule(f"{self._free_key(list(inner))} {self.colon} {self._value(more, f'{path}/additionalProperties')}")
@@ -227,7 +227,7 @@ class SchemaRules:
         first, more = is_a(list, here.get("prefixItems", []), f"{path}/prefixItems"), here.get("items", True)
         least, most = sizes(here, "minItems", "maxItems", path, len(first) if more is False else None)
         first = first[:most]
-        rest = ""  # what stands behind the first values
+        rest = ""  # what follows the first values
         if most is None or most > len(first):
             item = self._rule(self._value(more, f"{path}/items"))
             if not first:
@@ -245,13 +245,13 @@ class SchemaRules:
 
 
 class JsonRules(SchemaRules):
-    """JSON whose numbers have the digits of the schema. guidance: the compiler's options, of blanks among others."""
+    """JSON whose numbers have the digits of the schema. guidance: the compiler's options, such as blanks."""
 
     of_kind = {
         **SchemaRules.of_kind,
         "string": ("minLength", "maxLength", "pattern", "format"),
     }
-    _words: Mapping[str, tuple[str, ...]] = {  # those that have no rules among them
+    _words: Mapping[str, tuple[str, ...]] = {  # keywords of each type; some of them have no rules
         "object": (
             *of_kind["object"], "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependencies", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties",
@@ -262,7 +262,8 @@ class JsonRules(SchemaRules):
         "integer": (*number_texts.BOUNDS, "multipleOf"),
     }  # fmt: skip
     unions = ("anyOf", "oneOf")
-    _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})  # the rest is annotations
+    # all other keywords are annotations
+    _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})
 
     def __init__(self, made: Lark, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -294,7 +295,7 @@ class JsonRules(SchemaRules):
         except GrammarError:
             if id(schema) in self._must:
                 raise
-            return self._compiled(schema, path)  # an exclusive bound alone, which the compiler's own decimals keep
+            return self._compiled(schema, path)  # an exclusive bound alone: the compiler's own decimals keep it
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         here = {word: value for word, value in schema.items() if word in self._KNOWN}
@@ -320,7 +321,7 @@ class JsonRules(SchemaRules):
         return super()._union(word, here, path)
 
     def _of_kinds(self, kinds: Sequence[str], here: Mapping[str, Any], path: str) -> str:
-        """The kinds of values in which there is no such number are one of the compiler's schemas."""
+        """A rule for values of some types. Types whose values have no such number become one of the compiler's schemas."""
         self._only(here, path, "type", *itertools.chain(*self._words.values()))
         leading = [kind for kind in kinds if self._leads(kind, here)]
         bodies = []
@@ -331,7 +332,7 @@ class JsonRules(SchemaRules):
         return self._one_of(bodies, path)
 
     def _of(self, here: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
-        """Without what is said of values of other kinds."""
+        """A schema without keywords for values of other types."""
         others = {word for words in self._words.values() for word in words} - {word for kind in kinds for word in self._words.get(kind, ())}
         return {word: value for word, value in here.items() if word not in others}
 
@@ -344,7 +345,7 @@ class JsonRules(SchemaRules):
     # ---- what the compiler's own schemas say
 
     def _compiled(self, schema: Any, path: str) -> str:
-        """A schema without such numbers."""
+        """The compiler's schema for a part without such numbers."""
         document, origins = self._document(schema, path)
         key = json.dumps(document)
         if key not in self._compiled_before:
@@ -353,7 +354,7 @@ class JsonRules(SchemaRules):
         return self._compiled_before[key]
 
     def _document(self, schema: Any, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """A schema with all that it refers to, and where each of its parts was."""
+        """A schema with all that it refers to, and the place of each part in the original."""
         origins, names, definitions = {"#": path}, dict[str, str](), dict[str, Any]()
 
         def copy(here: Any) -> Any:
@@ -387,7 +388,7 @@ class JsonRules(SchemaRules):
         return self._compiled({"type": "string", **{word: here[word] for word in self.of_kind["string"] if word in here}}, path)
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
-        """Plain values as one terminal: a parser's row holds 2,000 things at most."""
+        """Plain values as one terminal, because a row of the parser holds 2,000 items at most."""
         plain = [lark_text(json.dumps(value, ensure_ascii=False)) for value in values if not isinstance(value, (dict, list))]
         found = [self._written(value, path) for value in values if isinstance(value, (dict, list))]
         if plain:
@@ -401,7 +402,7 @@ class JsonRules(SchemaRules):
         return self._written_text(key, path)
 
     def _free_key(self, others: Sequence[str]) -> str:
-        """Without \\u, which could spell one of the others."""
+        """Any key but `others`, without \\u, which could spell one of them."""
         known = " | ".join(self._written_text(key, "") for key in others)
         any_key = r'/"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt])*"/'
         return self._made.rule(self._new().upper(), f"{any_key} & ~({known})" if known else any_key)
@@ -412,7 +413,7 @@ class JsonRules(SchemaRules):
         return all(self._apart(a, b, 0) for a, b in itertools.combinations(branches, 2))
 
     def _target(self, schema: Any) -> dict[str, Any]:
-        """What a schema says, or the one that it refers to."""
+        """A schema, or the schema that its $ref names."""
         here = self._asked(schema) if isinstance(schema, dict) else {}
         for _ in range(8):
             if len(here) != 1 or not isinstance(target := referred(self._schema, here), dict):
@@ -426,7 +427,7 @@ class JsonRules(SchemaRules):
             return depth <= 8
         first, second = (here.get("enum", [here["const"]] if "const" in here else None) for here in (a, b))
         if isinstance(first, list) and isinstance(second, list):
-            return not any(x == y for x in first for y in second)  # 1 and True are equal to Python: then they count as such
+            return not any(x == y for x in first for y in second)  # Python says that 1 equals True, so they count as the same value
         if _types(a) != {"object"} or _types(b) != {"object"}:
             return False
         return any(self._apart(self._property(a, key), self._property(b, key), depth + 1) for key in _required(a) | _required(b))
@@ -438,24 +439,24 @@ class JsonRules(SchemaRules):
 
 
 def origin(schema: Mapping[str, Any], where: str) -> str:
-    """Where a place of one of the compiler's schemas is in the schema that it was made of."""
+    """The place in the original schema of a place in one of the compiler's schemas."""
     try:
         origins = json.loads(schema["$comment"])
         begin = max((begin for begin in origins if where.startswith(begin)), key=len)
         return f"{origins[begin]}{where.removeprefix(begin)}"
-    except (KeyError, TypeError, ValueError):  # it is the whole schema, as it was
+    except (KeyError, TypeError, ValueError):  # the schema is the whole original
         return where
 
 
 def exact(schema: dict[str, Any], guidance: Mapping[str, Any], made: Lark, name: str) -> str | None:
-    """A prepared schema as rules of `made`; None: the compiler takes all its numbers as they are."""
+    """A prepared schema as rules of `made`; None where the compiler keeps all of its numbers."""
     rules = JsonRules(made, name, schema, guidance)
     return rules.whole() if rules.needed else None
 
 
 def _numbers(schema: Any) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """(pointer, schema that has it, loose) of each number that the compiler would change. loose: an exclusive bound of numbers that are not
-    whole: 0.9999... of twenty digits is less than 1, and reads as 1."""
+    """Yields (pointer, schema that has it, loose) for each number that the compiler would change. loose: an exclusive bound of numbers with
+    a fraction: 0.9999... with twenty digits is less than 1, and reads as 1."""
     for path, here in places(schema):
         if "const" in here and not number_texts.kept(here["const"]):
             yield pointer(path, "const"), here, False
@@ -472,14 +473,14 @@ def _numbers(schema: Any) -> Iterator[tuple[str, dict[str, Any], bool]]:
 
 
 def _types(here: Mapping[str, Any]) -> set[str]:
-    """The types that a schema names, integers among numbers."""
+    """The types that a schema names; integers count as numbers."""
     given = here.get("type", _ALL)
     kinds = {kind for kind in (given if isinstance(given, list) else [given]) if isinstance(kind, str)}
     return kinds | {"integer"} if "number" in kinds else kinds
 
 
 def _leading_to(schema: Any, ends: set[int]) -> set[int]:
-    """The ids of the schemas that have one of these in them, at any depth."""
+    """The ids of the schemas that contain one of `ends`, at any depth."""
     outer: dict[int, list[int]] = defaultdict(list)
     for _, here in places(schema) if ends else ():
         for keys, inner in inner_schemas(here):
@@ -507,7 +508,7 @@ def is_a(kind: type[T], value: Any, path: str) -> T:
 
 
 def sizes(here: Mapping[str, Any], low: str, high: str, path: str, limit: int | None = None) -> tuple[int, int | None]:
-    """The least and the most that two keywords ask for."""
+    """The minimum and the maximum that two keywords give."""
     for word in (low, high):
         given = here.get(word, 0)
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -527,5 +528,5 @@ def _is(value: Any, kinds: Sequence[str]) -> bool:
 
 
 def _as_of(value: Any, kinds: Sequence[str]) -> Any:
-    """A value as its type writes it: an integer without a point."""
+    """A value as its type writes it: an integer has no point."""
     return int(value) if isinstance(value, float) and "integer" in kinds and "number" not in kinds else value

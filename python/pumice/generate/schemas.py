@@ -1,4 +1,5 @@
-"""JSON schemas as plain data: read, walked, and made ready for the compiler. Nothing of one is dropped unless `relax` says so by name."""
+"""JSON schemas as plain data: read, walked, and prepared for the compiler. Nothing of a schema is dropped unless `relax` asks for it by
+name."""
 
 from __future__ import annotations
 
@@ -13,27 +14,28 @@ from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
 from .number_texts import is_number, multiple_kept
 
-MOST_BYTES = 256 << 10  # of a source: the engine's, too
-MOST_DEPTH = 64  # of JSON
-MOST_BITS = 2048  # of a number in it
-MOST_PATTERNS = 500  # of a schema: 5,000 take 0.2 s a token
+MOST_BYTES = 256 << 10  # bytes of a source; the engine has the same limit
+MOST_DEPTH = 64  # levels of JSON
+MOST_BITS = 2048  # bits of an integer
+MOST_PATTERNS = 500  # patterns of a schema: 5,000 take 0.2 s a token
 MOST_MULTIPLE = (
-    100_000  # least common multiple of a schema's multipleOf, in units of their last digit: an automaton has so many states (1 s)
+    100_000  # least common multiple of a schema's multipleOf, in units of their last digit: the automaton has so many states (1 s)
 )
 
-# JSON Schema's words that llguidance enforces; the others below it refuses, and whatever else stands in a schema is an annotation.
+# The keywords of JSON Schema that llguidance enforces. It refuses those of RELAXABLE; all others are
+# annotations.
 ENFORCED = (
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format",
     "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid")
-# Formats that say how a value is meant, and forbid none: OpenAPI's, and those that pydantic writes.
+# Formats that are hints and forbid no value: OpenAPI's, and those that pydantic writes.
 ANNOTATIONS = frozenset({
     "base64", "base64url", "binary", "byte", "decimal", "directory-path", "double", "file-path", "float", "float32", "float64", "int16",
     "int32", "int64", "int8", "json-string", "multi-host-uri", "password", "path", "uint16", "uint32", "uint64", "uint8",
 })  # fmt: skip
-# What relax= takes: without such a word a schema allows more, never less.
+# Words that relax= takes. Each lets a schema allow more, never less.
 RELAXABLE = {
     name: (name, *more)
     for name, *more in (
@@ -51,7 +53,7 @@ _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternPr
 
 
 def is_pydantic(given: Any) -> bool:
-    """A pydantic model, or a TypeAdapter: recognised by what they can do, for pydantic is never imported."""
+    """Whether this is a pydantic model or a TypeAdapter. pydantic is never imported: they are known by their methods."""
     model = isinstance(given, type) and callable(getattr(given, "model_json_schema", None))
     return model or (
         not isinstance(given, (type, Mapping)) and callable(getattr(given, "json_schema", None)) and hasattr(given, "validate_json")
@@ -59,7 +61,7 @@ def is_pydantic(given: Any) -> bool:
 
 
 def schema_of_type(given: Any) -> dict[str, Any]:
-    """A schema as a dict of plain JSON."""
+    """The schema of a dict, a JSON text or a pydantic type, as a dict of plain JSON."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -71,7 +73,7 @@ def schema_of_type(given: Any) -> dict[str, Any]:
         make = given.model_json_schema if hasattr(given, "model_json_schema") else given.json_schema
         try:
             given = make()
-        except Exception as error:  # pydantic's own classes for types that have no JSON
+        except Exception as error:  # pydantic has error classes of its own for types without JSON
             raise GrammarError(f"{shown(given)} has no JSON schema: {error}") from error
     if given is True:
         return {}
@@ -83,7 +85,7 @@ def schema_of_type(given: Any) -> dict[str, Any]:
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """With no other properties than those that objects name, where nothing is said of others (changed in place)."""
+    """Forbids properties that an object does not name, where the schema says nothing of them. Changes `schema` in place."""
     for _, here in list(places(schema)):
         if "properties" in here and not here.keys() & {
             "additionalProperties",
@@ -98,7 +100,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _plain_json(given: Any) -> Any:
     """A copy of plain dicts and lists. Raises GrammarError for what is no JSON, is nested deeper than 64 levels, or is too large."""
-    room = MOST_BYTES  # a value takes a byte at least
+    room = MOST_BYTES  # each value takes at least one byte
 
     def copy(value: Any, path: str, depth: int) -> Any:
         nonlocal room
@@ -127,12 +129,12 @@ def _plain_json(given: Any) -> Any:
 
 
 def pointer(path: str, key: str | int) -> str:
-    """The JSON pointer (RFC 6901) of what stands under a key."""
+    """The JSON pointer (RFC 6901) of a member."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
 def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """(keys, schema) of what stands directly in a schema, definitions too."""
+    """Yields (keys, schema) of each schema directly inside of a schema; definitions too."""
     for name in _ONE:
         if name in here and not isinstance(here[name], list):
             yield (name,), here[name]
@@ -145,7 +147,7 @@ def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ..
 
 
 def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema in a schema with its JSON pointer, what references name among them."""
+    """Yields (JSON pointer, schema) of every schema in a schema, also of those that only a reference names."""
     waiting: list[tuple[str, Any]] = [("#", schema)]
     seen: set[int] = set()
     while waiting:
@@ -161,7 +163,7 @@ def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def referred(schema: Any, here: Mapping[str, Any]) -> Any:
-    """What the $ref of a schema in `schema` names; None: nothing."""
+    """The schema that the $ref of `here` names in `schema`; None: there is none."""
     ref = here.get("$ref")
     if ref == "#":
         return schema
@@ -169,7 +171,7 @@ def referred(schema: Any, here: Mapping[str, Any]) -> Any:
 
 
 def schema_at(schema: Any, ref: str) -> Any:
-    """What a JSON pointer names; None: nothing."""
+    """The value that a JSON pointer names; None: there is none."""
     for part in ref[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, dict):
@@ -192,7 +194,7 @@ def relaxed_words(relax: Any) -> tuple[str, ...]:
 
 
 def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """A schema of plain JSON as the compiler takes it (changed in place), and where `relax` took something out."""
+    """A schema of plain JSON made ready for the compiler (changed in place), and the places where `relax` took something out."""
     if "x-guidance" in schema:
         raise GrammarError("#/x-guidance: it could silently leave out what the schema asks for. Use whitespace= and relax= in its place")
     relaxed = []
@@ -205,7 +207,7 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
             for name in RELAXABLE[word]:
                 if name in here:
                     relaxed.append(pointer(path, name))
-                    if name != "oneOf":  # the compiler takes it as anyOf
+                    if name != "oneOf":  # the compiler reads oneOf as anyOf
                         del here[name]
         named = here.get("patternProperties")
         patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
@@ -224,7 +226,7 @@ def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None) -> str | None:
-    """Why the compiler cannot count in steps of `given`, whose common multiple with those `before` is `multiple`."""
+    """Why the compiler cannot count in steps of `given`: `multiple` is its common multiple with the numbers `before`."""
     if (states := _units(multiple, multiple.denominator)) > MOST_MULTIPLE:
         return f"the schema's multipleOf have {states} (without its point) as their common multiple; it may be at most {MOST_MULTIPLE}"
     if not multiple_kept(given):
@@ -235,6 +237,6 @@ def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None
 
 
 def _units(number: Fraction, denominator: int) -> int:
-    """A decimal number without its point: 37 of 0.37. denominator: of a number that has no fewer digits behind it."""
+    """A decimal number without its point: 37 for 0.37. denominator: that of a number with at least as many digits behind the point."""
     places = next((k for k in range(400) if 10**k % math.lcm(number.denominator, denominator) == 0), 400)
     return number.numerator * int(10**places) // number.denominator

@@ -1,4 +1,4 @@
-"""The settings of generate(), stream() and chat(): from the call, else from the model's own files, each checked."""
+"""The settings of generate(), stream() and chat(): given by the call or by the model's own files, each checked."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sampling(TypedDict, total=False):
     draft: Model | None
 
 
-_OFF = _core.GenerateParams()  # the engine's defaults, which are the only ones
+_OFF = _core.GenerateParams()  # the engine's defaults; there are no others
 
 SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "max_new_tokens": _OFF.max_new_tokens,
@@ -116,11 +116,11 @@ class SamplingParams:
     max_seconds: float = _OFF.max_seconds
 
 
-_OURS = ("ignore_eos", "stop", "logits_processor")  # what the engine is not told, or not as it is
+_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the engine does not get, or gets changed
 
 
 def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.GenerateParams:
-    """As the engine takes them; of a value that it does not take, a TypeError or ValueError that names it."""
+    """The settings for the engine. Raises the TypeError or ValueError of a value that the engine refuses, which names it."""
     told = _core.GenerateParams()
     for each in fields(params):
         if each.name not in _OURS:
@@ -130,12 +130,12 @@ def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.
     return told
 
 
-_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they mean temperature 1
-_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # likewise; no model's files name them
-# Settings that are read with the tokenizer or are more than a number; all others are as they were given.
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they set temperature 1
+_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # they do so too, and no model's files name them
+# Settings that need the tokenizer, or are more than a number. All others are passed on.
 _READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
-# Settings that say how another one works, which is off (0) unless given.
+# Settings of another setting, which is off (0) unless it is given.
 _SWITCHES = {
     **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_breakers"), "dry_multiplier"),
     "xtc_threshold": "xtc_probability",
@@ -152,26 +152,26 @@ _GGUF_KEYS = {
     "general.sampling.xtc_probability": "xtc_probability",
     "general.sampling.xtc_threshold": "xtc_threshold",
 }
-_GGUF_MIROSTAT = "general.sampling.mirostat"  # which of the two algorithms; llama.cpp's tau where the file has none is 5
+_GGUF_MIROSTAT = "general.sampling.mirostat"  # 1 or 2: Mirostat's algorithm. llama.cpp's tau is 5 where the file has none
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What a model's own files say about generation."""
+    """The settings of generation in a model's own files."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
-    suppressed: tuple[int, ...] = ()  # tokens that are never to be generated
+    suppressed: tuple[int, ...] = ()  # tokens that must not be generated
     bad_words: tuple[tuple[int, ...], ...] = ()
-    ignored: tuple[str, ...] = ()  # "key=value" of what the files ask for and pumice does not do
+    ignored: tuple[str, ...] = ()  # "key=value" for settings in the files that pumice does not have
 
 
 _GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
-TOP_K_OF_SAMPLING = 50  # what transformers samples from when a generation_config.json that samples does not say
+TOP_K_OF_SAMPLING = 50  # transformers' top_k where a generation_config.json samples and names none
 
 
-# What transformers' generate() would do otherwise for a file that says so, and the values that mean off. Lengths (max_new_tokens,
-# max_length) are the call's.
+# Settings of transformers' generate() that pumice does not have, each with its values that mean off. Lengths (max_new_tokens, max_length)
+# are left to the call.
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "min_new_tokens": (0,),
     "min_length": (0,),
@@ -201,7 +201,7 @@ def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> 
 
 
 def model_settings(file: _core.ModelFile) -> ModelSettings:
-    """general.sampling.* of a GGUF file; generation_config.json (then config.json for eos_token_id) of a folder."""
+    """The settings in general.sampling.* of a GGUF file, or in a folder's generation_config.json (config.json for eos_token_id)."""
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
         if file.get(_GGUF_MIROSTAT) == 2:
@@ -214,7 +214,7 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "generation_config.json"
     values = read_object(source)
-    # transformers samples only when do_sample says so, and ignores temperature, top_k ... otherwise.
+    # transformers samples only where do_sample is true, and else ignores temperature, top_k and others
     samples = values.get("do_sample")
     if samples is not None and not isinstance(samples, bool):
         raise ModelFormatError(f"{source}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample")
@@ -232,13 +232,13 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     if given is not None and not isinstance(given, list):
         raise ModelFormatError(f"{source}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids")
     words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
-    words -= {(), *((end,) for end in eos_ids)}  # transformers leaves these out, too
+    words -= {(), *((end,) for end in eos_ids)}  # transformers ignores these too
     ignored = _ignored(values.get, _NOT_DONE)
     return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, tuple(sorted(words)), ignored)
 
 
 def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
-    """An id, several, or none; -1 and the like mean none."""
+    """The ids of an entry: one, several or none. A negative number means none."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
@@ -259,7 +259,7 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are numbers, as the engine takes them."""
+    """The settings that are numbers, as the engine rounds them."""
     told = _core.GenerateParams()
     for name, value in given.items():
         setattr(told, name, value)
@@ -267,7 +267,7 @@ def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
-    """The call's values, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
+    """The settings of a call: its own, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
     plain = [each.name for each in fields(SamplingParams) if each.name not in _READ]
     values = {**model.sampling, **_numbers({name: call[name] for name in plain if call.get(name) is not None})}
     for name, switch in _SWITCHES.items():

@@ -1,4 +1,4 @@
-"""Settings of generate(), stream() and chat() that are more than a number: words that may not come, settings of each prompt."""
+"""Settings of generate(), stream() and chat() that name tokens, a function, or each prompt's own settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 DRY_BREAKERS = ("\n", ":", '"', "*")
 MOST_BAD_WORDS = 10_000
-OF_THE_CALL = ("n", "priority", "max_seconds", "speculate", "draft")  # that all prompts of a call have in common
+OF_THE_CALL = ("n", "priority", "max_seconds", "speculate", "draft")  # all prompts of a call share these
 
 
 def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[int, ...], ...]:
-    """Rows of ids. A text stands for two: as the tokenizer writes it at the beginning of a text, and behind a blank."""
+    """bad_words= as rows of ids. A text gives two rows: its tokens at the beginning of a text, and its tokens behind a blank."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):
@@ -47,7 +47,7 @@ def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[
 
 
 def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """Ids over which no repetition reaches. A text stands for the last of its tokens, where it follows others."""
+    """dry_breakers= as ids over which no repetition reaches. A text gives its last token, as it comes behind other tokens."""
     if given is None:
         given = DRY_BREAKERS
     if isinstance(given, str) or not isinstance(given, (list, tuple)):
@@ -72,7 +72,7 @@ def logits_processor(given: Any) -> LogitsProcessor | None:
 
 
 def each_prompt(call: Mapping[str, Any], sampling: Any, prompts: int, single: bool, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each prompt: the call's, and before them its entry of sampling=."""
+    """The settings of each prompt: its entry of sampling=, else the call's."""
     if single:
         raise TypeError("sampling= holds settings for each prompt of a list; this is one prompt: give them as keywords")
     if isinstance(sampling, (str, Mapping)) or not isinstance(sampling, Sequence):
