@@ -298,7 +298,7 @@ class Placer {
     if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled));
     if (d_.labels > 0) row("classifier", parts.classifier, end(Output::classes));
   }
-  static bool is_gpu(const DeviceInfo& device) { return device.id != "cpu"; }
+  static bool is_gpu(const DeviceInfo& device) { return device.type != DeviceType::cpu; }
 
   std::string formats_of(const std::vector<bool>& used) const {
     std::set<std::string_view> names;
