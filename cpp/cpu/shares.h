@@ -1,6 +1,6 @@
-// Gives each thread of the team one run of a phase's tasks. A thread takes its own tasks from the front, so that it reads weights in order
-// and the hardware prefetcher does not start again. When its own tasks are done, it takes tasks of other threads from the back. The team
-// grants as many claims as there are tasks (team.h), and each claim takes one task here.
+// Gives each thread of the team a share of a phase's tasks, which is a range of them. A thread takes its own tasks from the front, so that
+// it reads weights in order and the hardware prefetcher does not start again. When its own tasks are done, it takes tasks of other threads
+// from the back. The team grants as many claims as there are tasks (team.h), and each claim takes one task here.
 #pragma once
 
 #include <atomic>
@@ -11,23 +11,23 @@ namespace pumice::cpu {
 
 class Shares {
  public:
-  explicit Shares(int threads) : runs_(static_cast<std::size_t>(threads)) {}
+  explicit Shares(int threads) : shares_(static_cast<std::size_t>(threads)) {}
 
-  // Divides tasks [0, tasks), below 2^32, into even runs. Called only between phases.
+  // Divides tasks [0, tasks), below 2^32, into even shares. Called only between phases.
   void deal(std::int64_t tasks) {
-    const auto threads = static_cast<std::int64_t>(runs_.size());
+    const auto threads = static_cast<std::int64_t>(shares_.size());
     for (std::int64_t t = 0; t < threads; ++t) {
-      runs_[static_cast<std::size_t>(t)].left.store(run(tasks * t / threads, tasks * (t + 1) / threads), std::memory_order_relaxed);
+      shares_[static_cast<std::size_t>(t)].left.store(share(tasks * t / threads, tasks * (t + 1) / threads), std::memory_order_relaxed);
     }
   }
 
-  // A task that no other claim has taken. Runs only shrink and there are as many tasks as claims, so one look at each run is enough.
+  // A task that no other claim has taken. Shares only shrink and there are as many tasks as claims, so one look at each share is enough.
   std::int64_t take(int thread) {
-    for (std::size_t i = 0; i < runs_.size(); ++i) {
-      std::atomic<std::uint64_t>& left = runs_[(static_cast<std::size_t>(thread) + i) % runs_.size()].left;
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+      std::atomic<std::uint64_t>& left = shares_[(static_cast<std::size_t>(thread) + i) % shares_.size()].left;
       std::uint64_t now = left.load(std::memory_order_relaxed);
       while (first_of(now) < end_of(now)) {
-        const std::uint64_t rest = i == 0 ? run(first_of(now) + 1, end_of(now)) : run(first_of(now), end_of(now) - 1);
+        const std::uint64_t rest = i == 0 ? share(first_of(now) + 1, end_of(now)) : share(first_of(now), end_of(now) - 1);
         if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return i == 0 ? first_of(now) : end_of(now) - 1;
       }
     }
@@ -35,16 +35,16 @@ class Shares {
   }
 
  private:
-  static std::uint64_t run(std::int64_t first, std::int64_t end) {
+  static std::uint64_t share(std::int64_t first, std::int64_t end) {
     return static_cast<std::uint64_t>(end) << 32 | static_cast<std::uint64_t>(first);
   }
-  static std::int64_t first_of(std::uint64_t run) { return static_cast<std::int64_t>(run & 0xffffffffu); }
-  static std::int64_t end_of(std::uint64_t run) { return static_cast<std::int64_t>(run >> 32); }
+  static std::int64_t first_of(std::uint64_t share) { return static_cast<std::int64_t>(share & 0xffffffffu); }
+  static std::int64_t end_of(std::uint64_t share) { return static_cast<std::int64_t>(share >> 32); }
 
-  struct alignas(128) Run {  // on cache lines of its own
+  struct alignas(128) Share {  // on cache lines of its own
     std::atomic<std::uint64_t> left{0};
   };
-  std::vector<Run> runs_;
+  std::vector<Share> shares_;
 };
 
 }  // namespace pumice::cpu

@@ -46,9 +46,9 @@ void count_tasks(Cut& cut, std::int64_t tasks_of_rows) {
 }
 
 // Computes outputs [first, first + count) of a part for some rows: out = in * W^T.
-class Product {
+class PartProduct {
  public:
-  Product(const Run& run, const ProductPart& part, const View& in, const Range& rows)
+  PartProduct(const Run& run, const ProductPart& part, const View& in, const Range& rows)
       : run_(run), part_(part), matrix_(run.weights.matrix(part.weight)), in_(in), rows_(rows) {}
 
   void outputs(std::int64_t first, std::int64_t count, float* out, std::int64_t out_stride) const {
@@ -124,7 +124,7 @@ Epilogue epilogue_of(const Run& run, const LinearStep& s, const ProductPart& par
 }
 
 // For x = x + W h in place: the product is written to a separate tile, because the output still holds x.
-void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& part, const Product& product, std::int64_t first,
+void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& part, const PartProduct& product, std::int64_t first,
                      std::int64_t count, const Range& rows, float* out) {
   alignas(kLine) float tile[kTileFloats];
   const std::int64_t width = std::min<std::int64_t>(count, kTileFloats / rows.count / kGroupRows * kGroupRows);
@@ -160,7 +160,7 @@ void task(const Run& run, const LinearStep& s, const Cut& cut, std::int64_t inde
   for (std::int64_t own; block >= (own = ceil_div(groups_of(*part), cut.groups)); ++part) block -= own;
   const std::int64_t first = block * cut.groups * kGroupRows;
   const std::int64_t count = std::min(cut.groups * kGroupRows, part->rows - first);
-  const Product product(run, *part, s.op.in, rows);
+  const PartProduct product(run, *part, s.op.in, rows);
   float* out = run.row(s.op.out, rows.first) + part->col + first;
   if (s.op.residual && s.op.residual == s.op.out) return finish_in_place(run, s, *part, product, first, count, rows, out);
   product.outputs(first, count, out, run.stride(s.op.out));
@@ -180,7 +180,7 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
   const std::int64_t first = index % cut.tasks_of_rows * cut.groups * kGroupRows;
   const std::int64_t end = std::min(first + cut.groups * kGroupRows, s.gate.rows);
   const std::int64_t width = std::min(cut.groups * kGroupRows, kTileFloats / rows.count / kGroupRows * kGroupRows);
-  const Product gate(run, s.gate, s.in, rows), up(run, s.up, s.in, rows);
+  const PartProduct gate(run, s.gate, s.in, rows), up(run, s.up, s.in, rows);
   float* beside = reinterpret_cast<float*>(run.scratch_of(thread));
   for (std::int64_t c = first; c < end; c += width) {
     const std::int64_t count = std::min(width, end - c);
