@@ -77,7 +77,7 @@ Model model() {
     attend.q = {2, 0, q};
     attend.out = a;
     attend.cache = static_cast<CacheId>(l);
-    attend.head_dim = kHeadDim;
+    attend.key_dim = attend.value_dim = kHeadDim;
     attend.kv_heads = kKvHeads;
     attend.causal = true;
     attend.scale = 0.125f;

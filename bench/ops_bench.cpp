@@ -440,18 +440,18 @@ void rows_table(const Settings& settings) {
   const auto format_name = [](KvFormat format) { return format == KvFormat::f16 ? "f16" : format == KvFormat::f32 ? "f32" : "q8_0"; };
   for (const int dim : {64, 128}) {
     for (const KvFormat format : {KvFormat::f16, KvFormat::q8_0, KvFormat::f32}) {
-      const std::int64_t page_bytes = kv_page_bytes(format, dim);
+      const std::int64_t page_bytes = kv_page_bytes(format, dim, dim);
       const std::int64_t all_pages = ceil_div(kFromMemory, page_bytes);
       const HugeBuffer memory(all_pages * page_bytes);
       std::vector<const std::uint8_t*> pages;
       for (std::int64_t p = 0; p < all_pages; ++p) {
         std::uint8_t* page = memory.get() + p * page_bytes;
-        k.kv_store(format, dim, a + p % 64 * dim, b + p % 64 * dim, dim, dim, 0, kPageTokens, page);
+        k.kv_store(format, dim, dim, a + p % 64 * dim, b + p % 64 * dim, dim, dim, 0, kPageTokens, page);
         pages.push_back(page);
       }
       const std::string of = std::string(" of ") + format_name(format) + ", head_dim " + std::to_string(dim);
       row(settings, "kv_store of a page" + of, 8.0 * kPageTokens * dim + static_cast<double>(page_bytes), 0,
-          [&] { k.kv_store(format, dim, a, b, dim, dim, 0, kPageTokens, memory.get()); });
+          [&] { k.kv_store(format, dim, dim, a, b, dim, dim, 0, kPageTokens, memory.get()); });
       for (const std::int64_t keys : {512, 4096, 8192}) {
         if (settings.quick && keys != 4096) continue;
         const std::int64_t of_head = keys / kPageTokens, heads = all_pages / of_head;
@@ -462,7 +462,7 @@ void rows_table(const Settings& settings) {
           std::int64_t head = 0;  // each call reads another head's pages, as a model's layers do
           row(settings, "attend " + std::to_string(count) + (count == 1 ? " query, " : " queries, ") + std::to_string(keys) + " keys" + of,
               static_cast<double>(of_head * page_bytes), 2.0 * static_cast<double>(keys * dim * count), [&] {
-                AttendCall call{format, dim, 0.125f, 0.0f, pages.data() + head * of_head, 0};
+                AttendCall call{format, dim, dim, 0.125f, 0.0f, pages.data() + head * of_head, 0};
                 for (; call.chunk < keys / kChunkKeys; ++call.chunk) {
                   k.attend(call, queries.data(), count, partials.data() + call.chunk * count * (dim + 2));
                 }

@@ -126,7 +126,7 @@ class Bench {
     const std::int32_t q = s_.heads * s_.head_dim, kv = s_.kv_heads * s_.head_dim;
     simple(str("after ", s_.past, " tokens"), rows, [&](Program& p, Weights&) {
       p.slots = {{Rows::tokens, q + 2 * kv}, {Rows::tokens, q}};
-      p.caches = {{s_.kv_heads, s_.head_dim}};
+      p.caches = {{s_.kv_heads, s_.head_dim, s_.head_dim}};
       p.input = 0, p.output = 1;
       RopeTable rope;
       rope.inv_freq.assign(static_cast<std::size_t>(s_.head_dim) / 2, 0.1f);
@@ -135,7 +135,7 @@ class Bench {
       attend.q = {0, 0, q};
       attend.out = {1, 0, q};
       attend.cache = CacheId{0};
-      attend.head_dim = s_.head_dim;
+      attend.key_dim = attend.value_dim = s_.head_dim;
       attend.kv_heads = s_.kv_heads;
       attend.causal = true;
       attend.scale = 0.1f;

@@ -13,7 +13,8 @@
 #include "finite.glsl"
 
 layout(constant_id = kAttendFormat) const uint FORMAT = kKvF16;
-layout(constant_id = kAttendHeadDim) const uint HEAD_DIM = 64;
+layout(constant_id = kAttendKeyDim) const uint KEY_DIM = 64;
+layout(constant_id = kAttendValueDim) const uint VALUE_DIM = 64;
 layout(constant_id = kAttendQueries) const uint QUERIES = 1;
 layout(constant_id = kAttendKeys) const uint KEYS = 32;
 layout(constant_id = kAttendBias) const uint HAS_BIAS = 0;
@@ -23,7 +24,7 @@ layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
 const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
-const uint DIM_QUADS = DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = DIM / 8;
+const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // of keys' dimensions, of keys, of values' dimensions
 const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
 const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
 const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
@@ -42,13 +43,15 @@ layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out`, or 
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has a fifth word quad, so that lanes with different queries read different banks; at the end it holds the row's sum.
-const uint QUERY_STRIDE = DIM_QUADS + 1, SCORE_STRIDE = KEY_QUADS + 1;
+// A row of `queries` has one word quad more, so that lanes with different queries read different banks. At the end rows hold values, and this
+// quad the row's sum.
+const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
+const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-shared uint blocks[2 * PAGES];  // words of K and V where the kv head's part of a page begins; of this step and of the next one
+shared uint bound_pages[2 * PAGES];  // numbers in the bound range, or UNBOUND; of this step and of the next one
 
 // The tile.
 uint list;                    // word of meta of the segment's pages
@@ -82,12 +85,15 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Block of page number `page` of the segment, or UNBOUND. Pages from `end` on have no key that the tile sees, perhaps no id either.
-uint block_of(uint page, uint end) {
+// Where page number `page` of the segment lies, or UNBOUND. Pages from `end` on have no key that the tile sees, perhaps no id either.
+uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
-  return bound < p.page_count ? bound * p.page_words + kv_head * BLOCK_WORDS : UNBOUND;
+  return bound < p.page_count ? bound : UNBOUND;
 }
+// Words of K and V where the kv head's part of such a page begins.
+uint k_block(uint page) { return page * p.k_page_words + kv_head * K_BLOCK_WORDS; }
+uint v_block(uint page) { return page * p.v_page_words + kv_head * V_BLOCK_WORDS; }
 
 // Four keys' values of dimensions 4 quad .. 4 quad + 3, as keys[dimension] = (key, key, key, key).
 void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
@@ -154,12 +160,12 @@ void main() {
     const uint n = i / DIM_QUADS, d = i % DIM_QUADS * 4, row = n / p.tile_heads, head = n % p.tile_heads;
     vec4 x = vec4(0);
     if (row < rows && head < heads) {
-      const uint at = p.q_at + (row0 + row) * p.q_stride + (head0 + head) * HEAD_DIM + d;
-      [[unroll]] for (uint c = 0; c < 4; ++c) x[c] = d + c < HEAD_DIM ? q[at + c] * p.scale : 0;
+      const uint at = p.q_at + (row0 + row) * p.q_stride + (head0 + head) * KEY_DIM + d;
+      [[unroll]] for (uint c = 0; c < 4; ++c) x[c] = d + c < KEY_DIM ? q[at + c] * p.scale : 0;
     }
     queries[n * QUERY_STRIDE + i % DIM_QUADS] = x;
   }
-  if (LANE < PAGES) blocks[first_step % 2 * PAGES + LANE] = block_of(begin / kPagePositions + first_step * PAGES + LANE, end);
+  if (LANE < PAGES) bound_pages[first_step % 2 * PAGES + LANE] = bound_page(begin / kPagePositions + first_step * PAGES + LANE, end);
 
   // What a lane does in each of the three parts of a step.
   const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
@@ -185,10 +191,11 @@ void main() {
     const uint key0 = begin + step * KEYS, pages = step % 2 * PAGES;
 
     if (score_slice < SCORE_SLICES && score_query < used) {
-      const uint block = blocks[pages + score_quad / 8];
+      const uint page = bound_pages[pages + score_quad / 8];
       vec4 score[QUERIES_PER_LANE];
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) score[n] = vec4(0);
-      if (block != UNBOUND && key0 + 4 * score_quad < end) {
+      if (page != UNBOUND && key0 + 4 * score_quad < end) {
+        const uint block = k_block(page);
         for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {  // a count that compilers can unroll
           const uint d = i * SCORE_SLICES + score_slice;
           if (DIM_QUADS % SCORE_SLICES != 0 && d >= DIM_QUADS) break;
@@ -214,22 +221,22 @@ void main() {
         if (quad >= KEY_QUADS) continue;
         vec4 s = vec4(0);
         for (uint slice = 0; slice < SCORE_SLICES; ++slice) s += scores[(slice * QUERIES + row_query) * SCORE_STRIDE + quad];
-        const uint block = blocks[pages + quad / 8];
-        if (FORMAT == kKvQ8 && block != UNBOUND) s *= k_scales[(block + SCALES_AT) / 4 + quad % 8];
+        const uint page = bound_pages[pages + quad / 8];
+        if (FORMAT == kKvQ8 && page != UNBOUND) s *= k_scales[(k_block(page) + K_SCALES_AT) / 4 + quad % 8];
         [[unroll]] for (uint c = 0; c < 4; ++c) {
           const uint key = key0 + 4 * quad + c;
           if (PLACES != 0 && key >= row_keys.x && key < row_keys.y) {
             s[c] += p.scale * placed(segment_row + first + row, segment_row + key, row_head, int(key) - int(first_position + row));
           }
           s[c] = biased(soft_capped(s[c], p.softcap), row_head, int(key) - int(first_position + row));
-          if (key < row_keys.x || key >= row_keys.y || block == UNBOUND) s[c] = LOWEST;
+          if (key < row_keys.x || key >= row_keys.y || page == UNBOUND) s[c] = LOWEST;
           most = max(most, s[c]);
         }
         score[i] = s;
       }
       row_largest[row_query * ROW_LANES + row_lane] = most;
     }
-    if (LANE < PAGES) blocks[(step + 1) % 2 * PAGES + LANE] = block_of((key0 + KEYS) / kPagePositions + LANE, end);
+    if (LANE < PAGES) bound_pages[(step + 1) % 2 * PAGES + LANE] = bound_page((key0 + KEYS) / kPagePositions + LANE, end);
     barrier();
 
     if (row_used) {
@@ -255,8 +262,9 @@ void main() {
         mixed[n][1] *= factor;
       }
       for (uint quad = value_slice; quad < KEY_QUADS && key0 + 4 * quad < end; quad += VALUE_SLICES) {
-        const uint block = blocks[pages + quad / 8];
-        if (block == UNBOUND) continue;
+        const uint page = bound_pages[pages + quad / 8];
+        if (page == UNBOUND) continue;
+        const uint block = v_block(page);
         vec4 weight[QUERIES_PER_LANE];
         [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
           weight[n] = scores[(value_query + n) * SCORE_STRIDE + quad];
@@ -267,7 +275,7 @@ void main() {
           const uint position = min(key0 + 4 * quad + c, end - 1) % kPagePositions;
           vec4 values[2];
           load_values(block, octet, position, values);
-          const float scale = FORMAT == kKvQ8 ? v_scales[block + SCALES_AT + position] : 1;
+          const float scale = FORMAT == kKvQ8 ? v_scales[block + V_SCALES_AT + position] : 1;
           [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
             const float w = FORMAT == kKvQ8 ? weight[n][c] * scale : weight[n][c];
             mixed[n][0] += w * values[0];
@@ -286,7 +294,7 @@ void main() {
         const uint at = (value_query + n) * QUERY_STRIDE;
         queries[at + 2 * octet] = mixed[n][0];
         queries[at + 2 * octet + 1] = mixed[n][1];
-        if (octet == 0) queries[at + DIM_QUADS].x = sum[n];
+        if (octet == 0) queries[at + LAST_QUAD].x = sum[n];
       }
     }
     barrier();
@@ -295,7 +303,7 @@ void main() {
         const uint at = (value_query + n) * QUERY_STRIDE;
         mixed[n][0] += queries[at + 2 * octet];
         mixed[n][1] += queries[at + 2 * octet + 1];
-        sum[n] += queries[at + DIM_QUADS].x;
+        sum[n] += queries[at + LAST_QUAD].x;
       }
     }
     barrier();
@@ -313,11 +321,11 @@ void main() {
     if (p.parts > 1) {
       const uint at = ((row0 + tile_row) * all_heads + head0 + head) * p.parts + part;
       if (octet == 0) y[p.states_at + at * 2 + 1] = sum[i];
-      [[unroll]] for (uint c = 0; c < 8; ++c) y[at * DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
+      [[unroll]] for (uint c = 0; c < 8; ++c) y[at * V_DIM + 8 * octet + c] = mixed[i][c / 4][c % 4];
     } else {
-      const uint at = p.out_at + (row0 + tile_row) * p.out_stride + (head0 + head) * HEAD_DIM;
+      const uint at = p.out_at + (row0 + tile_row) * p.out_stride + (head0 + head) * VALUE_DIM;
       [[unroll]] for (uint c = 0; c < 8; ++c) {
-        if (8 * octet + c < HEAD_DIM) y[at + 8 * octet + c] = mixed[i][c / 4][c % 4] / sum[i];
+        if (8 * octet + c < VALUE_DIM) y[at + 8 * octet + c] = mixed[i][c / 4][c % 4] / sum[i];
       }
     }
   }

@@ -12,8 +12,8 @@ shared float weight[LANES];  // of LANES parts
 
 void main() {
   if (group() >= p.groups) return;
-  const uint first = group() * p.parts, dim = (p.head_dim + 7) / 8 * 8, state = p.states_at + 2 * first;
-  const uint out_at = p.out_at + group() / p.heads * p.out_stride + group() % p.heads * p.head_dim;
+  const uint first = group() * p.parts, dim = (p.value_dim + 7) / 8 * 8, state = p.states_at + 2 * first;
+  const uint out_at = p.out_at + group() / p.heads * p.out_stride + group() % p.heads * p.value_dim;
 
   float largest = LOWEST;
   for (uint i = LANE; i < p.parts; i += LANES) largest = max(largest, partials[state + 2 * i]);
@@ -22,8 +22,8 @@ void main() {
   for (uint i = LANE; i < p.parts; i += LANES) sum += exp(partials[state + 2 * i] - largest) * partials[state + 2 * i + 1];
   sum = workgroup_add(sum);
 
-  for (uint d0 = 0; d0 < p.head_dim; d0 += LANES) {
-    const uint d = min(d0 + LANE, p.head_dim - 1);
+  for (uint d0 = 0; d0 < p.value_dim; d0 += LANES) {
+    const uint d = min(d0 + LANE, p.value_dim - 1);
     float mixed = 0;
     for (uint i0 = 0; i0 < p.parts; i0 += LANES) {
       barrier();
@@ -37,6 +37,6 @@ void main() {
       }
       for (; i < count; ++i, at += dim) mixed += weight[i] * partials[at];
     }
-    if (d0 + LANE < p.head_dim) y[out_at + d] = mixed / sum;
+    if (d0 + LANE < p.value_dim) y[out_at + d] = mixed / sum;
   }
 }

@@ -115,17 +115,18 @@ PUMICE_CONSTANT(kKvF32, 1);
 PUMICE_CONSTANT(kKvQ8, 2);
 
 // A page of K, and one of V, of one layer: kv_heads blocks one after another; then padding to a multiple of 64 words (256 bytes), so that
-// a bound range may begin at any page. A head_dim is padded to a multiple of 8 (padded_dim); a word has 1 (f32), 2 (f16) or 4 (q8_0)
-// neighbouring values of one position, units = padded_dim / values in a word. A block is:
+// a bound range may begin at any page. Keys have KEY_DIM numbers, values VALUE_DIM; either is padded to a multiple of 8 (padded_dim). A word
+// has 1 (f32), 2 (f16) or 4 (q8_0) neighbouring numbers of one position, units = padded_dim / numbers in a word. A block is:
 //   K: word[units][32 positions]    V: word[32 positions][units]    q8_0: then float[32], the scale of each position; value = scale * code
 // store.comp writes zeros to the padding, so that copying whole pages is enough for copy_page.
 #ifdef __cplusplus
-constexpr std::uint32_t padded_dim(std::uint32_t head_dim) { return (head_dim + 7) / 8 * 8; }
-constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t head_dim) {
-  return padded_dim(head_dim) / (format == kKvF32 ? 1 : format == kKvF16 ? 2 : 4);
+constexpr std::uint32_t padded_dim(std::uint32_t dim) { return (dim + 7) / 8 * 8; }
+constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t dim) {
+  return padded_dim(dim) / (format == kKvF32 ? 1 : format == kKvF16 ? 2 : 4);
 }
-constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t head_dim, std::uint32_t kv_heads) {
-  return (std::uint64_t{kv_heads} * kPagePositions * (kv_units(format, head_dim) + (format == kKvQ8 ? 1 : 0)) + 63) / 64 * 64;
+// Of a page of keys or of one of values, whose heads have `dim` numbers.
+constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t dim, std::uint32_t kv_heads) {
+  return (std::uint64_t{kv_heads} * kPagePositions * (kv_units(format, dim) + (format == kKvQ8 ? 1 : 0)) + 63) / 64 * 64;
 }
 #endif
 
@@ -177,11 +178,13 @@ struct StoreParams {
   uint cells_at;               // meta: per row, page id * 32 + position % 32
   uint turns_at;               // meta: per row, float cos[pairs], sin[pairs], both times `magnitude`
   uint factors_at, q_factors;  // meta: per row, float; 0 or 1
-  uint page_first, page_count, page_words;
+  uint page_first, page_count;
+  uint k_page_words, v_page_words;
 };
-PUMICE_CONSTANT(kStoreFormat, 1);   // kKvF16 ..
-PUMICE_CONSTANT(kStoreHeadDim, 2);  // 1..512
-PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LANES)
+PUMICE_CONSTANT(kStoreFormat, 1);    // kKvF16 ..
+PUMICE_CONSTANT(kStoreKeyDim, 2);    // 1..512: of the heads of q and k
+PUMICE_CONSTANT(kStoreValueDim, 3);  // 1..512: of the heads of v
+PUMICE_CONSTANT(kStoreSpan, 4);      // lanes of a unit: store_span(larger of the two, LANES)
 
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
 // For each row, at position s = past + i of its segment, and each head: softmax over keys
@@ -203,8 +206,8 @@ PUMICE_CONSTANT(kStoreSpan, 3);     // lanes of a unit: store_span(head_dim, LAN
 // parts > 1 (splits, or pages in several bound ranges: parts = ranges * splits, part_first = range * splits): each group writes part
 // part_first + split of its queries to `partials`, and merge.comp folds them:
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
-//   accumulator at (n * parts + p) * padded_dim(head_dim), {maximum, sum} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim; the range holds attend_partial_words(). A part that sees no key has sum 0.
+//   accumulator at (n * parts + p) * padded_dim(VALUE_DIM), {maximum, sum} at states_at + (n * parts + p) * 2.
+//   states_at >= queries * parts * padded_dim(VALUE_DIM); the range holds attend_partial_words(). A part that sees no key has sum 0.
 // Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out where parts == 1, else partials, 5 vectors (bias, slopes, places), 6 by_query and
 // by_key.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
@@ -214,7 +217,8 @@ struct AttendParams {
   uint part_first, parts, states_at;
   uint tiles_at, segments_at;
   uint first_row;  // row of the batch that q, out and partials are bound at
-  uint page_first, page_count, page_words;
+  uint page_first, page_count;
+  uint k_page_words, v_page_words;
   uint behind, ahead;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0: none
@@ -225,20 +229,21 @@ PUMICE_CONSTANT(kTileWords, 4);
 PUMICE_CONSTANT(kDistanceWords, 5);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
 PUMICE_CONSTANT(kAttendLanes, 64);
-PUMICE_CONSTANT(kAttendFormat, 1);   // kKvF16 ..
-PUMICE_CONSTANT(kAttendHeadDim, 2);  // 1..512
-PUMICE_CONSTANT(kAttendQueries, 3);  // rows * heads of a tile: 1, 2, 3 or a multiple of 4
-PUMICE_CONSTANT(kAttendKeys, 4);     // keys of one step: 32, 64 or 128
-PUMICE_CONSTANT(kAttendBias, 5);     // 0 or 1
-PUMICE_CONSTANT(kAttendSlopes, 6);   // 0 or 1
-PUMICE_CONSTANT(kAttendPlaces, 7);   // sum of kAttendByQuery and kAttendByKey, where given: binding 6 is then all rows of their slot
+PUMICE_CONSTANT(kAttendFormat, 1);    // kKvF16 ..
+PUMICE_CONSTANT(kAttendKeyDim, 2);    // 1..512: of the heads of q and K
+PUMICE_CONSTANT(kAttendValueDim, 3);  // 1..512: of the heads of V and out
+PUMICE_CONSTANT(kAttendQueries, 4);   // rows * heads of a tile: 1, 2, 3 or a multiple of 4
+PUMICE_CONSTANT(kAttendKeys, 5);      // keys of one step: 32, 64 or 128
+PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
+PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
+PUMICE_CONSTANT(kAttendPlaces, 8);    // sum of kAttendByQuery and kAttendByKey, where given: binding 6 is then all rows of their slot
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
 
 // groups = rows * heads. Bindings: 0 partials, 1 out.
 struct MergeParams {
   uint first_group, groups;
-  uint heads, head_dim;
+  uint heads, value_dim;
   uint parts, states_at;  // as AttendParams
   uint out_at, out_stride;
 };
@@ -326,21 +331,22 @@ constexpr std::uint32_t norm_batch(std::uint32_t width, std::uint32_t lanes) {
 }
 
 // A lane takes 4 values at a time: 8 lanes read 128 neighbouring bytes.
-constexpr std::uint32_t store_span(std::uint32_t head_dim, std::uint32_t lanes) {
+constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
   std::uint32_t span = 2;
-  while (span < lanes && span < 32 && span * 4 < head_dim) span *= 2;
+  while (span < lanes && span < 32 && span * 4 < dim) span *= 2;
   return span;
 }
 
-// The tile of attend.comp for segments of up to `rows` rows (1: decode) and `heads_per_kv` query heads to a kv head. A lane holds 4
-// queries x 8 columns, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries: 4 of head_dim 512, 16 of 128, at most 32.
+// The tile of attend.comp for segments of up to `rows` rows (1: decode) and `heads_per_kv` query heads to a kv head; `dim` is the larger of
+// the two dimensions. A lane holds 4 queries x 8 columns, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries: 4 of 512
+// dimensions, 16 of 128, at most 32.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // at most, of a tile
   std::uint32_t queries, keys;       // QUERIES, KEYS
 };
-constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
-  const std::uint32_t fit = kAttendLanes / (padded_dim(head_dim) / 8), most = 4 * (fit < 8 ? fit : 8);
+constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
+  const std::uint32_t fit = kAttendLanes / (padded_dim(dim) / 8), most = 4 * (fit < 8 ? fit : 8);
   AttendTile tile{};
   tile.head_blocks = (heads_per_kv + most - 1) / most;
   tile.heads = (heads_per_kv + tile.head_blocks - 1) / tile.head_blocks;
@@ -348,7 +354,7 @@ constexpr AttendTile attend_tile(std::uint32_t head_dim, std::uint32_t heads_per
   const std::uint32_t queries = tile.rows * tile.heads;
   tile.queries = queries < 4 ? queries : (queries + 3) / 4 * 4;
   tile.keys = 128;
-  while (tile.keys > 32 && (tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes || tile.keys * head_dim > 8192)) tile.keys /= 2;
+  while (tile.keys > 32 && (tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes || tile.keys * dim > 8192)) tile.keys /= 2;
   return tile;
 }
 // Splits of the keys: enough that `groups` (without splits) become `wanted` (about 4 a compute unit; 1,024 where their number is unknown,
@@ -365,8 +371,8 @@ constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t grou
   if (splits > most) splits = most;
   return static_cast<std::uint32_t>(splits > 0 ? splits : 1);
 }
-constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t head_dim) {
-  return queries * parts * (padded_dim(head_dim) + 2);
+constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t value_dim) {
+  return queries * parts * (padded_dim(value_dim) + 2);
 }
 constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks, std::uint32_t k) {
   return rows * blocks * (kTopHead + 2 * k);

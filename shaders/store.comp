@@ -9,11 +9,13 @@
 #include "finite.glsl"
 
 layout(constant_id = kStoreFormat) const uint FORMAT = kKvF16;
-layout(constant_id = kStoreHeadDim) const uint HEAD_DIM = 64;
+layout(constant_id = kStoreKeyDim) const uint KEY_DIM = 64;
+layout(constant_id = kStoreValueDim) const uint VALUE_DIM = 64;
 layout(constant_id = kStoreSpan) const uint SPAN = 16;
 #include "kv.glsl"
 
-const uint QUADS = DIM / 4, QUADS_PER_LANE = (QUADS + SPAN - 1) / SPAN;
+const uint K_QUADS = K_DIM / 4, V_QUADS = V_DIM / 4;
+const uint QUADS_PER_LANE = ((K_QUADS > V_QUADS ? K_QUADS : V_QUADS) + SPAN - 1) / SPAN;
 
 layout(set = 0, binding = 0) buffer Q { float q[]; };
 layout(set = 0, binding = 1) buffer K { float k[]; };
@@ -30,7 +32,7 @@ float load(uint kind, uint at) { return kind == OF_Q ? q[at] : kind == OF_K ? k[
 
 // Dimension d of the head that begins at `at`, turned.
 float turned(uint kind, uint at, uint d, uint turns) {
-  if (d >= HEAD_DIM) return 0;
+  if (d >= (kind == OF_V ? VALUE_DIM : KEY_DIM)) return 0;
   const float x = load(kind, at + d);
   if (kind == OF_V || d >= 2 * p.pairs) return x;
   const bool second = p.interleaved != 0 ? (d & 1) != 0 : d >= p.pairs;
@@ -55,8 +57,10 @@ void main() {
   const bool inside = head < p.q_heads + p.kv_heads + (p.page_count > 0 ? p.kv_heads : 0);
   const uint kind = head < p.q_heads ? OF_Q : head < p.q_heads + p.kv_heads ? OF_K : OF_V;
   const uint kv_head = kind == OF_Q ? 0 : (head - p.q_heads) % max(p.kv_heads, 1);
-  const uint at = kind == OF_Q ? p.q_at + row * p.q_stride + head * HEAD_DIM
-                               : (kind == OF_K ? p.k_at + row * p.k_stride : p.v_at + row * p.v_stride) + kv_head * HEAD_DIM;
+  const uint quads = kind == OF_V ? V_QUADS : K_QUADS;
+  const uint at = kind == OF_Q   ? p.q_at + row * p.q_stride + head * KEY_DIM
+                  : kind == OF_K ? p.k_at + row * p.k_stride + kv_head * KEY_DIM
+                                 : p.v_at + row * p.v_stride + kv_head * VALUE_DIM;
 
   vec4 x[QUADS_PER_LANE];
   float most = 0;
@@ -64,7 +68,7 @@ void main() {
   [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
     x[i] = vec4(0);
     const uint quad = lane + i * SPAN, turns = p.turns_at + row * 2 * p.pairs;
-    if (!inside || quad >= QUADS) continue;
+    if (!inside || quad >= quads) continue;
     [[unroll]] for (uint c = 0; c < 4; ++c) {
       x[i][c] = turned(kind, at, 4 * quad + c, turns);
       most = finite(most) && finite(x[i][c]) ? max(most, abs(x[i][c])) : NOT_A_NUMBER;
@@ -78,7 +82,7 @@ void main() {
     [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
       [[unroll]] for (uint c = 0; c < 4; ++c) {
         const uint d = 4 * (lane + i * SPAN) + c;
-        if (d >= HEAD_DIM || (d >= 2 * p.pairs && (kind == OF_K || p.q_factors == 0))) continue;
+        if (d >= KEY_DIM || (d >= 2 * p.pairs && (kind == OF_K || p.q_factors == 0))) continue;
         if (kind == OF_Q) {
           q[at + d] = factor * x[i][c];
         } else {
@@ -91,7 +95,8 @@ void main() {
   if (kind == OF_Q || p.page_count == 0) return;
   const uint cell = meta[p.cells_at + row], page = cell / kPagePositions - p.page_first, position = cell % kPagePositions;
   if (page >= p.page_count) return;
-  const uint block = page * p.page_words + kv_head * BLOCK_WORDS;
+  const uint block =
+      kind == OF_K ? page * p.k_page_words + kv_head * K_BLOCK_WORDS : page * p.v_page_words + kv_head * V_BLOCK_WORDS;
   float inverse = 0;
   if (FORMAT == kKvQ8) {
     // The scale is NaN when one of the numbers is not finite, and so is every product with the codes.
@@ -101,11 +106,11 @@ void main() {
       most = finite(most) && finite(other) ? max(most, other) : NOT_A_NUMBER;
     }
     inverse = most > 0 ? 127 / most : 0;
-    if (lane == 0) write(kind, block + SCALES_AT + position, floatBitsToUint(most / 127));
+    if (lane == 0) write(kind, block + (kind == OF_K ? K_SCALES_AT : V_SCALES_AT) + position, floatBitsToUint(most / 127));
   }
   [[unroll]] for (uint i = 0; i < QUADS_PER_LANE; ++i) {
     const uint quad = lane + i * SPAN;
-    if (quad >= QUADS) continue;
+    if (quad >= quads) continue;
     uint words[4];
     if (FORMAT == kKvF32) {
       [[unroll]] for (uint c = 0; c < 4; ++c) words[c] = floatBitsToUint(x[i][c]);

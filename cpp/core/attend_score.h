@@ -42,7 +42,7 @@ class AttendScore {
  private:
   double by_place(std::int64_t head, std::int64_t bucket, const T* by_query, const T* by_key) const {
     if (!places_) return 0;
-    const std::int64_t heads = a_.q.width / a_.head_dim, place = static_cast<std::int64_t>(places_[bucket]);
+    const std::int64_t heads = a_.q.width / a_.key_dim, place = static_cast<std::int64_t>(places_[bucket]);
     double sum = 0;
     if (by_query) sum += by_query[head * (a_.by_query.width / heads) + place];
     if (by_key) sum += by_key[head * (a_.by_key.width / heads) + place];

@@ -144,7 +144,7 @@ struct Rope {
   std::int32_t temperature_length = 0;
 };
 
-// Stores k and v (whole rows of heads) in the cache at each row's position.
+// Stores k and v (whole rows of heads, as wide as the cache says) in the cache at each row's position.
 struct Store {
   static constexpr std::string_view kName = "Store";
   View k, v;
@@ -153,7 +153,8 @@ struct Store {
 
 // Attention of the rows of a segment: over the cache (positions 0 .. own; causal), or, without a cache, over the k and v views of the
 // segment itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each
-// side and the own one when not. Heads of q share heads of k in groups (Ainslie et al. 2023). With i and j the positions of q and k:
+// side and the own one when not. Heads of q and k have key_dim columns, those of v and out value_dim. Heads of q share heads of k and v in
+// groups (Ainslie et al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
@@ -165,7 +166,7 @@ struct Attend {
   View q, out;
   CacheId cache = CacheId::none;
   View k, v;  // only without a cache
-  std::int32_t head_dim = 0, kv_heads = 0;
+  std::int32_t key_dim = 0, value_dim = 0, kv_heads = 0;
   bool causal = false;  // always with a cache
   std::int32_t window = 0;
   float scale = 1.0f, softcap = 0.0f;

@@ -19,9 +19,9 @@ struct SlotShape {
   std::int32_t width = 0;
 };
 
-// Keys and values of a layer: `kv_heads` heads of `head_dim` for each position.
+// What a layer keeps of each position: for each of its kv heads key_dim numbers of the key and value_dim of the value.
 struct CacheShape {
-  std::int32_t kv_heads = 0, head_dim = 0;
+  std::int32_t heads = 0, key_dim = 0, value_dim = 0;
   bool operator==(const CacheShape&) const = default;
 };
 

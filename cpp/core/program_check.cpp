@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::int32_t kMaxWidth = 1 << 24, kMaxReach = 1 << 20;
 
+std::string heads_of(const CacheShape& shape) {
+  return str(shape.heads, " kv heads of ", shape.key_dim, " (keys) and ", shape.value_dim, " (values)");
+}
+
 class ProgramCheck {
  public:
   ProgramCheck(const Program& program, const WeightShapes& weights) : program_(program), weights_(weights) {}
@@ -126,9 +130,9 @@ class ProgramCheck {
   void operator()(const Store& op) {
     const CacheShape& shape = cache(op.cache);
     for (const View* view : {&op.k, &op.v}) read(*view, "k or v", Rows::tokens);
-    const std::int64_t kept = static_cast<std::int64_t>(shape.kv_heads) * shape.head_dim;
-    check(op.k.width == kept && op.v.width == kept, "k and v are ", op.k.width, " and ", op.v.width, " wide, the cache keeps ",
-          shape.kv_heads, " heads of ", shape.head_dim);
+    const std::int64_t heads = shape.heads;
+    check(op.k.width == heads * shape.key_dim && op.v.width == heads * shape.value_dim, "k and v are ", op.k.width, " and ", op.v.width,
+          " wide, the cache keeps ", heads_of(shape));
     stored_[static_cast<std::size_t>(op.cache)] = true;
     facts_.takes_segments = true;
     looks_beyond_one_row();
@@ -137,14 +141,13 @@ class ProgramCheck {
   void operator()(const Attend& op) {
     read(op.q, "q", Rows::tokens);
     apart_or_same(op.q, op.out, "q", "out");
-    check(op.head_dim > 0 && op.head_dim <= kMaxHeadDim && op.kv_heads > 0 && op.kv_heads <= 65536, op.kv_heads, " kv heads of ",
-          op.head_dim);
-    const std::int64_t kept = static_cast<std::int64_t>(op.kv_heads) * op.head_dim;
-    check(op.q.width == op.out.width && op.q.width % kept == 0, "q and out are ", op.q.width, " and ", op.out.width,
-          " wide, not a multiple of ", op.kv_heads, " kv heads of ", op.head_dim);
+    const CacheShape own{op.kv_heads, op.key_dim, op.value_dim};
+    check_heads(own, "attention over ");
+    const std::int64_t heads = op.q.width / op.key_dim, keys = std::int64_t{op.kv_heads} * op.key_dim;
+    check(op.q.width % keys == 0 && op.out.width == heads * op.value_dim, "q and out are ", op.q.width, " and ", op.out.width,
+          " wide, not as many heads of each, for ", heads_of(own));
     check(std::isfinite(op.scale) && std::isfinite(op.softcap) && op.softcap >= 0 && op.window >= 0, "scale ", op.scale, ", softcap ",
           op.softcap, ", window ", op.window);
-    const std::int64_t heads = op.q.width / op.head_dim;
     check(op.reach >= 0 && op.reach <= kMaxReach, "reach ", op.reach, " is not 0 to ", kMaxReach);
     if (op.bias != VectorId::none) sized(op.bias, "bias", heads * (2 * std::int64_t{op.reach} + 1));
     if (op.slopes != VectorId::none) sized(op.slopes, "slopes", heads);
@@ -152,15 +155,15 @@ class ProgramCheck {
     if (op.cache != CacheId::none) {
       const CacheShape& shape = cache(op.cache);
       check(op.causal, "attention over a cache is causal");
-      check(shape.kv_heads == op.kv_heads && shape.head_dim == op.head_dim, op.kv_heads, " kv heads of ", op.head_dim, ", the cache keeps ",
-            shape.kv_heads, " of ", shape.head_dim);
+      check(shape == own, heads_of(own), ", the cache keeps ", heads_of(shape));
       check(stored_[static_cast<std::size_t>(op.cache)], "nothing was stored in cache ", static_cast<std::int32_t>(op.cache), " before");
     } else {
       for (const View* view : {&op.k, &op.v}) {
         read(*view, "k or v", Rows::tokens);
-        check(view->width == kept, "k or v is ", view->width, " wide, not ", op.kv_heads, " heads of ", op.head_dim);
         apart(*view, op.out, "k or v", "out");
       }
+      check(op.k.width == keys && op.v.width == std::int64_t{op.kv_heads} * op.value_dim, "k and v are ", op.k.width, " and ", op.v.width,
+            " wide, not ", heads_of(own));
       facts_.keeps_no_past = true;
     }
     const std::int64_t unseen = op.causal || op.places != VectorId::none ? 0 : op.window > 0 ? op.window : INT64_MAX;
@@ -222,10 +225,7 @@ class ProgramCheck {
     facts_.used.resize(weights_.matrices.size());
     facts_.slot_lives.resize(program_.slots.size());
     stored_.resize(program_.caches.size());
-    for (const CacheShape& cache : program_.caches) {
-      check(cache.kv_heads > 0 && cache.kv_heads <= 65536 && cache.head_dim > 0 && cache.head_dim <= kMaxHeadDim, "a cache of ",
-            cache.kv_heads, " heads of ", cache.head_dim);
-    }
+    for (const CacheShape& cache : program_.caches) check_heads(cache, "a cache of ");
     for (const SlotShape& slot : program_.slots) {
       check(slot.width > 0 && slot.width <= kMaxWidth, "a slot is ", slot.width, " wide, not 1 to ", kMaxWidth);
       written_.emplace_back(static_cast<std::size_t>(slot.width), false);
@@ -244,6 +244,12 @@ class ProgramCheck {
     if (program_.output < 0) return;
     const auto& written = written_[static_cast<std::size_t>(program_.output)];
     check(std::find(written.begin(), written.end(), false) == written.end(), "the output slot ", program_.output, " is not wholly written");
+  }
+
+  void check_heads(const CacheShape& shape, const char* what) const {
+    const auto fits = [](std::int32_t dim) { return dim > 0 && dim <= kMaxHeadDim; };
+    check(shape.heads > 0 && shape.heads <= 65536 && fits(shape.key_dim) && fits(shape.value_dim), what, heads_of(shape),
+          "; needed: 1 to 65536 heads of 1 to ", kMaxHeadDim);
   }
 
   void attend_places(const Attend& op, std::int64_t heads) {
@@ -482,8 +488,7 @@ void check_pages(const Program& program, std::span<const CacheShape> store, std:
   require(store.size() == program.caches.size(), in, "has ", program.caches.size(), " caches, the store ", store.size());
   for (std::size_t c = 0; c < program.caches.size(); ++c) {
     const CacheShape &needed = program.caches[c], &found = store[c];
-    require(needed.kv_heads == found.kv_heads && needed.head_dim == found.head_dim, in, "cache ", c, " of ", needed.kv_heads, " heads of ",
-            needed.head_dim, ", the store has ", found.kv_heads, " of ", found.head_dim);
+    require(needed == found, in, "cache ", c, " of ", heads_of(needed), ", the store has ", heads_of(found));
   }
   for (const Segment& segment : batch.segments) {
     const auto needed = static_cast<std::size_t>(ceil_div(positions(segment), kPageTokens));

@@ -58,7 +58,8 @@ void AttendSchedule::arrange(const AttendShape& shape, const Batch& batch, int t
     const Keys last = keys_of(shape, segment, segment.rows - 1);
     const std::int64_t most_keys = shape.window > 0 ? std::min(last.end, 2 * std::int64_t{shape.window} + kMaxQueries) : last.end;
     most_chunks = std::max(most_chunks, std::min(last.last_chunk() + 1, most_keys / kChunkKeys + 2));
-    macs += 2.0 * static_cast<double>(segment.rows) * shape.kv_heads * shape.group * shape.head_dim * static_cast<double>(most_keys);
+    macs += static_cast<double>(segment.rows) * shape.kv_heads * shape.group * (shape.key_dim + shape.value_dim) *
+            static_cast<double>(most_keys);
   }
   first_unit.push_back(units);
   const double per_unit = macs / static_cast<double>(std::max<std::int64_t>(1, units));
@@ -71,7 +72,7 @@ void AttendSchedule::arrange(const AttendShape& shape, const Batch& batch, int t
     first_piece.push_back(static_cast<std::int64_t>(pieces.size()));
     for (std::int64_t chunk = own.first_chunk; chunk <= own.last_chunk; ++chunk) {
       pieces.push_back({u, chunk, partial_floats});
-      partial_floats += own.rows * own.heads * (shape.head_dim + 2);
+      partial_floats += own.rows * own.heads * (shape.value_dim + 2);
     }
   }
   first_piece.push_back(static_cast<std::int64_t>(pieces.size()));

@@ -13,18 +13,15 @@ constexpr std::uint64_t kSlabBytes = 16 << 20;
 constexpr std::size_t kSlabs = 1 << 16;
 
 std::uint64_t checked_head_bytes(const CacheShape& shape, KvFormat format) {
-  if (shape.kv_heads < 1 || shape.kv_heads > 65536 || shape.head_dim < 1 || shape.head_dim > kMaxHeadDim) {
-    fail(ErrorKind::unsupported_model, "cache of ", shape.kv_heads, " heads of ", shape.head_dim,
-         " values; needed: 1 to 65536 heads of 1 to ", kMaxHeadDim);
-  }
-  return static_cast<std::uint64_t>(kv_page_bytes(format, shape.head_dim));
+  if (shape.heads < 1 || shape.heads > 65536) fail(ErrorKind::unsupported_model, "cache of ", shape.heads, " heads; needed: 1 to 65536");
+  return static_cast<std::uint64_t>(kv_page_bytes(format, shape.key_dim, shape.value_dim));
 }
 
 }  // namespace
 
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format) {
   std::uint64_t bytes = 0;
-  for (const CacheShape& shape : shapes) bytes += checked_head_bytes(shape, format) * static_cast<std::uint64_t>(shape.kv_heads);
+  for (const CacheShape& shape : shapes) bytes += checked_head_bytes(shape, format) * static_cast<std::uint64_t>(shape.heads);
   return bytes;
 }
 
@@ -33,7 +30,7 @@ PageStore::PageStore(std::span<const CacheShape> shapes, KvFormat format) : shap
   for (std::uint64_t at = 0; const CacheShape& shape : shapes_) {
     cache_offset_.push_back(at);
     head_bytes_.push_back(checked_head_bytes(shape, format));
-    at += head_bytes_.back() * static_cast<std::uint64_t>(shape.kv_heads);
+    at += head_bytes_.back() * static_cast<std::uint64_t>(shape.heads);
   }
   while (slab_bits_ < 14 && (page_bytes_ << (slab_bits_ + 1)) <= kSlabBytes) ++slab_bits_;
   slabs_.resize(kSlabs);

@@ -142,18 +142,19 @@ const Kernels* kernels_for(const char* isa) {
   return nullptr;
 }
 
-std::int64_t kv_page_bytes(KvFormat format, int head_dim) {
-  if (head_dim < 1 || head_dim > kMaxHeadDim) {
-    fail(ErrorKind::unsupported_model, "attention heads have ", head_dim, " dimensions; this version runs 1 to ", kMaxHeadDim);
+std::int64_t kv_page_bytes(KvFormat format, int key_dim, int value_dim) {
+  for (const int dim : {key_dim, value_dim}) {
+    if (dim < 1 || dim > kMaxHeadDim)
+      fail(ErrorKind::unsupported_model, "attention heads have ", dim, " dimensions; this version runs 1 to ", kMaxHeadDim);
   }
-  const std::int64_t values = 2 * std::int64_t{kPageTokens} * head_dim;
+  const std::int64_t values = std::int64_t{kPageTokens} * (std::int64_t{key_dim} + value_dim);
   switch (format) {
     case KvFormat::f16:
       return values * 2;
     case KvFormat::f32:
       return values * 4;
     case KvFormat::q8_0:
-      return values + 2 * kPageTokens * static_cast<std::int64_t>(sizeof(float));
+      return (values + 2 * kPageTokens * static_cast<std::int64_t>(sizeof(float)) + 63) / 64 * 64;
   }
   fail(ErrorKind::invalid_argument, "unknown cache format ", static_cast<int>(format));
 }

@@ -128,10 +128,10 @@ struct MatrixKernels {
 
 // ---------------------------------------------------------------- rows
 // Keys and values of one kv head on one page of kPageTokens positions:
-//   keys as [head_dim][32] (32 scores come from one pass without horizontal sums), values as [32][head_dim];
+//   keys as [key_dim][32] (32 scores come from one pass without horizontal sums), values as [32][value_dim];
 //   q8_0 adds one float scale per position for keys and one for values: page = codes of K, scales of K, codes of V, scales of V.
 struct Query {
-  const float* q;                    // head_dim values, already turned
+  const float* q;                    // key_dim values, already turned
   std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
   // Terms of the scores by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], when `bias` is given, and - slope * |d|.
   std::int64_t position = 0;
@@ -142,14 +142,14 @@ struct Query {
   const float *by_query = nullptr, *by_key = nullptr;
 };
 
-// Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, head_dim + 2 floats: the
+// Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, value_dim + 2 floats: the
 // maximum score, the sum of exp(score - max), and the unnormalised weighted values. merge() folds chunks in order.
 inline constexpr int kChunkKeys = 256;
 inline constexpr int kMaxQueries = 16;  // queries of one call
 
 struct AttendCall {
   KvFormat format;
-  int head_dim;
+  int key_dim, value_dim;
   float scale, softcap;
   const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // number of the chunk
@@ -198,13 +198,13 @@ struct RowKernels {
   // Turns one head in place; cos and sin hold dims / 2 values.
   void (*rope)(float* head, const float* cos, const float* sin, int dims, bool interleaved);
   // Stores `count` positions (rows of k and v, strides in floats) of one kv head at positions [slot, slot + count) of a page.
-  void (*kv_store)(KvFormat format, int head_dim, const float* k, const float* v, std::int64_t k_stride, std::int64_t v_stride, int slot,
-                   int count, std::uint8_t* page);
-  // partial[i] (head_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf,
+  void (*kv_store)(KvFormat format, int key_dim, int value_dim, const float* k, const float* v, std::int64_t k_stride,
+                   std::int64_t v_stride, int slot, int count, std::uint8_t* page);
+  // partial[i] (value_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf,
   // sum 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
-  // `chunks` partials, `stride` floats apart, to head_dim normalised values.
-  void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int head_dim, float* out);
+  // `chunks` partials, `stride` floats apart, to value_dim normalised values.
+  void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float* out);
   // Pools rows [prompt, rows) of one segment to one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);
@@ -213,7 +213,7 @@ struct RowKernels {
   std::int64_t (*skip)(const float* x, std::int64_t n, float bound);
 };
 
-std::int64_t kv_page_bytes(KvFormat format, int head_dim);  // bytes of one kv head's page; a multiple of 64
+std::int64_t kv_page_bytes(KvFormat format, int key_dim, int value_dim);  // bytes of one kv head's page; a multiple of 64
 
 struct Kernels {
   const char* isa;

@@ -78,12 +78,12 @@ class CpuLowering {
   void operator()(const Store& op) {
     RopeStoreStep& step = open_rope_store();
     step.store = op;
-    step.head_dim = program_.caches[static_cast<std::size_t>(op.cache)].head_dim;
+    step.shape = program_.caches[static_cast<std::size_t>(op.cache)];
   }
 
   void operator()(const Attend& op) {
     const bool cached = op.cache != CacheId::none;
-    const AttendShape wanted{op.q.width / (op.kv_heads * op.head_dim), op.kv_heads, op.head_dim, op.window, op.causal, cached};
+    const AttendShape wanted{op.q.width / (op.kv_heads * op.key_dim), op.kv_heads, op.key_dim, op.value_dim, op.window, op.causal, cached};
     const auto known = std::find(plan_.attends.begin(), plan_.attends.end(), wanted);
     const auto shape = static_cast<std::int32_t>(known - plan_.attends.begin());
     if (known == plan_.attends.end()) plan_.attends.push_back(wanted);
@@ -207,7 +207,7 @@ class CpuLowering {
   // The step that Rope and Store add to: the last one, as long as it has stored nothing.
   RopeStoreStep& open_rope_store() {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());
-    if (last == nullptr || last->head_dim != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));
+    if (last == nullptr || last->shape.heads != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));
     return *last;
   }
 

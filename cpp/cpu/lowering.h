@@ -62,8 +62,8 @@ struct Turned {
 struct RopeStoreStep {
   std::vector<Turned> ropes;
   Store store;
-  std::int32_t head_dim = 0;
-};  // head_dim of the cache; 0: nothing is stored
+  CacheShape shape;  // of the cache; no heads: nothing is stored
+};
 struct KeepStep {
   Attend op;
   std::int32_t shape;
@@ -124,7 +124,7 @@ struct QuantizedPlace {
 
 // Everything but the batch on which attention's work depends. Layers with the same shape share it.
 struct AttendShape {
-  std::int32_t group = 1, kv_heads = 1, head_dim = 0, window = 0;  // group: query heads of one kv head
+  std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0, window = 0;  // group: query heads of one kv head
   bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };

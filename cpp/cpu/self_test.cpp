@@ -206,7 +206,7 @@ class SelfTest {
     for (std::size_t f = 0; f < std::size(kKvFormats); ++f) {
       check(std::string("attention, ") + kKvFormats[f] + " keys and values", head_dim, [&](const Kernels& k, float* out) {
         const auto format = static_cast<KvFormat>(f);
-        const auto page_bytes = static_cast<std::size_t>(kv_page_bytes(format, head_dim));
+        const auto page_bytes = static_cast<std::size_t>(kv_page_bytes(format, head_dim, head_dim));
         constexpr int pages = (keys + kPageTokens - 1) / kPageTokens;
         Aligned<std::uint8_t> storage(pages * page_bytes);
         const std::uint8_t* table[pages];
@@ -214,11 +214,12 @@ class SelfTest {
           std::uint8_t* at = storage.data() + static_cast<std::size_t>(page) * page_bytes;
           table[page] = at;
           const float* rows = kv.data() + page * kPageTokens * head_dim;
-          k.rows.kv_store(format, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0,
+          k.rows.kv_store(format, head_dim, head_dim, rows, rows + keys * head_dim, head_dim, head_dim, 0,
                           std::min(kPageTokens, keys - page * kPageTokens), at);
         }
         const AttendCall call{.format = format,
-                              .head_dim = head_dim,
+                              .key_dim = head_dim,
+                              .value_dim = head_dim,
                               .scale = 0.125f,
                               .softcap = 0,
                               .pages = table,

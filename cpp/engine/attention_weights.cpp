@@ -24,14 +24,14 @@ struct Text {
 
 void weights_of_query(const Text& text, std::int64_t head, std::int64_t query, std::span<double> scores, float* out) {
   const Attend& a = text.attend;
-  const std::int64_t group = a.q.width / a.head_dim / a.kv_heads;
+  const std::int64_t group = a.q.width / a.key_dim / a.kv_heads;
   const KeyRange keys = keys_seen(a, query, text.tokens - 1);
-  const float *q = text.at(a.q, query) + head * a.head_dim, *by_query = text.at(a.by_query, query);
+  const float *q = text.at(a.q, query) + head * a.key_dim, *by_query = text.at(a.by_query, query);
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t key = keys.first; key <= keys.last; ++key) {
-    const float* k = text.at(a.k, key) + head / group * a.head_dim;
+    const float* k = text.at(a.k, key) + head / group * a.key_dim;
     double product = 0;
-    for (std::int32_t c = 0; c < a.head_dim; ++c) product += static_cast<double>(q[c]) * k[c];
+    for (std::int32_t c = 0; c < a.key_dim; ++c) product += static_cast<double>(q[c]) * k[c];
     const double score = text.score(head, query, key, product, by_query, text.at(a.by_key, key));
     scores[static_cast<std::size_t>(key)] = score;
     largest = std::max(largest, score);
@@ -57,7 +57,7 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
                   .width = width,
                   .tokens = static_cast<std::int64_t>(rows.size()) / width};
   const std::int64_t tokens = text.tokens, block = std::clamp<std::int64_t>(kProductsOfJob / tokens, 1, tokens);
-  const std::int64_t blocks = ceil_div(tokens, block), jobs = a.q.width / a.head_dim * blocks;
+  const std::int64_t blocks = ceil_div(tokens, block), jobs = a.q.width / a.key_dim * blocks;
   std::vector<std::vector<double>> scores(static_cast<std::size_t>(host.workers()), std::vector<double>(static_cast<std::size_t>(tokens)));
   const std::int64_t jobs_of_call = kJobsOfWorker * host.workers();
   for (std::int64_t first = 0; first < jobs; first += jobs_of_call) {

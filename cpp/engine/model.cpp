@@ -228,7 +228,7 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   require(n > 0, "attentions: there are no ids");
   if (n > placement_.n_ctx) fail(ErrorKind::context_length, "attentions: ", n, " tokens; this model takes ", placement_.n_ctx);
   const Attend& attend = programs_.queries(layer).attend;
-  const std::int64_t heads = attend.q.width / attend.head_dim;
+  const std::int64_t heads = attend.q.width / attend.key_dim;
   require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
   Runtime& runtime = layer_by_layer(cancel);
   runtime.check_ids(ids, "text", 0);

@@ -75,7 +75,7 @@ View Builder::give_row(std::size_t border) {
 void Builder::store(std::size_t layer, const View& k, const View& v) {
   const Attention& a = c_.layers[layer].attention;
   caches_[layer] = static_cast<CacheId>(program_.caches.size());
-  program_.caches.push_back({a.kv_heads, a.head_dim});
+  program_.caches.push_back({a.kv_heads, a.head_dim, a.head_dim});
   program_.ops.push_back(Store{.k = k, .v = v, .cache = caches_[layer]});
 }
 

@@ -130,7 +130,8 @@ class Body : public Builder {
     const Attention& a = c_.layers[layer].attention;
     Attend op{.q = q,
               .out = out,
-              .head_dim = a.head_dim,
+              .key_dim = a.head_dim,
+              .value_dim = a.head_dim,
               .kv_heads = a.kv_heads,
               .causal = a.causal,
               .window = a.window,
@@ -158,7 +159,7 @@ class Body : public Builder {
 
   // Behind q, k and v in their slot: what each query says to the key of each place, and each key to its query, head by head.
   void attend_places(std::size_t layer, Attend& op) {
-    const std::int32_t places = 2 * c_.places.span, dim = op.head_dim, kv = op.kv_heads * dim, heads = op.q.width / dim;
+    const std::int32_t places = 2 * c_.places.span, dim = op.key_dim, kv = op.kv_heads * dim, heads = op.q.width / dim;
     View next = part(qkv_, op.q.width + 2 * kv, heads * places);
     const auto add = [&](View in, const std::vector<MatrixId>& matrices, View& out) {
       out = next;

@@ -8,16 +8,16 @@
 
 #include "core/checked.h"
 #include "core/program_check.h"
-#include "shaders/params.h"
-#include "vulkan/numbers.h"
+#include "vulkan/plan.h"
 #include "vulkan/recorder.h"
 
 namespace pumice::vulkan {
 namespace {
 
-std::uint64_t slab_bytes(std::span<const std::uint64_t> half_pages, std::int64_t pages) {
+std::uint64_t slab_bytes(std::span<const HalfPages> half_pages, std::int64_t pages) {
   std::uint64_t bytes = 0;
-  for (const std::uint64_t half : half_pages) bytes += 2 * aligned(half * static_cast<std::uint64_t>(pages));
+  for (const HalfPages& half : half_pages)
+    bytes += aligned(half.keys * static_cast<std::uint64_t>(pages)) + aligned(half.values * static_cast<std::uint64_t>(pages));
   return bytes;
 }
 
@@ -28,17 +28,20 @@ std::uint64_t next_cache_id() {
 
 }  // namespace
 
-std::uint64_t kv_half_page_bytes(const CacheShape& shape, KvFormat format) {
-  if (shape.kv_heads < 1 || shape.kv_heads > 65536 || shape.head_dim < 1 || shape.head_dim > kMaxHeadDim) {
-    fail(ErrorKind::unsupported_model, "a cache of ", shape.kv_heads, " kv heads of ", shape.head_dim, "; heads have 1 to ", kMaxHeadDim,
-         " values");
+HalfPages half_pages(const CacheShape& shape, KvFormat format) {
+  for (const std::int32_t dim : {shape.key_dim, shape.value_dim}) {
+    if (shape.heads < 1 || shape.heads > 65536 || dim < 1 || dim > kMaxHeadDim) {
+      fail(ErrorKind::unsupported_model, "a cache of ", shape.heads, " kv heads of ", dim, "; needed: 1 to 65536 heads of 1 to ",
+           kMaxHeadDim, " values");
+    }
   }
-  return 4 * params::kv_page_words(number(format), static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.kv_heads));
+  const PageWords words = page_words(format, shape);
+  return {4 * words.keys, 4 * words.values};
 }
 
 std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format) {
   std::uint64_t bytes = 0;
-  for (const CacheShape& shape : shapes) bytes += 2 * kv_half_page_bytes(shape, format);
+  for (const CacheShape& shape : shapes) bytes += half_pages(shape, format).keys + half_pages(shape, format).values;
   return bytes;
 }
 
@@ -46,12 +49,12 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
     : device_(std::move(device)), shapes_(shapes.begin(), shapes.end()), format_(format), id_(next_cache_id()) {
   std::uint64_t largest = 1;
   for (const CacheShape& shape : shapes_) {
-    half_page_bytes_.push_back(kv_half_page_bytes(shape, format));
-    largest = std::max(largest, half_page_bytes_.back());
+    half_pages_.push_back(half_pages(shape, format));
+    largest = std::max({largest, half_pages_.back().keys, half_pages_.back().values});
   }
   page_bytes_ = kv_page_bytes(shapes_, format);
   const Limits& limits = device_->limits();
-  const std::uint64_t slack = 512 * (half_page_bytes_.size() + 1);  // alignment
+  const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // alignment
   const std::uint64_t by_range = limits.range / largest;
   const std::uint64_t by_allocation = limits.allocation > slack ? (limits.allocation - slack) / std::max<std::uint64_t>(1, page_bytes_) : 0;
   slab_pages_ = static_cast<std::int32_t>(std::min<std::uint64_t>({by_range, by_allocation, 1 << 30}));
@@ -64,13 +67,13 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
 GpuCaches::Slab GpuCaches::slab(std::int32_t first, std::int32_t pages) const {
   Slab slab{nullptr, first, pages, {}, {}};
   std::uint64_t at = 0;
-  for (const std::uint64_t half : half_page_bytes_) {
+  for (const HalfPages& half : half_pages_) {
     slab.keys.push_back(at);
-    at += aligned(half * static_cast<std::uint64_t>(pages));
+    at += aligned(half.keys * static_cast<std::uint64_t>(pages));
     slab.values.push_back(at);
-    at += aligned(half * static_cast<std::uint64_t>(pages));
+    at += aligned(half.values * static_cast<std::uint64_t>(pages));
   }
-  slab.buffer = device_->buffer(slab_bytes(half_page_bytes_, pages), Place::device, "keys and values");
+  slab.buffer = device_->buffer(slab_bytes(half_pages_, pages), Place::device, "keys and values");
   return slab;
 }
 
@@ -89,12 +92,15 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
                          end = std::min(source.first + source.pages, target.first + target.pages);
       if (first >= end) continue;
       Copy copy{source.buffer.get(), target.buffer.get(), {}};
-      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
-        const std::uint64_t half = half_page_bytes_[c], bytes = half * static_cast<std::uint64_t>(end - first);
-        const std::uint64_t source_at = half * static_cast<std::uint64_t>(first - source.first);
-        const std::uint64_t target_at = half * static_cast<std::uint64_t>(first - target.first);
-        copy.regions.push_back({.srcOffset = source.keys[c] + source_at, .dstOffset = target.keys[c] + target_at, .size = bytes});
-        copy.regions.push_back({.srcOffset = source.values[c] + source_at, .dstOffset = target.values[c] + target_at, .size = bytes});
+      for (std::size_t c = 0; c < half_pages_.size(); ++c) {
+        const auto pages = static_cast<std::uint64_t>(end - first), source_page = static_cast<std::uint64_t>(first - source.first),
+                   target_page = static_cast<std::uint64_t>(first - target.first);
+        const auto copy_half = [&](std::uint64_t half, std::uint64_t source_at, std::uint64_t target_at) {
+          copy.regions.push_back(
+              {.srcOffset = source_at + source_page * half, .dstOffset = target_at + target_page * half, .size = pages * half});
+        };
+        copy_half(half_pages_[c].keys, source.keys[c], target.keys[c]);
+        copy_half(half_pages_[c].values, source.values[c], target.values[c]);
       }
       commands.emplace_back(std::move(copy));
     }
@@ -107,7 +113,7 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
 // make one.
 void GpuCaches::reserve(std::int32_t pages) {
   constexpr auto kPatience = std::chrono::milliseconds(50);  // a decode step, not a prefill: the page pool is held meanwhile
-  if (half_page_bytes_.empty()) return;
+  if (half_pages_.empty()) return;
   device_->check_alive();
   const std::shared_ptr<const Slabs> now = slabs();
   if (pages <= now->pages) return;
@@ -144,9 +150,9 @@ GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const 
     if (page < slab.first || page >= slab.first + slab.pages) continue;
     Slab one = slab;
     one.first = 0, one.pages = 1;
-    for (std::size_t c = 0; c < half_page_bytes_.size(); ++c) {
-      one.keys[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
-      one.values[c] += half_page_bytes_[c] * static_cast<std::uint64_t>(page - slab.first);
+    for (std::size_t c = 0; c < half_pages_.size(); ++c) {
+      one.keys[c] += half_pages_[c].keys * static_cast<std::uint64_t>(page - slab.first);
+      one.values[c] += half_pages_[c].values * static_cast<std::uint64_t>(page - slab.first);
     }
     return one;
   }
@@ -155,7 +161,7 @@ GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const 
 
 // No run writes either page now, and slabs do not move, for the caller does not grow them meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
-  if (half_page_bytes_.empty()) return;
+  if (half_pages_.empty()) return;
   device_->check_alive();
   const std::shared_ptr<const Slabs> now = slabs();
   const Slab source = page_of(*now, from), target = page_of(*now, to);
@@ -165,7 +171,7 @@ void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
 // A page as the host has it: cache after cache its keys, then its values. As many at once as a staging buffer of 32 MiB holds.
 template <class Byte, class Each>
 void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
-  if (half_page_bytes_.empty() || pages.empty()) return;
+  if (half_pages_.empty() || pages.empty()) return;
   device_->check_alive();
   const std::uint64_t most = std::min<std::uint64_t>(32 << 20, device_->limits().allocation);
   const std::size_t at_once = std::min<std::size_t>(pages.size(), static_cast<std::size_t>(std::max<std::uint64_t>(1, most / page_bytes_)));
@@ -182,10 +188,10 @@ void GpuCaches::read_pages(std::span<const std::int32_t> pages, std::uint8_t* ou
       const Slab page = page_of(*now, some[i]);
       Copy copy{page.buffer.get(), &staging, {}};
       std::uint64_t at = i * page_bytes_;
-      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c)
-        for (const std::uint64_t half : {page.keys[c], page.values[c]}) {
-          copy.regions.push_back({.srcOffset = half, .dstOffset = at, .size = half_page_bytes_[c]});
-          at += half_page_bytes_[c];
+      for (std::size_t c = 0; c < half_pages_.size(); ++c)
+        for (const auto& [from, bytes] : {std::pair(page.keys[c], half_pages_[c].keys), std::pair(page.values[c], half_pages_[c].values)}) {
+          copy.regions.push_back({.srcOffset = from, .dstOffset = at, .size = bytes});
+          at += bytes;
         }
       commands.emplace_back(std::move(copy));
     }
@@ -203,10 +209,10 @@ void GpuCaches::write_pages(std::span<const std::int32_t> pages, const std::uint
       const Slab page = page_of(*now, some[i]);
       Copy copy{&staging, page.buffer.get(), {}};
       std::uint64_t at = i * page_bytes_;
-      for (std::size_t c = 0; c < half_page_bytes_.size(); ++c)
-        for (const std::uint64_t half : {page.keys[c], page.values[c]}) {
-          copy.regions.push_back({.srcOffset = at, .dstOffset = half, .size = half_page_bytes_[c]});
-          at += half_page_bytes_[c];
+      for (std::size_t c = 0; c < half_pages_.size(); ++c)
+        for (const auto& [to, bytes] : {std::pair(page.keys[c], half_pages_[c].keys), std::pair(page.values[c], half_pages_[c].values)}) {
+          copy.regions.push_back({.srcOffset = at, .dstOffset = to, .size = bytes});
+          at += bytes;
         }
       commands.emplace_back(std::move(copy));
     }

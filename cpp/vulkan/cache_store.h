@@ -13,8 +13,11 @@
 
 namespace pumice::vulkan {
 
-// Bytes of one page of a cache: its keys, and just as many for its values. Fails (unsupported_model) on impossible shapes.
-std::uint64_t kv_half_page_bytes(const CacheShape& shape, KvFormat format);
+// Bytes of one page of a cache: of its keys and of its values. Fails (unsupported_model) on impossible shapes.
+struct HalfPages {
+  std::uint64_t keys = 0, values = 0;
+};
+HalfPages half_pages(const CacheShape& shape, KvFormat format);
 std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format);  // of one page in all `shapes`
 
 class GpuCaches final : public CacheStore {
@@ -48,7 +51,6 @@ class GpuCaches final : public CacheStore {
   std::uint64_t id() const { return id_; }  // of this store, never used again
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
-  std::uint64_t half_page_bytes(std::size_t cache) const { return half_page_bytes_[cache]; }
 
  private:
   Slab slab(std::int32_t first, std::int32_t pages) const;
@@ -61,7 +63,7 @@ class GpuCaches final : public CacheStore {
   const std::shared_ptr<Device> device_;
   const std::vector<CacheShape> shapes_;
   const KvFormat format_;
-  std::vector<std::uint64_t> half_page_bytes_;  // by cache
+  std::vector<HalfPages> half_pages_;  // by cache
   std::uint64_t page_bytes_ = 0;
   std::int32_t slab_pages_ = 0;  // most pages of a slab
   mutable std::mutex mutex_;

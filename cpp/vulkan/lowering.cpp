@@ -33,10 +33,10 @@ Binding GpuLowering::quantized_rows(const View& in, const Block& block, bool wri
           static_cast<std::uint64_t>(block.count) * row, written};
 }
 
-void GpuLowering::bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written) {
-  const std::uint64_t bytes = static_cast<std::uint64_t>(range.pages) * page_words * 4;
-  d.bind({range.buffer, range.keys, bytes, written});
-  d.bind({range.buffer, range.values, bytes, written});
+void GpuLowering::bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written) {
+  const auto pages = static_cast<std::uint64_t>(range.pages);
+  d.bind({range.buffer, range.keys, pages * words.keys * 4, written});
+  d.bind({range.buffer, range.values, pages * words.values * 4, written});
 }
 
 std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) const {

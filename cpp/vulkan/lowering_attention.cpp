@@ -21,7 +21,7 @@ Pages pages_of(const AttendShape& shape) { return shape.cached ? Pages::cache : 
 }  // namespace
 
 // ---------------------------------------------------------------- keys and values
-std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const {
+std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheId cache, const PageWords& words) const {
   std::vector<PageRange> ranges;
   if (pages == Pages::none) {
     ranges.emplace_back();
@@ -30,11 +30,12 @@ std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheI
     for (const GpuCaches::Slab& slab : run_.caches.all)
       ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
   } else {
-    const std::int64_t kept = run_.tables.kept_pages, most = static_cast<std::int64_t>(run_.device.limits.range / (page_words * 4));
-    const std::uint64_t values = run_.areas.kept + aligned(static_cast<std::uint64_t>(kept) * page_words * 4);
+    const std::int64_t kept = run_.tables.kept_pages, most = static_cast<std::int64_t>(run_.device.limits.range / words.most_bytes());
+    const std::uint64_t keys = run_.areas.kept, values = keys + aligned(static_cast<std::uint64_t>(kept) * words.keys * 4);
     for (std::int64_t first = 0; first < kept; first += most) {
-      const std::uint64_t at = static_cast<std::uint64_t>(first) * page_words * 4;
-      ranges.push_back({run_.buffers.scratch, run_.areas.kept + at, values + at, first, std::min(most, kept - first)});
+      const std::uint64_t at = static_cast<std::uint64_t>(first) * 4;
+      ranges.push_back(
+          {run_.buffers.scratch, keys + at * words.keys, values + at * words.values, first, std::min(most, kept - first)});
     }
   }
   return ranges;
@@ -42,8 +43,8 @@ std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheI
 
 void GpuLowering::operator()(const RopeStore& op) {
   const KvFormat format = format_of(op.pages);
-  const uint kv_heads = word(op.k.width / op.head_dim);
-  const std::uint64_t words = op.pages == Pages::none ? 0 : params::kv_page_words(number(format), word(op.head_dim), kv_heads);
+  const PageWords words =
+      op.pages == Pages::none ? PageWords{} : page_words(format, {op.k.width / op.key_dim, op.key_dim, op.value_dim});
   const std::vector<PageRange> ranges = page_ranges(op.pages, op.cache, words);
   for (const Block block : blocks(Rows::tokens, {op.q, op.k, op.v})) {
     for (const PageRange& range : ranges) rope_store(op, block, range, words, &range == ranges.data());
@@ -51,18 +52,18 @@ void GpuLowering::operator()(const RopeStore& op) {
 }
 
 // `first`: of the ranges; this one turns.
-void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first) {
+void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first) {
   constexpr uint kLanes = 64;
-  const uint span = params::store_span(word(op.head_dim), kLanes);
+  const uint span = params::store_span(word(std::max(op.key_dim, op.value_dim)), kLanes);
   const RopeTable* table = op.table >= 0 ? &run_.plan.ropes[static_cast<std::size_t>(op.table)] : nullptr;
   const std::int64_t pairs = table != nullptr ? static_cast<std::int64_t>(table->inv_freq.size()) : 0;
-  const std::int64_t q_heads = first ? op.q.width / op.head_dim : 0, kv_heads = op.k.width / op.head_dim;
+  const std::int64_t q_heads = first ? op.q.width / op.key_dim : 0, kv_heads = op.k.width / op.key_dim;
   KeyedDispatch d = dispatch(op.pages == Pages::none ? "rope" : "rope and store", "store",
-                             {kLanes, number(format_of(op.pages)), word(op.head_dim), span});
+                             {kLanes, number(format_of(op.pages)), word(op.key_dim), word(op.value_dim), span});
   d.bind(op.q ? rows(op.q, block, true) : rows(op.k, block, true));
   d.bind(rows(op.k, block, true));
   d.bind(rows(op.v, block, false));
-  bind_pages(d, range, page_words, true);
+  bind_pages(d, range, words, true);
   d.bind(meta());
   d.set_push(params::StoreParams{
       .rows = word(block.count),
@@ -82,9 +83,10 @@ void GpuLowering::rope_store(const RopeStore& op, const Block& block, const Page
       .q_factors = op.temperature >= 0,
       .page_first = word(range.first),
       .page_count = word(range.pages),
-      .page_words = static_cast<uint>(page_words)});
+      .k_page_words = static_cast<uint>(words.keys),
+      .v_page_words = static_cast<uint>(words.values)});
   const std::int64_t heads = q_heads + (op.pages == Pages::none ? 1 : 2) * kv_heads;
-  const double values = static_cast<double>(block.count * heads) * op.head_dim;
+  const double values = static_cast<double>(block.count * heads) * op.key_dim;
   push(d, ceil_div(block.count * heads, kLanes / span), values * 8, values * 8);
 }
 
@@ -99,7 +101,7 @@ void GpuLowering::operator()(const AttendStep& step) {
   const AttendShape& shape = run_.plan.attends[a];
   const AttendTables& tables = run_.tables.attends[a];
   const KvFormat format = format_of(pages_of(shape));
-  const std::vector<PageRange> ranges = page_ranges(pages_of(shape), step.op.cache, page_words(format, shape));
+  const std::vector<PageRange> ranges = page_ranges(pages_of(shape), step.op.cache, page_words(format, kept_shape(shape)));
   for (const TileBlock& tiles : tables.blocks) {
     const Partials partials = partials_of(shape, tables, tiles);
     for (std::size_t r = 0; r < ranges.size(); ++r) attend(step, tiles, partials, ranges[r], word(static_cast<std::int64_t>(r)));
@@ -111,8 +113,8 @@ GpuLowering::Partials GpuLowering::partials_of(const AttendShape& shape, const A
   Partials p;
   p.queries =
       static_cast<std::uint64_t>(tiles.rows) * static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
-  p.states_at = p.queries * tables.parts * params::padded_dim(word(shape.head_dim));
-  p.binding = {run_.buffers.scratch, run_.areas.partials, params::attend_partial_words(p.queries, tables.parts, word(shape.head_dim)) * 4,
+  p.states_at = p.queries * tables.parts * params::padded_dim(word(shape.value_dim));
+  p.binding = {run_.buffers.scratch, run_.areas.partials, params::attend_partial_words(p.queries, tables.parts, word(shape.value_dim)) * 4,
                true};
   return p;
 }
@@ -122,11 +124,11 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   const AttendShape& shape = run_.plan.attends[static_cast<std::size_t>(step.shape)];
   const AttendTables& tables = run_.tables.attends[static_cast<std::size_t>(step.shape)];
   const KvFormat format = format_of(pages_of(shape));
-  const std::uint64_t words = page_words(format, shape);
+  const PageWords words = page_words(format, kept_shape(shape));
   const Block block{tiles.first_row, tiles.rows};
   const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none, placed = op.places != VectorId::none;
   KeyedDispatch d = dispatch("attend", "attend",
-                             {params::kAttendLanes, number(format), word(shape.head_dim), tables.tile.queries, tables.tile.keys, uint{bias},
+                             {params::kAttendLanes, number(format), word(shape.key_dim), word(shape.value_dim), tables.tile.queries, tables.tile.keys, uint{bias},
                               uint{slopes}, uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
   d.bind(rows(op.q, block, false));
   bind_pages(d, range, words, false);
@@ -150,7 +152,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .first_row = word(tiles.first_row),
                            .page_first = word(range.first),
                            .page_count = word(range.pages),
-                           .page_words = static_cast<uint>(words),
+                           .k_page_words = static_cast<uint>(words.keys),
+                                  .v_page_words = static_cast<uint>(words.values),
                            .behind = op.causal && op.window > 0 ? side - 1 : side,
                            .ahead = op.causal ? 0 : side,
                            .q_at = word(op.q.col),
@@ -165,8 +168,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
   // Each tile of queries reads its keys and values once.
-  const double values = 2 * pairs / (tables.tile.rows * tables.tile.heads) * shape.head_dim;
-  push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 4 * pairs * shape.head_dim,
+  const double dims = shape.key_dim + shape.value_dim, values = pairs / (tables.tile.rows * tables.tile.heads) * dims;
+  push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 2 * pairs * dims,
        values * (format == KvFormat::f32   ? 4
                  : format == KvFormat::f16 ? 2
                                            : 1));
@@ -178,12 +181,12 @@ void GpuLowering::merge(const Attend& op, const AttendShape& shape, const Attend
   d.bind({partials.binding.buffer, partials.binding.offset, partials.binding.bytes});
   d.bind(rows(op.out, {tiles.first_row, tiles.rows}, true));
   d.set_push(params::MergeParams{.heads = word(std::int64_t{shape.kv_heads} * shape.heads_per_kv),
-                                 .head_dim = word(shape.head_dim),
+                                 .value_dim = word(shape.value_dim),
                                  .parts = tables.parts,
                                  .states_at = static_cast<uint>(partials.states_at),
                                  .out_at = word(op.out.col),
                                  .out_stride = stride(op.out)});
-  push(d, static_cast<std::int64_t>(partials.queries), static_cast<double>(partials.queries) * tables.parts * shape.head_dim * 2,
+  push(d, static_cast<std::int64_t>(partials.queries), static_cast<double>(partials.queries) * tables.parts * shape.value_dim * 2,
        static_cast<double>(partials.binding.bytes));
 }
 

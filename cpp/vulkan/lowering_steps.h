@@ -78,8 +78,8 @@ class GpuLowering {
   void product(const Product& p, const Block& block, const Strip& w, const Strip& w2);
   // lowering_attention.cpp
   KvFormat format_of(Pages pages) const { return pages == Pages::cache ? run_.format : KvFormat::f32; }
-  std::vector<PageRange> page_ranges(Pages pages, CacheId cache, std::uint64_t page_words) const;
-  void rope_store(const RopeStore& op, const Block& block, const PageRange& range, std::uint64_t page_words, bool first);
+  std::vector<PageRange> page_ranges(Pages pages, CacheId cache, const PageWords& words) const;
+  void rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first);
   Partials partials_of(const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles) const;
   void attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part);
   void merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles, const Partials& partials);
@@ -103,7 +103,7 @@ class GpuLowering {
       if (ids[i] != VectorId::none) at[i] = static_cast<uint>((run_.weights[ids[i]].at - range.at) / 4);
     return at;
   }
-  static void bind_pages(Dispatch& d, const PageRange& range, std::uint64_t page_words, bool written);
+  static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
   // Rows that one binding of each of these views holds, and all rows of a kind in such blocks.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;

@@ -44,26 +44,28 @@ class GpuPlanner {
     if (q != nullptr && !q->k && q->table == table && temperature < 0 && !overlap(q->q, op.x)) {
       q->k = op.x;
     } else {
-      step(RopeStore{.q = op.x, .head_dim = op.head_dim, .table = table, .temperature = temperature});
+      step(RopeStore{.q = op.x, .key_dim = op.head_dim, .value_dim = op.head_dim, .table = table, .temperature = temperature});
     }
   }
   void operator()(const Store& op) {
     plan_.cached = true;
+    const CacheShape& shape = plan_.program.caches[static_cast<std::size_t>(op.cache)];
     store({.k = op.k,
            .v = op.v,
-           .head_dim = plan_.program.caches[static_cast<std::size_t>(op.cache)].head_dim,
+           .key_dim = shape.key_dim,
+           .value_dim = shape.value_dim,
            .pages = Pages::cache,
            .cache = op.cache});
   }
   void operator()(const Attend& op) {
     const bool cached = op.cache != CacheId::none;
     (cached ? plan_.cached : plan_.kept) = true;
-    if (!cached) store({.k = op.k, .v = op.v, .head_dim = op.head_dim, .pages = Pages::kept});
-    const std::int32_t heads_per_kv = op.q.width / op.head_dim / op.kv_heads;
+    if (!cached) store({.k = op.k, .v = op.v, .key_dim = op.key_dim, .value_dim = op.value_dim, .pages = Pages::kept});
+    const std::int32_t heads_per_kv = op.q.width / op.key_dim / op.kv_heads;
     const std::uint64_t range = device_.limits.range;
     const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
     const AttendShape shape{
-        heads_per_kv, op.kv_heads, op.head_dim,
+        heads_per_kv, op.kv_heads, op.key_dim, op.value_dim,
         cached,       op.causal,   std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
     step(AttendStep{op, index_of(plan_.attends, shape), distances(op)});
   }
@@ -86,14 +88,15 @@ class GpuPlanner {
   // The step before, if it turns heads of this size and stores nothing yet.
   RopeStore* open_rope(std::int32_t head_dim) {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
-    return last != nullptr && last->pages == Pages::none && last->head_dim == head_dim ? last : nullptr;
+    return last != nullptr && last->pages == Pages::none && last->key_dim == head_dim ? last : nullptr;
   }
   // Together with the step before, where that turns its keys. Values that are turned themselves are read when that is done.
   void store(const RopeStore& store) {
-    RopeStore* turn = open_rope(store.head_dim);
+    RopeStore* turn = open_rope(store.key_dim);
     if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k came first, or alone
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;
+    turn->value_dim = store.value_dim;
     turn->pages = store.pages;
     turn->cache = store.cache;
   }
@@ -107,7 +110,7 @@ class GpuPlanner {
       distances.by_query_at = static_cast<std::uint32_t>(op.by_query ? op.by_query.col : 0);
       distances.by_key_at = static_cast<std::uint32_t>(op.by_key ? op.by_key.col : 0);
       distances.by_stride = static_cast<std::uint32_t>(slot_stride(plan_.program.slots[static_cast<std::size_t>(any.slot)].width));
-      distances.by_head = static_cast<std::uint32_t>(any.width / (op.q.width / op.head_dim));
+      distances.by_head = static_cast<std::uint32_t>(any.width / (op.q.width / op.key_dim));
     }
     return index_of(plan_.distances, distances);
   }
@@ -132,14 +135,15 @@ void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, s
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
     if (!shape.cached) {
-      const auto page = static_cast<std::int64_t>(page_words(KvFormat::f32, shape) * 4);
-      areas.kept_bytes = std::max(areas.kept_bytes, 2 * aligned(bytes_of(kept_pages, page)));
+      const PageWords words = page_words(KvFormat::f32, kept_shape(shape));
+      const auto bytes = [&](std::uint64_t page) { return aligned(bytes_of(kept_pages, static_cast<std::int64_t>(page * 4))); };
+      areas.kept_bytes = std::max(areas.kept_bytes, bytes(words.keys) + bytes(words.values));
     }
     if (attends[a].parts == 1) continue;
     for (const TileBlock& block : attends[a].blocks) {
       const std::uint64_t queries = bytes_of(block.rows, std::int64_t{shape.kv_heads} * shape.heads_per_kv);
       areas.partial_bytes = std::max(
-          areas.partial_bytes, params::attend_partial_words(queries, attends[a].parts, static_cast<std::uint32_t>(shape.head_dim)) * 4);
+          areas.partial_bytes, params::attend_partial_words(queries, attends[a].parts, static_cast<std::uint32_t>(shape.value_dim)) * 4);
     }
   }
 }
@@ -216,12 +220,15 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
   return areas;
 }
 
-std::uint64_t page_words(KvFormat format, const AttendShape& shape) {
-  return params::kv_page_words(number(format), static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.kv_heads));
+PageWords page_words(KvFormat format, const CacheShape& shape) {
+  const auto words = [&](std::int32_t dim) {
+    return params::kv_page_words(number(format), static_cast<std::uint32_t>(dim), static_cast<std::uint32_t>(shape.heads));
+  };
+  return {words(shape.key_dim), words(shape.value_dim)};
 }
 
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range) {
-  const std::uint64_t page = page_words(KvFormat::f32, shape) * 4;
+  const std::uint64_t page = page_words(KvFormat::f32, kept_shape(shape)).most_bytes();
   return static_cast<std::uint32_t>(std::max<std::int64_t>(1, ceil_div(kept_pages, static_cast<std::int64_t>(range / page))));
 }
 

@@ -1,6 +1,7 @@
 // A program as a device runs it: what does not depend on a batch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -19,7 +20,7 @@ namespace pumice::vulkan {
 enum class Pages : std::uint8_t { none, cache, kept };
 struct RopeStore {
   View q, k, v;  // q, or k and v, may be missing
-  std::int32_t head_dim = 0;
+  std::int32_t key_dim = 0, value_dim = 0;  // of the heads of q and k, and of those of v
   std::int32_t table = -1;        // of GpuPlan::ropes, by which q and k turn; -1: they do not
   std::int32_t temperature = -1;  // of GpuPlan::temperatures, by which q is multiplied; -1: none
   Pages pages = Pages::none;
@@ -75,7 +76,12 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
 // Words of a page of keys, and of one of values.
-std::uint64_t page_words(KvFormat format, const AttendShape& shape);
+struct PageWords {
+  std::uint64_t keys = 0, values = 0;
+  std::uint64_t most_bytes() const { return 4 * std::max(keys, values); }
+};
+PageWords page_words(KvFormat format, const CacheShape& shape);
+inline CacheShape kept_shape(const AttendShape& shape) { return {shape.kv_heads, shape.key_dim, shape.value_dim}; }
 // Pages of an encoder's scratch store lie in as many ranges as bindings need.
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
 

@@ -121,8 +121,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
     longest = std::max<std::int64_t>(longest, s.rows);
     most_keys = std::max<std::int64_t>(most_keys, std::int64_t{s.past} + s.rows);
   }
-  tables.tile = params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
-                                    static_cast<std::uint32_t>(longest));
+  tables.tile = shape.tile(longest);
   std::uint64_t groups = 0;
   for (const Segment& s : batch.segments) groups += static_cast<std::uint64_t>(ceil_div(s.rows, tables.tile.rows));
   groups *= static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
@@ -135,7 +134,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
-    const std::uint64_t row_bytes = 4 * params::attend_partial_words(heads, tables.parts, static_cast<std::uint32_t>(shape.head_dim));
+    const std::uint64_t row_bytes = 4 * params::attend_partial_words(heads, tables.parts, static_cast<std::uint32_t>(shape.value_dim));
     block_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(request.range / row_bytes), 1, block_rows);
   }
   struct Tile {

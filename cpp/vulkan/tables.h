@@ -1,6 +1,7 @@
 // What a batch says, as the shaders read it: one buffer of words ("meta"), and the few numbers of it that shape the dispatches.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -15,10 +16,14 @@ constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 6
 
 // What attention's work depends on besides the batch: layers share it.
 struct AttendShape {
-  std::int32_t heads_per_kv = 1, kv_heads = 1, head_dim = 0;
+  std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
   bool cached = false, causal = false;
   std::int64_t binding_rows = 0;  // rows of q and out that one binding holds
   bool operator==(const AttendShape&) const = default;
+  params::AttendTile tile(std::int64_t rows) const {  // for segments of up to so many rows
+    return params::attend_tile(static_cast<std::uint32_t>(std::max(key_dim, value_dim)), static_cast<std::uint32_t>(heads_per_kv),
+                               static_cast<std::uint32_t>(rows));
+  }
 };
 
 // By which a Rope multiplies a row besides turning it: 1 + temperature * ln(1 + floor(position / length)).

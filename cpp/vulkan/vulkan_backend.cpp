@@ -87,11 +87,7 @@ class VulkanBackend final : public Backend {
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     std::vector<AttendTables> attends;
     for (const AttendShape& shape : plan.attends) {
-      attends.push_back({params::attend_tile(static_cast<std::uint32_t>(shape.head_dim), static_cast<std::uint32_t>(shape.heads_per_kv),
-                                             static_cast<std::uint32_t>(rows)),
-                         1,
-                         1,
-                         {}});
+      attends.push_back({shape.tile(rows), 1, 1, {}});
     }
     const Counts counts{rows, 1, rows};
     cost.scratch = place(plan, counts, attends, kept_pages({&text, 1}), device_->limits().range).total + table_bytes(plan, rows) +

@@ -123,7 +123,8 @@ void read(Attend& op, const py::dict& d) {
         .cache = id<CacheId>(d, "cache"),
         .k = view(d, "k", false),
         .v = view(d, "v", false),
-        .head_dim = field<std::int32_t>(d, "head_dim"),
+        .key_dim = field<std::int32_t>(d, "key_dim"),
+        .value_dim = field<std::int32_t>(d, "value_dim"),
         .kv_heads = field<std::int32_t>(d, "kv_heads"),
         .causal = field<bool>(d, "causal", false),
         .window = field<std::int32_t>(d, "window", 0),
@@ -173,8 +174,9 @@ class Runner {
       require(rows == "tokens" || rows == "segments" || rows == "selected", "rows \"", rows, "\" of a slot are not known");
       p.slots.push_back({rows == "tokens" ? Rows::tokens : rows == "segments" ? Rows::segments : Rows::selected, width});
     }
-    for (const auto& [kv_heads, head_dim] : field<std::vector<std::pair<std::int32_t, std::int32_t>>>(program, "caches", {})) {
-      p.caches.push_back({kv_heads, head_dim});
+    for (const auto& [heads, key_dim, value_dim] :
+         field<std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t>>>(program, "caches", {})) {
+      p.caches.push_back({heads, key_dim, value_dim});
     }
     p.input = field<std::int32_t>(program, "input", -1);
     p.output = field<std::int32_t>(program, "output");

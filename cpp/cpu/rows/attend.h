@@ -1,7 +1,7 @@
 // Attention over cache pages. Scores and weighted values are the same small product: a few rows of factors (queries, or softmax
 // weights) times consecutive rows of a page (dimensions of 32 keys, or keys), sixteen columns at a time, each element one chain of
 // fused multiply-adds in ascending order. So neither the blocking nor the other queries of a call can change a query's bits.
-// Any head_dim from 1 to kMaxHeadDim works; multiples of 16 need no short vectors.
+// Keys and values have any number of dimensions from 1 to kMaxHeadDim; multiples of 16 need no short vectors.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -22,20 +22,20 @@ struct Page {
   T *keys, *values;
   float *key_scales = nullptr, *value_scales = nullptr;
 
-  PUMICE_INLINE Page(std::uint8_t* page, int head_dim) {
-    const Int plane = Int{kPageTokens} * head_dim * static_cast<Int>(sizeof(T));
+  PUMICE_INLINE Page(std::uint8_t* page, int key_dim, int value_dim) {
+    const Int plane = Int{kPageTokens} * key_dim * static_cast<Int>(sizeof(T));
     const Int scales = kScaled ? kPageTokens * static_cast<Int>(sizeof(float)) : 0;
     keys = reinterpret_cast<T*>(page);
     values = reinterpret_cast<T*>(page + plane + scales);
     if constexpr (kScaled) {
       key_scales = reinterpret_cast<float*>(page + plane);
-      value_scales = reinterpret_cast<float*>(page + plane + scales + plane);
+      value_scales = reinterpret_cast<float*>(page + plane + scales + Int{kPageTokens} * value_dim);
     }
   }
 };
 template <class T>
 PUMICE_INLINE Page<T> page_at(const AttendCall& call, Int index) {
-  return Page<T>(const_cast<std::uint8_t*>(call.pages[index]), call.head_dim);
+  return Page<T>(const_cast<std::uint8_t*>(call.pages[index]), call.key_dim, call.value_dim);
 }
 
 // f with the element type of a format.
@@ -73,14 +73,15 @@ PUMICE_INLINE float encode_row(const float* x, int n, T* out) {
 }
 
 template <Lanes16 Lanes, class T>
-void store_as(int head_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count, std::uint8_t* bytes) {
-  const Page<T> page(bytes, head_dim);
+void store_as(int key_dim, int value_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count,
+              std::uint8_t* bytes) {
+  const Page<T> page(bytes, key_dim, value_dim);
   for (int t = 0; t < count; ++t) {
     const int at = slot + t;
     T key[kMaxHeadDim];
-    const float key_scale = encode_row<Lanes>(k + t * k_stride, head_dim, key);
-    for (int d = 0; d < head_dim; ++d) page.keys[d * kPageTokens + at] = key[d];
-    const float value_scale = encode_row<Lanes>(v + t * v_stride, head_dim, page.values + Int{at} * head_dim);
+    const float key_scale = encode_row<Lanes>(k + t * k_stride, key_dim, key);
+    for (int d = 0; d < key_dim; ++d) page.keys[d * kPageTokens + at] = key[d];
+    const float value_scale = encode_row<Lanes>(v + t * v_stride, value_dim, page.values + Int{at} * value_dim);
     if constexpr (Page<T>::kScaled) {
       page.key_scales[at] = key_scale;
       page.value_scales[at] = value_scale;
@@ -89,10 +90,10 @@ void store_as(int head_dim, const float* k, const float* v, Int k_stride, Int v_
 }
 
 template <Lanes16 Lanes>
-void kv_store(KvFormat format, int head_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count,
+void kv_store(KvFormat format, int key_dim, int value_dim, const float* k, const float* v, Int k_stride, Int v_stride, int slot, int count,
               std::uint8_t* page) {
   with_element(format, [&](auto element) __attribute__((always_inline)) {
-    store_as<Lanes, typename decltype(element)::Type>(head_dim, k, v, k_stride, v_stride, slot, count, page);
+    store_as<Lanes, typename decltype(element)::Type>(key_dim, value_dim, k, v, k_stride, v_stride, slot, count, page);
   });
 }
 
@@ -259,8 +260,8 @@ struct Block {
 
 template <Lanes16 Lanes, class T>
 void attend_as(const AttendCall& call, const Query* queries, int count, float* partial) {
-  const int head_dim = call.head_dim;
-  const Int stride = head_dim + 2, first_page = call.chunk * kChunkPages, chunk_start = call.chunk * kChunkKeys;
+  const int key_dim = call.key_dim, value_dim = call.value_dim;
+  const Int stride = value_dim + 2, first_page = call.chunk * kChunkPages, chunk_start = call.chunk * kChunkKeys;
   alignas(64) float weights[kMaxQueries * kChunkKeys];
   alignas(64) float values[kMaxQueries * kMaxHeadDim];
   Seen seen[kMaxQueries];
@@ -293,7 +294,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     at += size;
   }
 
-  __builtin_memset(values, 0, static_cast<std::size_t>(known) * static_cast<std::size_t>(head_dim) * sizeof(float));
+  __builtin_memset(values, 0, static_cast<std::size_t>(known) * static_cast<std::size_t>(value_dim) * sizeof(float));
   const float* factors[kMaxQueries];
 
   // Pages [begin, end) are seen by somebody. Afterwards come the values of the first, then the keys of the next chunk.
@@ -312,7 +313,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
       const Block& block = blocks[b];
       if (block.seen_first >= page_last || block.seen_last <= page_first) continue;
       for (int q = 0; q < block.count; ++q) factors[q] = queries[seen[block.first + q].query].q;
-      product<Lanes>(block.count, factors, Strip<T>{keys, next, kPageTokens, head_dim}, true,
+      product<Lanes>(block.count, factors, Strip<T>{keys, next, kPageTokens, key_dim}, true,
                      weights + block.first * kChunkKeys + page_first, kChunkKeys, kPageTokens);
     }
   }
@@ -334,9 +335,9 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
         to = smaller(to, page_last);
         if (from >= to) return;
         for (int q = 0; q < many; ++q) factors[q] = weights + (query + q) * kChunkKeys + from;
-        const Int skipped = Int{from - page_first} * head_dim;
-        product<Lanes>(many, factors, Strip<T>{rows + skipped, next + skipped, head_dim, to - from}, false, values + Int{query} * head_dim,
-                       head_dim, head_dim);
+        const Int skipped = Int{from - page_first} * value_dim;
+        product<Lanes>(many, factors, Strip<T>{rows + skipped, next + skipped, value_dim, to - from}, false,
+                       values + Int{query} * value_dim, value_dim, value_dim);
       };
       const int block_end = block.first + block.count;
       for (int q = block.first; q < block_end; ++q) add(q, 1, seen[q].first, smaller(seen[q].last, block.common_first));
@@ -345,7 +346,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     }
   }
   for (int q = 0; q < known; ++q) {
-    __builtin_memcpy(partial + seen[q].query * stride + 2, values + Int{q} * head_dim, static_cast<std::size_t>(head_dim) * sizeof(float));
+    __builtin_memcpy(partial + seen[q].query * stride + 2, values + Int{q} * value_dim, static_cast<std::size_t>(value_dim) * sizeof(float));
   }
 }
 
@@ -358,25 +359,25 @@ void attend(const AttendCall& call, const Query* queries, int count, float* part
 
 // Softmax over all chunks from the softmax of each (Milakov and Gimelshein 2018): weights exp(max of the chunk - max of all).
 template <Lanes16 Lanes>
-void merge(const float* partials, Int chunks, Int stride, int head_dim, float* out) {
+void merge(const float* partials, Int chunks, Int stride, int value_dim, float* out) {
   float top = -kInfinity;
   for (Int c = 0; c < chunks; ++c) {
     const float largest = partials[c * stride];
     top = largest > top ? largest : top;
   }
   float total = 0.0f;
-  __builtin_memset(out, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
+  __builtin_memset(out, 0, static_cast<std::size_t>(value_dim) * sizeof(float));
   for (Int c = 0; c < chunks; ++c) {
     const float* part = partials + c * stride;
     if (part[0] == -kInfinity && part[1] == 0.0f) continue;  // sees nothing of this chunk
     const Lanes weight = exp_negative(Lanes::set(part[0] - top));
     total = __builtin_fmaf(first_lane(weight), part[1], total);
-    sixteens(head_dim, [&](Int i, int count) __attribute__((always_inline)) {
+    sixteens(value_dim, [&](Int i, int count) __attribute__((always_inline)) {
       store(out + i, fma(weight, load<Lanes>(part + 2 + i, count), load<Lanes>(out + i, count)), count);
     });
   }
   const Lanes inverse = Lanes::set(1.0f / total);
-  sixteens(head_dim,
+  sixteens(value_dim,
            [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(out + i, count) * inverse, count); });
 }
 

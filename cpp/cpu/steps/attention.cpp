@@ -18,13 +18,13 @@ int queries_of(const Run& run, const AttendStep& s, const AttendUnit& unit, Quer
   const std::int64_t first_head = unit.kv_head * std::int64_t{shape.group} + unit.head, reach = op.reach;
   const bool placed = op.places != VectorId::none;
   const auto of_head = [&](const View& view, std::int64_t r, std::int64_t head) -> const float* {
-    return view ? run.row(view, segment.first + r) + head * (view.width / (op.q.width / op.head_dim)) : nullptr;
+    return view ? run.row(view, segment.first + r) + head * (view.width / (op.q.width / op.key_dim)) : nullptr;
   };
   int count = 0;
   for (std::int64_t r = unit.row; r < unit.row + unit.rows; ++r) {
     const Keys keys = keys_of(shape, segment, r);
     for (std::int64_t head = first_head; head < first_head + unit.heads; ++head) {
-      queries[count++] = {run.row(op.q, segment.first + r) + head * shape.head_dim,
+      queries[count++] = {run.row(op.q, segment.first + r) + head * shape.key_dim,
                           keys.first,
                           keys.end,
                           segment.past + r,
@@ -53,7 +53,8 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
   Query queries[kMaxQueries];
   const int count = queries_of(run, s, unit, queries);
   AttendCall call{shape.cached ? run.store->format() : KvFormat::f32,
-                  shape.head_dim,
+                  shape.key_dim,
+                  shape.value_dim,
                   op.scale,
                   op.softcap,
                   pages,
@@ -64,21 +65,21 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
   for (call.chunk = first; call.chunk <= last; ++call.chunk) {
     if (run.cancel.requested()) return;  // the run's end reports it
     run.kernels.rows.attend(call, queries, count, partials);
-    partials += count * (shape.head_dim + 2);
+    partials += count * (shape.value_dim + 2);
   }
 }
 
 // Each query folds the chunks that it sees, and no others: which ones went along is the batch's affair.
 void merge_chunks(const Run& run, const Attend& op, const AttendShape& shape, const AttendUnit& unit, const float* partials) {
   const Segment& segment = run.batch.segments[unit.segment];
-  const std::int64_t floats = shape.head_dim + 2, stride = unit.rows * unit.heads * floats;
+  const std::int64_t floats = shape.value_dim + 2, stride = unit.rows * unit.heads * floats;
   for (std::int64_t r = 0; r < unit.rows; ++r) {
     const Keys keys = keys_of(shape, segment, unit.row + r);
     const std::int64_t first = keys.first_chunk(), last = keys.last_chunk();
-    float* out = run.row(op.out, segment.first + unit.row + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.head_dim;
+    float* out = run.row(op.out, segment.first + unit.row + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.value_dim;
     for (std::int64_t h = 0; h < unit.heads; ++h) {
       run.kernels.rows.merge(partials + (first - unit.first_chunk) * stride + (r * unit.heads + h) * floats, last - first + 1, stride,
-                             shape.head_dim, out + h * shape.head_dim);
+                             shape.value_dim, out + h * shape.value_dim);
     }
   }
 }

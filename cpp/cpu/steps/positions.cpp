@@ -50,11 +50,12 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
 
 // Stores each head of `rows` in the page that page_of_head(head) gives.
 template <class PageOfHead>
-void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, std::int32_t head_dim,
+void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, const CacheShape& shape,
                  const PageOfHead& page_of_head) {
-  for (int head = 0; head < k.width / head_dim; ++head) {
-    run.kernels.rows.kv_store(format, head_dim, run.row(k, rows.first) + head * head_dim, run.row(v, rows.first) + head * head_dim,
-                              run.stride(k), run.stride(v), rows.position % kPageTokens, rows.rows, page_of_head(head));
+  for (int head = 0; head < shape.heads; ++head) {
+    run.kernels.rows.kv_store(format, shape.key_dim, shape.value_dim, run.row(k, rows.first) + head * shape.key_dim,
+                              run.row(v, rows.first) + head * shape.value_dim, run.stride(k), run.stride(v), rows.position % kPageTokens,
+                              rows.rows, page_of_head(head));
   }
 }
 
@@ -84,7 +85,7 @@ void task(const Run& run, const TurnsStep& s, const Cut& cut, std::int64_t index
 }
 
 Cut cut(const Run& run, const RopeStoreStep& s) {
-  std::int64_t width = s.head_dim > 0 ? s.store.k.width + s.store.v.width : 0;
+  std::int64_t width = s.shape.heads > 0 ? s.store.k.width + s.store.v.width : 0;
   for (const Turned& rope : s.ropes) width += rope.x.width;
   return cut_page_runs(run, width);
 }
@@ -93,21 +94,21 @@ void task(const Run& run, const RopeStoreStep& s, const Cut& cut, std::int64_t i
     for (const Turned& rope : s.ropes) {
       for (std::int32_t r = 0; r < rows.rows; ++r) turn(run, rope, rows.first + r, rows.position + r);
     }
-    if (s.head_dim == 0) continue;
+    if (s.shape.heads == 0) continue;
     std::uint8_t* page = run.space.pages[static_cast<std::size_t>(page_of(run, rows))];
-    store_heads(run, rows, run.store->format(), s.store.k, s.store.v, s.head_dim,
+    store_heads(run, rows, run.store->format(), s.store.k, s.store.v, s.shape,
                 [&](int head) { return page + run.store->offset(s.store.cache, head); });
   }
 }
 
 std::uint8_t* kept_page(const Run& run, const Attend& op, std::int64_t page, int head) {
   return run.space.scratch.data() + run.layout().kept_at +
-         static_cast<std::uint64_t>((page * op.kv_heads + head) * kv_page_bytes(KvFormat::f32, op.head_dim));
+         static_cast<std::uint64_t>((page * op.kv_heads + head) * kv_page_bytes(KvFormat::f32, op.key_dim, op.value_dim));
 }
 Cut cut(const Run& run, const KeepStep& s) { return cut_page_runs(run, s.op.k.width + s.op.v.width); }
 void task(const Run& run, const KeepStep& s, const Cut& cut, std::int64_t index, int) {
   for (const PageRun& rows : page_runs(run, cut, index)) {
-    store_heads(run, rows, KvFormat::f32, s.op.k, s.op.v, s.op.head_dim,
+    store_heads(run, rows, KvFormat::f32, s.op.k, s.op.v, {s.op.kv_heads, s.op.key_dim, s.op.value_dim},
                 [&](int head) { return kept_page(run, s.op, page_of(run, rows), head); });
   }
 }

@@ -25,6 +25,7 @@ Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, p
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
+_DIMS = {"key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "kv_heads": _KV_HEADS}
 # Largest NMSE. The devices add float32 numbers in different orders, and a key that lies between two f16 or q8_0 numbers may be rounded to
 # either.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
@@ -66,7 +67,7 @@ class Trial:
     parts: list[tuple[str, int, int]]  # (label, first column, columns) of the result
     matrices: list[Matrix] = field(default_factory=list)
     vectors: list[list[float]] = field(default_factory=list)
-    caches: list[tuple[int, int]] = field(default_factory=list)
+    caches: list[tuple[int, int, int]] = field(default_factory=list)
     kv: str = "f32"
     pages: int = 0
     input: int = 0
@@ -211,7 +212,7 @@ def _attend(kv: str) -> Trial:
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
-    attend = {"op": "attend", "q": q, "cache": 0, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "causal": True, "scale": _HEAD_DIM**-0.5}
+    attend = {"op": "attend", "q": q, "cache": 0, **_DIMS, "causal": True, "scale": _HEAD_DIM**-0.5}
     prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0, 0, 0), (_MANY - 3, 3, 0, [2], 64, 0, 0)])
     return Trial(
         "rope, store and attend",
@@ -220,7 +221,7 @@ def _attend(kv: str) -> Trial:
         limit=_KV[kv],
         batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0, 0, 0)])],
         parts=[(f"{kv} keys and values", 0, q[2])],
-        caches=[(_KV_HEADS, _HEAD_DIM)],
+        caches=[(_KV_HEADS, _HEAD_DIM, _HEAD_DIM)],
         kv=kv,
         pages=3,
     )
@@ -229,7 +230,7 @@ def _attend(kv: str) -> Trial:
 def _attend_texts() -> Trial:
     heads, width = _heads()
     out, reach, places = heads["q"][2], 9, 5
-    op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    op = {"op": "attend", **heads, **_DIMS, "scale": _HEAD_DIM**-0.5}
     kinds: list[tuple[str, dict[str, Any]]] = [
         ("whole texts", {}),
         ("causal, slopes", {"causal": True, "slopes": 0}),
@@ -254,7 +255,7 @@ def _attend_unseen() -> Trial:
     """Rows at the end of a text to which no row attends."""
     heads, width = _heads()
     out = heads["q"][2]
-    op = {"op": "attend", **heads, "head_dim": _HEAD_DIM, "kv_heads": _KV_HEADS, "scale": _HEAD_DIM**-0.5}
+    op = {"op": "attend", **heads, **_DIMS, "scale": _HEAD_DIM**-0.5}
     return Trial(
         "attend",
         ops=[op | {"out": (1, 0, out)}, op | {"out": (1, out, out), "window": 9}],

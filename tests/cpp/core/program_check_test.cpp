@@ -30,7 +30,7 @@ Program layer(bool cached) {
   const View x{0, 0, 8}, q{1, 0, 8}, k{1, 8, 8}, v{1, 16, 8}, attended{2, 0, 8};
   p.ops.push_back(Embed{.out = x, .tokens = kTokens});
   p.ops.push_back(Linear{.in = x, .out = {1, 0, 24}, .parts = {{kQkv}}});
-  Attend attend{.q = q, .out = attended, .head_dim = 4, .kv_heads = 2};
+  Attend attend{.q = q, .out = attended, .key_dim = 4, .value_dim = 4, .kv_heads = 2};
   if (cached) {
     p.caches = {{2, 4}};
     attend.cache = CacheId{0};
@@ -173,7 +173,7 @@ TEST(ProgramCheck, BatchesAndPages) {
   out.resize(15);
   bad_batch("output of 15 floats, needed are 16");
 
-  const std::vector<CacheShape> store = {{2, 4}}, other = {{2, 8}}, two = {{2, 4}, {2, 4}};
+  const std::vector<CacheShape> store = {{2, 4, 4}}, other = {{2, 4, 8}}, two = {{2, 4, 4}, {2, 4, 4}};
   check_pages(p, store, 3, batch());
   const auto bad_pages = [&](const std::vector<CacheShape>& caches, std::int32_t count, const std::string& part) {
     refused(ErrorKind::invalid_argument, part, [&] { check_pages(p, caches, count, batch()); });

@@ -79,7 +79,7 @@ Decoder decoder(const DecoderShape& shape) {
   const MatrixId embedding = b.matrix("embedding", shape.other, shape.vocab, d);
   p.ops.push_back(Embed{x, embedding, MatrixId::none, MatrixId::none, 2.0f});
   for (int l = 0; l < shape.layers; ++l) {
-    p.caches.push_back({shape.kv_heads, shape.head_dim});
+    p.caches.push_back({shape.kv_heads, shape.head_dim, shape.head_dim});
     const auto cache = static_cast<CacheId>(l);
     p.ops.push_back(Norm{x, h, {}, b.vector("norm1", d, 1), VectorId::none, NormKind::rms});
     p.ops.push_back(Linear{h,
@@ -95,7 +95,7 @@ Decoder decoder(const DecoderShape& shape) {
     attend.q = {2, 0, q};
     attend.out = a;
     attend.cache = cache;
-    attend.head_dim = shape.head_dim;
+    attend.key_dim = attend.value_dim = shape.head_dim;
     attend.kv_heads = shape.kv_heads;
     attend.causal = true;
     attend.window = l % 2 == 0 ? shape.window : 0;
@@ -156,7 +156,7 @@ Encoder encoder(Format format, PoolKind pool, int window = 0, int layers = 2) {
     attend.k = {2, d, d};
     attend.v = {2, 2 * d, d};
     attend.out = h;
-    attend.head_dim = d / heads;
+    attend.key_dim = attend.value_dim = d / heads;
     attend.kv_heads = heads;
     attend.scale = 0.25f;
     attend.window = window;
@@ -697,7 +697,7 @@ TEST(Backend, ScratchOfALongPromptIsGivenBack) {
 }
 
 TEST(Backend, CachePagesNeverMoveAndAreCopiedWhole) {
-  const CacheShape shapes[] = {{2, 64}, {1, 128}, {3, 16}};
+  const CacheShape shapes[] = {{2, 64, 64}, {1, 128, 96}, {3, 16, 16}};
   for (const KvFormat format : {KvFormat::f16, KvFormat::f32, KvFormat::q8_0}) {
     PageStore store(shapes, format);
     store.reserve(3);
@@ -712,8 +712,8 @@ TEST(Backend, CachePagesNeverMoveAndAreCopiedWhole) {
     EXPECT_THROW(store.copy_page(-1, 0), Error);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(store.page(4321)) % 64, 0u);
   }
-  EXPECT_THROW(PageStore(std::vector<CacheShape>{{0, 64}}, KvFormat::f16), Error);
-  EXPECT_THROW(PageStore(std::vector<CacheShape>{{1, -1}}, KvFormat::f16), Error);
+  EXPECT_THROW(PageStore(std::vector<CacheShape>{{0, 64, 64}}, KvFormat::f16), Error);
+  EXPECT_THROW(PageStore(std::vector<CacheShape>{{1, 64, -1}}, KvFormat::f16), Error);
 }
 
 // ---------------------------------------------------------------- weights

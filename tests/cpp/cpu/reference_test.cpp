@@ -195,7 +195,7 @@ TEST(Reference, AttendsByDistance) {
   const float two = static_cast<float>(std::log(2.0)), three = static_cast<float>(std::log(3.0));
   Device d;
   const View x = d.slot(3), out = d.slot(1);
-  Attend op{.q = {x.slot, 0, 1}, .out = out, .k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .head_dim = 1, .kv_heads = 1};
+  Attend op{.q = {x.slot, 0, 1}, .out = out, .k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .key_dim = 1, .value_dim = 1, .kv_heads = 1};
   d.program.input = x.slot, d.program.output = out.slot;
   const std::vector<Segment> segments = {{0, 3, 0, {}}};
   const auto run = [&] {
@@ -228,7 +228,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   const auto mean_of = [&](std::int32_t window, bool cached) {
     const auto caches = backend.make_caches(d.program.caches, KvFormat::f16);
     caches->reserve(3);
-    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .head_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
+    Attend attend{.q = heads, .out = {out.slot, 0, 2}, .key_dim = 1, .value_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
     if (cached) {
       attend.cache = CacheId{0};
     } else {
@@ -273,7 +273,8 @@ TEST(Reference, AttendWeighsAndCaps) {
                             .out = out,
                             .k = {x.slot, 1, 1},
                             .v = {x.slot, 2, 1},
-                            .head_dim = 1,
+                            .key_dim = 1,
+                            .value_dim = 1,
                             .kv_heads = 1,
                             .scale = 0.5f,
                             .softcap = softcap}};
@@ -324,7 +325,7 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   Device d;
   const View x = d.slot(3), out = d.slot(1);
   d.program.caches = {{1, 1}};
-  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .head_dim = 1, .kv_heads = 1, .causal = true};
+  const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .key_dim = 1, .value_dim = 1, .kv_heads = 1, .causal = true};
   d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;
   const auto caches = backend.make_caches(d.program.caches, KvFormat::f32);

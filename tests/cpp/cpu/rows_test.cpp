@@ -461,7 +461,7 @@ struct Cache {
 
   Cache(const RowKernels& rows, KvFormat f, int dim, const Floats& k, const Floats& v) : format(f), head_dim(dim) {
     const int length = static_cast<int>(k.size()) / dim;
-    const auto bytes = static_cast<std::size_t>(kv_page_bytes(f, dim));
+    const auto bytes = static_cast<std::size_t>(kv_page_bytes(f, dim, dim));
     for (int first = 0; first < length; first += kPageTokens) {
       auto* page = static_cast<std::uint8_t*>(std::aligned_alloc(64, bytes));
       std::memset(page, 0xff, bytes);
@@ -469,8 +469,8 @@ struct Cache {
       pages.push_back(page);
       const int count = std::min(kPageTokens, length - first), split = count / 3;  // in two calls
       const float *pk = k.data() + first * dim, *pv = v.data() + first * dim;
-      rows.kv_store(f, dim, pk, pv, dim, dim, 0, split, page);
-      rows.kv_store(f, dim, pk + split * dim, pv + split * dim, dim, dim, split, count - split, page);
+      rows.kv_store(f, dim, dim, pk, pv, dim, dim, 0, split, page);
+      rows.kv_store(f, dim, dim, pk + split * dim, pv + split * dim, dim, dim, split, count - split, page);
     }
   }
 
@@ -502,7 +502,7 @@ TEST(Rows, PagesHoldWhatWasStored) {
       for (const Kernels* kernels : native_kernels()) {
         const Cache cache(kernels->rows, format, dim, k, v);
         for (std::size_t p = 0; p < cache.pages.size(); ++p) {
-          EXPECT_EQ(std::memcmp(cache.pages[p], first.pages[p], static_cast<std::size_t>(kv_page_bytes(format, dim))), 0) << kernels->isa;
+          EXPECT_EQ(std::memcmp(cache.pages[p], first.pages[p], static_cast<std::size_t>(kv_page_bytes(format, dim, dim))), 0) << kernels->isa;
         }
       }
       for (int t = 0; t < length; ++t) {
@@ -537,7 +537,7 @@ Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const
   Floats partials(chunks * count * stride), out(count * cache.head_dim);
   for (std::int64_t c = 0; c < chunks; ++c) {
     const AttendCall call{
-        cache.format, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c, reach};
+        cache.format, cache.head_dim, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c, reach};
     rows.attend(call, queries.data(), static_cast<int>(count), partials.data() + c * count * stride);
   }
   for (std::int64_t q = 0; q < count; ++q) {
@@ -658,7 +658,7 @@ TEST(Rows, AQueryThatSeesNothingSaysSo) {
     const Cache cache(kernels->rows, KvFormat::f16, dim, k, v);
     const Query queries[] = {{q.data(), 0, 256}, {q.data(), 256, 300}, {q.data(), 5, 5}};
     Floats partial(3 * (dim + 2), kNan);
-    kernels->rows.attend({KvFormat::f16, dim, 1.0f, 0.0f, cache.pages.data(), 1}, queries, 3, partial.data());
+    kernels->rows.attend({KvFormat::f16, dim, dim, 1.0f, 0.0f, cache.pages.data(), 1}, queries, 3, partial.data());
     for (int i : {0, 2}) {
       EXPECT_EQ(partial[i * (dim + 2)], -kInf);
       EXPECT_EQ(partial[i * (dim + 2) + 1], 0.0f);
@@ -695,13 +695,15 @@ TEST(Kernels, KnownOnes) {
 }
 
 TEST(Kernels, PageBytes) {
-  EXPECT_EQ(kv_page_bytes(KvFormat::f32, 32), 2 * 32 * 32 * 4);
-  EXPECT_EQ(kv_page_bytes(KvFormat::f16, 64), 2 * 32 * 64 * 2);
-  EXPECT_EQ(kv_page_bytes(KvFormat::q8_0, 64), 2 * (32 * 64 + 32 * 4));
+  EXPECT_EQ(kv_page_bytes(KvFormat::f32, 32, 32), 2 * 32 * 32 * 4);
+  EXPECT_EQ(kv_page_bytes(KvFormat::f16, 64, 64), 2 * 32 * 64 * 2);
+  EXPECT_EQ(kv_page_bytes(KvFormat::q8_0, 64, 64), 2 * (32 * 64 + 32 * 4));
+  EXPECT_EQ(kv_page_bytes(KvFormat::f16, 192, 128), 32 * (192 + 128) * 2);
   for (KvFormat format : kEveryKv) {
-    for (int dim : {1, 7, 72, 512}) EXPECT_EQ(kv_page_bytes(format, dim) % 64, 0);
-    EXPECT_THROW(kv_page_bytes(format, 513), Error);
-    EXPECT_THROW(kv_page_bytes(format, 0), Error);
+    for (int dim : {1, 7, 72, 512})
+      for (int value_dim : {dim, 3, 16}) EXPECT_EQ(kv_page_bytes(format, dim, value_dim) % 64, 0);
+    EXPECT_THROW(kv_page_bytes(format, 64, 513), Error);
+    EXPECT_THROW(kv_page_bytes(format, 0, 64), Error);
   }
 }
 

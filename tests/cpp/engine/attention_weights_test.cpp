@@ -21,7 +21,8 @@ struct Case {
                 .out = {1, 0, kQ},
                 .k = {0, kQ, kKv},
                 .v = {0, kQ + kKv, kKv},
-                .head_dim = kDim,
+                .key_dim = kDim,
+                .value_dim = kDim,
                 .kv_heads = kKvHeads,
                 .scale = 0.25f};
   Weights weights;

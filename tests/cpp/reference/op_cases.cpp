@@ -305,7 +305,7 @@ class Builder {
   void keep(View q, View k, View v) {
     if (j_.contains("rope")) c_.program.ops = {turn(q), turn(k)};
     c_.program.ops.push_back(Store{.k = k, .v = v, .cache = CacheId{0}});
-    c_.program.caches.push_back({number("kv_heads"), number("head_dim")});
+    c_.program.caches.push_back({number("kv_heads"), number("head_dim"), value_dim()});
     c_.store = c_.program;
     c_.store.output = q.slot;
     c_.kv = named<KvFormat>(text("kv"), kKvFormats);
@@ -314,13 +314,15 @@ class Builder {
       for (auto page = s->pages.rbegin(); page != s->pages.rend(); ++page) *page = c_.pages++;
     }
   }
+  std::int32_t value_dim() const { return j_.value("value_dim", number("head_dim")); }
   struct Heads {
     View q, k, v;
   };
   Heads heads() {
-    const std::int32_t q = number("heads") * number("head_dim"), k = number("kv_heads") * number("head_dim");
     Heads views;
-    views.q = input(q), views.k = input(k), views.v = input(k);
+    views.q = input(number("heads") * number("head_dim"));
+    views.k = input(number("kv_heads") * number("head_dim"));
+    views.v = input(number("kv_heads") * value_dim());
     return views;
   }
 
@@ -330,14 +332,15 @@ class Builder {
     const auto [q, k, v] = heads();
     const bool cached = j_.at("cached").get<bool>();
     if (cached) keep(q, k, v);
-    Attend op{.q = q, .out = output(q.width), .head_dim = number("head_dim"), .kv_heads = number("kv_heads"), .window = number("window")};
+    Attend op{.q = q, .out = output(number("heads") * value_dim()), .key_dim = number("head_dim"), .value_dim = value_dim()};
+    op.kv_heads = number("kv_heads"), op.window = number("window");
     op.scale = j_.at("scale").get<float>();
     op.softcap = j_.at("softcap").get<float>();
     op.causal = cached || j_.value("causal", false);
     if (j_.contains("reach")) op.reach = number("reach");
     if (j_.contains("places")) {
       for (const auto& kind : j_.at("places"))
-        (kind == "by_query" ? op.by_query : op.by_key) = input(op.q.width / op.head_dim * number("numbers"));
+        (kind == "by_query" ? op.by_query : op.by_key) = input(number("heads") * number("numbers"));
       std::vector<float> places;
       for (std::int32_t d = 0; d <= 2 * op.reach; ++d) places.push_back(static_cast<float>((7 * d + 3) % number("numbers")));
       c_.weights.vectors.push_back({"places", std::move(places)});

@@ -1,6 +1,7 @@
 #include "reference/reference_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -45,23 +46,30 @@ struct DoubleWeights : DeviceWeights {
 struct DoubleCaches : CacheStore {
   struct Cache {
     CacheShape shape;
-    std::vector<double> k, v;  // [page][32][kv_heads * head_dim]
-    std::int64_t width() const { return static_cast<std::int64_t>(shape.kv_heads) * shape.head_dim; }
+    std::vector<double> k, v;  // [page][32][heads * key_dim], [page][32][heads * value_dim]
+    struct Half {
+      std::vector<double>& numbers;
+      std::int64_t width;  // numbers of a position
+      std::int64_t page() const { return kPageTokens * width; }
+    };
+    std::array<Half, 2> halves() {
+      return {{{k, std::int64_t{shape.heads} * shape.key_dim}, {v, std::int64_t{shape.heads} * shape.value_dim}}};
+    }
   };
   std::vector<Cache> caches;
 
   void reserve(std::int32_t pages) override {
     for (Cache& c : caches) {
-      const auto numbers = static_cast<std::size_t>(pages * kPageTokens * c.width());
-      if (numbers <= c.k.size()) continue;
-      c.k.resize(numbers, std::numeric_limits<double>::quiet_NaN());
-      c.v.resize(numbers, std::numeric_limits<double>::quiet_NaN());
+      for (const Cache::Half& half : c.halves()) {
+        const auto numbers = static_cast<std::size_t>(pages * half.page());
+        if (numbers > half.numbers.size()) half.numbers.resize(numbers, std::numeric_limits<double>::quiet_NaN());
+      }
     }
   }
   void copy_page(std::int32_t from, std::int32_t to) override {
     for (Cache& c : caches) {
-      const std::int64_t page = kPageTokens * c.width();
-      for (auto* numbers : {&c.k, &c.v}) std::copy_n(numbers->begin() + from * page, page, numbers->begin() + to * page);
+      for (const Cache::Half& half : c.halves())
+        std::copy_n(half.numbers.begin() + from * half.page(), half.page(), half.numbers.begin() + to * half.page());
     }
   }
   void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override {
@@ -75,16 +83,16 @@ struct DoubleCaches : CacheStore {
     for (std::size_t i = 0; i < pages.size(); ++i) {
       std::uint64_t at = i * stride;
       for (Cache& c : caches)
-        for (auto* numbers : {&c.k, &c.v}) {
-          const auto page = static_cast<std::size_t>(kPageTokens * c.width());
-          each(at, numbers->data() + static_cast<std::size_t>(pages[i]) * page, page * sizeof(double));
+        for (const Cache::Half& half : c.halves()) {
+          const auto page = static_cast<std::size_t>(half.page());
+          each(at, half.numbers.data() + static_cast<std::size_t>(pages[i]) * page, page * sizeof(double));
           at += page * sizeof(double);
         }
     }
   }
   std::uint64_t page_bytes() const override {
     std::int64_t numbers = 0;
-    for (const Cache& c : caches) numbers += 2 * kPageTokens * c.width();
+    for (const Cache& c : caches) numbers += kPageTokens * c.shape.heads * (c.shape.key_dim + c.shape.value_dim);
     return static_cast<std::uint64_t>(numbers) * sizeof(double);
   }
 };
@@ -234,18 +242,17 @@ class Run {
   }
 
   void operator()(const Store& op) {
-    DoubleCaches::Cache& cache = this->cache(op.cache);
+    const auto [keys, values] = cache(op.cache).halves();
     for (const Segment& s : batch_.segments) {
       for (std::int32_t i = 0; i < s.rows; ++i) {
-        const std::int64_t to = offset(cache, s, s.past + i);
-        std::copy_n(at(op.k, s.first + i), cache.width(), cache.k.begin() + to);
-        std::copy_n(at(op.v, s.first + i), cache.width(), cache.v.begin() + to);
+        std::copy_n(at(op.k, s.first + i), keys.width, kept(keys, s, s.past + i));
+        std::copy_n(at(op.v, s.first + i), values.width, kept(values, s, s.past + i));
       }
     }
   }
 
   void operator()(const Attend& op) {
-    const std::int64_t heads = op.q.width / op.head_dim, sharing = heads / op.kv_heads;
+    const std::int64_t heads = op.q.width / op.key_dim, sharing = heads / op.kv_heads;
     const AttendScore<double> score(op, values_of(op.bias), values_of(op.slopes), values_of(op.places));
     for (const Segment& s : batch_.segments) {
       for (std::int32_t i = 0; i < s.rows; ++i) {
@@ -254,26 +261,25 @@ class Run {
         const KeyRange keys = keys_seen(op, self, s.rows - s.unseen - 1);
         const double* by_query = op.by_query ? at(op.by_query, s.first + i) : nullptr;
         for (std::int64_t head = 0; head < heads; ++head) {
-          const double* q = at(op.q, s.first + i) + head * op.head_dim;
-          const std::int64_t shared = head / sharing * op.head_dim;
+          const double* q = at(op.q, s.first + i) + head * op.key_dim;
+          const std::int64_t shared = head / sharing;
           std::vector<const double*> values;
           std::vector<double> scores;
           for (std::int64_t j = keys.first; j <= keys.last; ++j) {
-            const std::int64_t from = cached ? offset(cache(op.cache), s, j) : 0;
-            const double* k = (cached ? cache(op.cache).k.data() + from : at(op.k, s.first + j)) + shared;
-            values.push_back((cached ? cache(op.cache).v.data() + from : at(op.v, s.first + j)) + shared);
+            const double* k = (cached ? kept(cache(op.cache).halves()[0], s, j) : at(op.k, s.first + j)) + shared * op.key_dim;
+            values.push_back((cached ? kept(cache(op.cache).halves()[1], s, j) : at(op.v, s.first + j)) + shared * op.value_dim);
             const double* by_key = op.by_key ? at(op.by_key, s.first + j) : nullptr;
-            scores.push_back(score(head, self, j, dot(q, k, op.head_dim), by_query, by_key));
+            scores.push_back(score(head, self, j, dot(q, k, op.key_dim), by_query, by_key));
           }
           const double largest = *std::max_element(scores.begin(), scores.end());
           double sum = 0;
-          std::vector<double> mixed(static_cast<std::size_t>(op.head_dim), 0.0);
+          std::vector<double> mixed(static_cast<std::size_t>(op.value_dim), 0.0);
           for (std::size_t j = 0; j < scores.size(); ++j) {
             const double weight = std::exp(scores[j] - largest);
             sum += weight;
-            for (std::int32_t c = 0; c < op.head_dim; ++c) mixed[c] += weight * values[j][c];
+            for (std::int32_t c = 0; c < op.value_dim; ++c) mixed[c] += weight * values[j][c];
           }
-          for (std::int32_t c = 0; c < op.head_dim; ++c) at(op.out, s.first + i)[head * op.head_dim + c] = mixed[c] / sum;
+          for (std::int32_t c = 0; c < op.value_dim; ++c) at(op.out, s.first + i)[head * op.value_dim + c] = mixed[c] / sum;
         }
       }
     }
@@ -433,12 +439,13 @@ class Run {
     require(caches_ != nullptr, "reference: the program needs caches");
     return caches_->caches.at(static_cast<std::size_t>(id));
   }
-  static std::int64_t offset(const DoubleCaches::Cache& cache, const Segment& segment, std::int64_t position) {
+  // The numbers of a position.
+  static double* kept(const DoubleCaches::Cache::Half& half, const Segment& segment, std::int64_t position) {
     const auto page = static_cast<std::size_t>(position / kPageTokens);
     require(page < segment.pages.size(), "reference: position ", position, " needs page ", page, " of ", segment.pages.size());
-    const std::int64_t at = (static_cast<std::int64_t>(segment.pages[page]) * kPageTokens + position % kPageTokens) * cache.width();
-    require(at >= 0 && at < static_cast<std::int64_t>(cache.k.size()), "reference: page ", segment.pages[page], " is not reserved");
-    return at;
+    const std::int64_t at = (static_cast<std::int64_t>(segment.pages[page]) * kPageTokens + position % kPageTokens) * half.width;
+    require(at >= 0 && at < static_cast<std::int64_t>(half.numbers.size()), "reference: page ", segment.pages[page], " is not reserved");
+    return half.numbers.data() + at;
   }
 
   const Program& program_;
@@ -518,7 +525,7 @@ Cost ReferenceBackend::cost(const Program& program, const WeightShapes& weights,
   Cost cost;
   for (const MatrixShape& m : weights.matrices) cost.weights += static_cast<std::uint64_t>(m.rows * m.cols) * sizeof(double);
   for (const CacheShape& c : program.caches) {
-    cost.page += static_cast<std::uint64_t>(2 * kPageTokens) * static_cast<std::uint64_t>(c.kv_heads * c.head_dim) * sizeof(double);
+    cost.page += static_cast<std::uint64_t>(kPageTokens) * static_cast<std::uint64_t>(c.heads * (c.key_dim + c.value_dim)) * sizeof(double);
   }
   for (const SlotShape& s : program.slots) cost.scratch += static_cast<std::uint64_t>(rows * s.width) * sizeof(double);
   return cost;

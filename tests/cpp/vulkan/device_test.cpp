@@ -167,7 +167,7 @@ Case cached() {
   Case c;
   c.program.name = "cached";
   c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
-  c.program.caches = {{kKvHeads, kHead}};
+  c.program.caches = {{kKvHeads, kHead, kHead}};
   const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
   RopeTable rope;
   for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
@@ -176,7 +176,8 @@ Case cached() {
                    Attend{.q = q,
                           .out = {1, 0, kKv},
                           .cache = CacheId{0},
-                          .head_dim = kHead,
+                          .key_dim = kHead,
+                          .value_dim = kHead,
                           .kv_heads = kKvHeads,
                           .causal = true,
                           .scale = 0.1f,
@@ -205,7 +206,8 @@ Case encoder() {
                           .out = {1, 0, kKv},
                           .k = k,
                           .v = v,
-                          .head_dim = kHead,
+                          .key_dim = kHead,
+                          .value_dim = kHead,
                           .kv_heads = kKvHeads,
                           .scale = 0.1f,
                           .bias = VectorId{0},

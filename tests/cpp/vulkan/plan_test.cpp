@@ -22,7 +22,7 @@ GpuPlan plan_of(std::vector<Op> ops) {
   Program program{.name = "plan",
                   .ops = std::move(ops),
                   .slots = {{Rows::tokens, kWidth + 2 * kKv}, {Rows::tokens, kWidth}},
-                  .caches = {{2, kHead}},
+                  .caches = {{2, kHead, kHead}},
                   .input = 0};
   return make_plan(std::move(program), {}, {}, device);
 }
@@ -50,7 +50,7 @@ TEST(GpuPlan, RopeOfQAndKAndTheirStoreAreOneStep) {
 }
 
 TEST(GpuPlan, AnEncodersRopeAndItsKeysAreOneStep) {
-  const Attend attend{.q = kQ, .out = {1, 0, kWidth}, .k = kK, .v = kV, .head_dim = kHead, .kv_heads = 2};
+  const Attend attend{.q = kQ, .out = {1, 0, kWidth}, .k = kK, .v = kV, .key_dim = kHead, .value_dim = kHead, .kv_heads = 2};
   const GpuPlan plan = plan_of({rope(kQ), rope(kK), attend, attend});
   ASSERT_EQ(plan.steps.size(), 4u);  // the second attention keeps its keys again: the first one's pages may be another's by then
   const auto& kept = std::get<RopeStore>(plan.steps[0]);

@@ -53,7 +53,7 @@ inline Program program(KvFormat kv = KvFormat::f16) {
            Rope{.x = q, .head_dim = kHeadDim, .table = rope},
            Rope{.x = k, .head_dim = kHeadDim, .table = rope},
            Store{.k = k, .v = v, .cache = CacheId{0}},
-           Attend{.q = q, .out = a, .cache = CacheId{0}, .head_dim = kHeadDim, .kv_heads = 1, .causal = true, .scale = 0.2f},
+           Attend{.q = q, .out = a, .cache = CacheId{0}, .key_dim = kHeadDim, .value_dim = kHeadDim, .kv_heads = 1, .causal = true, .scale = 0.2f},
            Linear{.in = a, .out = h, .parts = {{MatrixId{2}}}, .residual = h},
            Select{.in = h, .out = last},
            Linear{.in = last, .out = logits, .parts = {{MatrixId{3}}}}};

@@ -111,7 +111,7 @@ class Case:
     segments: list[Segment]
     ops: list[dict[str, Any]] = field(default_factory=list)
     slots: list[tuple[str, int]] = field(default_factory=list)
-    caches: list[tuple[int, int]] = field(default_factory=list)
+    caches: list[tuple[int, int, int]] = field(default_factory=list)
     input_slot: int = -1
     out: list[View] = field(default_factory=list)  # the result: columns of one slot
     matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
@@ -265,9 +265,14 @@ class Builder:
         op["out"] = op["a"] if j["in_place"] else self.output(width)
         c.ops, c.out = [op], [op["out"]]
 
+    @property
+    def value_dim(self) -> int:
+        return int(self.j.get("value_dim", self.j["head_dim"]))
+
     def heads(self) -> dict[str, View]:
         j = self.j
-        return {name: self.input(j[n] * j["head_dim"]) for name, n in (("q", "heads"), ("k", "kv_heads"), ("v", "kv_heads"))}
+        dims = (("q", "heads", j["head_dim"]), ("k", "kv_heads", j["head_dim"]), ("v", "kv_heads", self.value_dim))
+        return {name: self.input(j[heads] * dim) for name, heads, dim in dims}
 
     def turn(self, x: View) -> dict[str, Any]:
         j = self.j
@@ -286,7 +291,7 @@ class Builder:
     def keep(self, heads: dict[str, View]) -> list[dict[str, Any]]:
         """A Store, after Rope of q and k where the case has one."""
         j, c = self.j, self.case
-        c.caches, c.kv = [(j["kv_heads"], j["head_dim"])], j["kv"]
+        c.caches, c.kv = [(j["kv_heads"], j["head_dim"], self.value_dim)], j["kv"]
         for segment in reversed(c.segments):
             count = -(-(segment.past + segment.rows) // PAGE_TOKENS)
             segment.pages = list(range(c.pages + count - 1, c.pages - 1, -1))
@@ -297,8 +302,9 @@ class Builder:
     def attend(self) -> None:
         j, c = self.j, self.case
         heads = self.heads()
-        keys = ("head_dim", "kv_heads", "window", "scale", "softcap")
-        op = {"op": "attend", "q": heads["q"], "out": self.output(heads["q"][2])} | {key: j[key] for key in keys}
+        op = {"op": "attend", "q": heads["q"], "out": self.output(j["heads"] * self.value_dim)}
+        op |= {"key_dim": j["head_dim"], "value_dim": self.value_dim}
+        op |= {key: j[key] for key in ("kv_heads", "window", "scale", "softcap")}
         op["causal"] = j["cached"] or j.get("causal", False)
         if "places" in j:
             places = (7 * np.arange(2 * j["reach"] + 1) + 3) % j["numbers"]
@@ -519,7 +525,7 @@ class Reference:
                 kept.append(np.concatenate([past[:, col : col + width], self.at(op[name])[rows]]))
 
     def attend(self, op: dict[str, Any]) -> None:
-        cached, window, dim, kv_heads = "cache" in op, op["window"], op["head_dim"], op["kv_heads"]
+        cached, window, dim, kv_heads = "cache" in op, op["window"], op["key_dim"], op["kv_heads"]
         scale, causal, reach = single(op["scale"]), op["causal"], op.get("reach", 0)
         for s, rows in enumerate(self.rows):
             keys, values = (self.keys[s], self.values[s]) if cached else (self.at(op["k"])[rows], self.at(op["v"])[rows])
@@ -530,7 +536,7 @@ class Reference:
             else:
                 seen = (np.abs(other - own) <= (window or len(keys))) & (other < len(keys) - self.case.segments[s].unseen)
             q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
-            k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, dim)
+            k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, op["value_dim"])
             scores = q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]
             if "places" in op:
                 place = self.vectors[op["places"]].astype(int)[np.clip(other - own, -reach, reach) + reach]  # row, key
