@@ -474,7 +474,7 @@ void rows_table(const Settings& settings) {
     const std::int64_t chunks = 8192 / kChunkKeys, stride = dim + 2;
     std::vector<float> partials(static_cast<std::size_t>(chunks * stride), 1.0f);
     row(settings, "merge of 32 chunks, head_dim " + std::to_string(dim), 4.0 * static_cast<double>(chunks * stride + dim), 0,
-        [&] { k.merge(partials.data(), chunks, stride, dim, c); });
+        [&] { k.merge(partials.data(), chunks, stride, dim, 0.0f, c); });
   }
 }
 

@@ -19,6 +19,7 @@ layout(constant_id = kAttendQueries) const uint QUERIES = 1;
 layout(constant_id = kAttendKeys) const uint KEYS = 32;
 layout(constant_id = kAttendBias) const uint HAS_BIAS = 0;
 layout(constant_id = kAttendSlopes) const uint HAS_SLOPES = 0;
+layout(constant_id = kAttendSinks) const uint HAS_SINKS = 0;
 layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 #include "kv.glsl"
 
@@ -178,11 +179,13 @@ void main() {
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
-  float largest = LOWEST;  // of row_query
+  // A sink is like a key before the first, with a value of zeros: in one part, and there in one slice of the keys.
+  const bool sink = HAS_SINKS != 0 && p.part_first + split == 0;
+  float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // of row_query
   float sum[QUERIES_PER_LANE];
   vec4 mixed[QUERIES_PER_LANE][2];
   [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
-    sum[n] = 0;
+    sum[n] = sink && value_slice == 0 ? 1 : 0;
     mixed[n][0] = mixed[n][1] = vec4(0);
   }
   barrier();

@@ -193,6 +193,7 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // lanes of a unit: store_span(larger of th
 // A score, of the key at position j: scale * q.k, then soft capped, + bias[head][clamp(j - s, -reach, reach) + reach] (2 reach + 1 values a
 // head), - slopes[head] * |j - s|. With places, p = places[clamp(j - s, -reach, reach) + reach], and q.k gets
 // by_query[row of the query][head * by_head + p] and by_key[row of the key][the same]; then no bias, no slopes, and `past` is 0.
+// With sinks the softmax has one score more, sinks[head], whose weight goes to no value: part 0 begins with it.
 // What depends on distances has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and by_key_at
 // are offsets in the bound rows of by_query and by_key, which are of one slot; by_head is the numbers a head has in a row.
 // FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
@@ -207,9 +208,10 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // lanes of a unit: store_span(larger of th
 // part_first + split of its queries to `partials`, and merge.comp folds them:
 //   query n = (row - first_row) * heads + head, heads = kv_heads * heads_per_kv; part p of it:
 //   accumulator at (n * parts + p) * padded_dim(VALUE_DIM), {maximum, sum} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim(VALUE_DIM); the range holds attend_partial_words(). A part that sees no key has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out where parts == 1, else partials, 5 vectors (bias, slopes, places), 6 by_query and
-// by_key.
+//   states_at >= queries * parts * padded_dim(VALUE_DIM); the range holds attend_partial_words(). A part that sees no key and has no
+//   sink has sum 0.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out where parts == 1, else partials, 5 vectors (bias, slopes, sinks, places), 6
+// by_query and by_key.
 // QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
 struct AttendParams {
   uint first_group, groups;
@@ -222,7 +224,7 @@ struct AttendParams {
   uint behind, ahead;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0: none
-  uint bias_at, slopes_at, places_at;
+  uint bias_at, slopes_at, sinks_at, places_at;
   uint distances_at;  // meta: kDistanceWords words; void without bias and places
 };
 PUMICE_CONSTANT(kTileWords, 4);
@@ -236,7 +238,8 @@ PUMICE_CONSTANT(kAttendQueries, 4);   // rows * heads of a tile: 1, 2, 3 or a mu
 PUMICE_CONSTANT(kAttendKeys, 5);      // keys of one step: 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
-PUMICE_CONSTANT(kAttendPlaces, 8);    // sum of kAttendByQuery and kAttendByKey, where given: binding 6 is then all rows of their slot
+PUMICE_CONSTANT(kAttendSinks, 8);     // 0 or 1
+PUMICE_CONSTANT(kAttendPlaces, 9);    // sum of kAttendByQuery and kAttendByKey, where given: binding 6 is then all rows of their slot
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
 

@@ -158,6 +158,7 @@ struct Store {
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
+// With `sinks`, each head's softmax has one score more, sinks[head], whose weight goes to no value (gpt-oss, 2025).
 // With `places`, never beside a cache, `bias` or `slopes`, scores look at where keys stand too (DeBERTa, He et al. 2021, 3.1): with
 // p = places[clamp(j - i, -reach, reach) + reach], and n numbers for each head in a row of `by_query` and `by_key`, which are of one slot,
 //   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), of what is given of the two.
@@ -172,7 +173,7 @@ struct Attend {
   float scale = 1.0f, softcap = 0.0f;
   VectorId bias = VectorId::none;
   std::int32_t reach = 0;
-  VectorId slopes = VectorId::none;
+  VectorId slopes = VectorId::none, sinks = VectorId::none;
   View by_query, by_key;
   VectorId places = VectorId::none;  // 2 reach + 1 whole numbers below n
 };

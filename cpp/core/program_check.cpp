@@ -151,6 +151,7 @@ class ProgramCheck {
     check(op.reach >= 0 && op.reach <= kMaxReach, "reach ", op.reach, " is not 0 to ", kMaxReach);
     if (op.bias != VectorId::none) sized(op.bias, "bias", heads * (2 * std::int64_t{op.reach} + 1));
     if (op.slopes != VectorId::none) sized(op.slopes, "slopes", heads);
+    if (op.sinks != VectorId::none) sized(op.sinks, "sinks", heads);
     attend_places(op, heads);
     if (op.cache != CacheId::none) {
       const CacheShape& shape = cache(op.cache);

@@ -203,8 +203,8 @@ struct RowKernels {
   // partial[i] (value_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf,
   // sum 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
-  // `chunks` partials, `stride` floats apart, to value_dim normalised values.
-  void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float* out);
+  // `chunks` partials, `stride` floats apart, to value_dim normalised values. `sink` is one score more, without a value; -infinity: none.
+  void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
   // Pools rows [prompt, rows) of one segment to one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);

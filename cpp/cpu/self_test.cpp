@@ -230,7 +230,7 @@ class SelfTest {
         const Query query{q.data(), 0, keys, keys / 2, bias.data(), 0.05f, by_query.data(), by_key.data()};
         Aligned<float> partial(head_dim + 16);
         k.rows.attend(call, &query, 1, partial.data());
-        k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, out);
+        k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, 0.3f, out);
       });
     }
   }

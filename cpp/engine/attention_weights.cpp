@@ -17,6 +17,7 @@ constexpr std::int64_t kProductsOfJob = 64 * 1024, kJobsOfWorker = 8;
 struct Text {
   const Attend& attend;
   const AttendScore<float> score;
+  const float* sinks;  // null: none
   const float* rows;
   std::int64_t width, tokens;
   const float* at(const View& view, std::int64_t row) const { return view ? rows + row * width + view.col : nullptr; }
@@ -27,7 +28,7 @@ void weights_of_query(const Text& text, std::int64_t head, std::int64_t query, s
   const std::int64_t group = a.q.width / a.key_dim / a.kv_heads;
   const KeyRange keys = keys_seen(a, query, text.tokens - 1);
   const float *q = text.at(a.q, query) + head * a.key_dim, *by_query = text.at(a.by_query, query);
-  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  double largest = text.sinks ? double{text.sinks[head]} : -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t key = keys.first; key <= keys.last; ++key) {
     const float* k = text.at(a.k, key) + head / group * a.key_dim;
     double product = 0;
@@ -36,6 +37,7 @@ void weights_of_query(const Text& text, std::int64_t head, std::int64_t query, s
     scores[static_cast<std::size_t>(key)] = score;
     largest = std::max(largest, score);
   }
+  if (text.sinks) sum = std::exp(text.sinks[head] - largest);
   for (std::int64_t key = keys.first; key <= keys.last; ++key) {
     double& score = scores[static_cast<std::size_t>(key)];
     sum += score = std::exp(score - largest);
@@ -53,6 +55,7 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
   };
   const Text text{.attend = a,
                   .score = {a, values(a.bias), values(a.slopes), values(a.places)},
+                  .sinks = values(a.sinks),
                   .rows = rows.data(),
                   .width = width,
                   .tokens = static_cast<std::int64_t>(rows.size()) / width};

@@ -34,8 +34,7 @@ std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheI
     const std::uint64_t keys = run_.areas.kept, values = keys + aligned(static_cast<std::uint64_t>(kept) * words.keys * 4);
     for (std::int64_t first = 0; first < kept; first += most) {
       const std::uint64_t at = static_cast<std::uint64_t>(first) * 4;
-      ranges.push_back(
-          {run_.buffers.scratch, keys + at * words.keys, values + at * words.values, first, std::min(most, kept - first)});
+      ranges.push_back({run_.buffers.scratch, keys + at * words.keys, values + at * words.values, first, std::min(most, kept - first)});
     }
   }
   return ranges;
@@ -43,8 +42,7 @@ std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheI
 
 void GpuLowering::operator()(const RopeStore& op) {
   const KvFormat format = format_of(op.pages);
-  const PageWords words =
-      op.pages == Pages::none ? PageWords{} : page_words(format, {op.k.width / op.key_dim, op.key_dim, op.value_dim});
+  const PageWords words = op.pages == Pages::none ? PageWords{} : page_words(format, {op.k.width / op.key_dim, op.key_dim, op.value_dim});
   const std::vector<PageRange> ranges = page_ranges(op.pages, op.cache, words);
   for (const Block block : blocks(Rows::tokens, {op.q, op.k, op.v})) {
     for (const PageRange& range : ranges) rope_store(op, block, range, words, &range == ranges.data());
@@ -128,13 +126,14 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   const Block block{tiles.first_row, tiles.rows};
   const bool bias = op.bias != VectorId::none, slopes = op.slopes != VectorId::none, placed = op.places != VectorId::none;
   KeyedDispatch d = dispatch("attend", "attend",
-                             {params::kAttendLanes, number(format), word(shape.key_dim), word(shape.value_dim), tables.tile.queries, tables.tile.keys, uint{bias},
-                              uint{slopes}, uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
+                             {params::kAttendLanes, number(format), word(shape.key_dim), word(shape.value_dim), tables.tile.queries,
+                              tables.tile.keys, uint{bias}, uint{slopes}, uint{op.sinks != VectorId::none},
+                              uint{op.by_query ? params::kAttendByQuery : 0u} | uint{op.by_key ? params::kAttendByKey : 0u}});
   d.bind(rows(op.q, block, false));
   bind_pages(d, range, words, false);
   d.bind(meta());
   d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
-  const auto [bias_at, slopes_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.places});
+  const auto [bias_at, slopes_at, sinks_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.sinks, op.places});
   if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));  // keys lie in any row; run() checks the size
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(
@@ -153,7 +152,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .page_first = word(range.first),
                            .page_count = word(range.pages),
                            .k_page_words = static_cast<uint>(words.keys),
-                                  .v_page_words = static_cast<uint>(words.values),
+                           .v_page_words = static_cast<uint>(words.values),
                            .behind = op.causal && op.window > 0 ? side - 1 : side,
                            .ahead = op.causal ? 0 : side,
                            .q_at = word(op.q.col),
@@ -164,6 +163,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .softcap = op.softcap,
                            .bias_at = bias_at,
                            .slopes_at = slopes_at,
+                           .sinks_at = sinks_at,
                            .places_at = places_at,
                            .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));

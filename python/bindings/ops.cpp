@@ -133,6 +133,7 @@ void read(Attend& op, const py::dict& d) {
         .bias = id<VectorId>(d, "bias"),
         .reach = field<std::int32_t>(d, "reach", 0),
         .slopes = id<VectorId>(d, "slopes"),
+        .sinks = id<VectorId>(d, "sinks"),
         .by_query = view(d, "by_query", false),
         .by_key = view(d, "by_key", false),
         .places = id<VectorId>(d, "places")};

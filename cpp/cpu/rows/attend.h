@@ -346,7 +346,8 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     }
   }
   for (int q = 0; q < known; ++q) {
-    __builtin_memcpy(partial + seen[q].query * stride + 2, values + Int{q} * value_dim, static_cast<std::size_t>(value_dim) * sizeof(float));
+    __builtin_memcpy(partial + seen[q].query * stride + 2, values + Int{q} * value_dim,
+                     static_cast<std::size_t>(value_dim) * sizeof(float));
   }
 }
 
@@ -357,15 +358,15 @@ void attend(const AttendCall& call, const Query* queries, int count, float* part
   });
 }
 
-// Softmax over all chunks from the softmax of each (Milakov and Gimelshein 2018): weights exp(max of the chunk - max of all).
+// Softmax over all chunks and the sink from the softmax of each (Milakov and Gimelshein 2018): weights exp(max of the chunk - max of all).
 template <Lanes16 Lanes>
-void merge(const float* partials, Int chunks, Int stride, int value_dim, float* out) {
-  float top = -kInfinity;
+void merge(const float* partials, Int chunks, Int stride, int value_dim, float sink, float* out) {
+  float top = sink;
   for (Int c = 0; c < chunks; ++c) {
     const float largest = partials[c * stride];
     top = largest > top ? largest : top;
   }
-  float total = 0.0f;
+  float total = sink == -kInfinity ? 0.0f : first_lane(exp_negative(Lanes::set(sink - top)));
   __builtin_memset(out, 0, static_cast<std::size_t>(value_dim) * sizeof(float));
   for (Int c = 0; c < chunks; ++c) {
     const float* part = partials + c * stride;

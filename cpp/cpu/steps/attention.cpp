@@ -1,4 +1,6 @@
 // Attention over the pages of each segment (attend_schedule.h).
+#include <limits>
+
 #include "cpu/steps/steps.h"
 
 namespace pumice::cpu {
@@ -72,14 +74,16 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
 // Each query folds the chunks that it sees, and no others: which ones went along is the batch's affair.
 void merge_chunks(const Run& run, const Attend& op, const AttendShape& shape, const AttendUnit& unit, const float* partials) {
   const Segment& segment = run.batch.segments[unit.segment];
+  const float* sinks = op.sinks == VectorId::none ? nullptr : run.weights.vector(op.sinks);
   const std::int64_t floats = shape.value_dim + 2, stride = unit.rows * unit.heads * floats;
   for (std::int64_t r = 0; r < unit.rows; ++r) {
     const Keys keys = keys_of(shape, segment, unit.row + r);
     const std::int64_t first = keys.first_chunk(), last = keys.last_chunk();
-    float* out = run.row(op.out, segment.first + unit.row + r) + (unit.kv_head * std::int64_t{shape.group} + unit.head) * shape.value_dim;
+    const std::int64_t head = unit.kv_head * std::int64_t{shape.group} + unit.head;
+    float* out = run.row(op.out, segment.first + unit.row + r) + head * shape.value_dim;
     for (std::int64_t h = 0; h < unit.heads; ++h) {
       run.kernels.rows.merge(partials + (first - unit.first_chunk) * stride + (r * unit.heads + h) * floats, last - first + 1, stride,
-                             shape.value_dim, out + h * shape.value_dim);
+                             shape.value_dim, sinks ? sinks[head + h] : -std::numeric_limits<float>::infinity(), out + h * shape.value_dim);
     }
   }
 }

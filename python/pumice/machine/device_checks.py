@@ -235,6 +235,7 @@ def _attend_texts() -> Trial:
         ("whole texts", {}),
         ("causal, slopes", {"causal": True, "slopes": 0}),
         ("bias by distance", {"bias": 1, "reach": reach}),
+        ("sinks", {"causal": True, "window": 9, "sinks": 3}),
         (
             "places",
             {"by_query": (0, width, _HEADS * places), "by_key": (0, width + _HEADS * places, _HEADS * places), "places": 2, "reach": reach},
@@ -247,7 +248,12 @@ def _attend_texts() -> Trial:
         limit=_KV["f32"],
         batches=[_texts(33, 1, 6)],
         parts=[(label, i * out, out) for i, (label, _) in enumerate(kinds)],
-        vectors=[_vector(_HEADS, 6), _vector(_HEADS * (2 * reach + 1), 7), [float(d % places) for d in range(2 * reach + 1)]],
+        vectors=[
+            _vector(_HEADS, 6),
+            _vector(_HEADS * (2 * reach + 1), 7),
+            [float(d % places) for d in range(2 * reach + 1)],
+            _vector(_HEADS, 8),
+        ],
     )
 
 

@@ -902,6 +902,8 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("a bias of another size", [&](Program& p) { op(p, Attend{}).bias = VectorId{0}; }, "needed are 4");
   refused("a reach beyond what a table can hold", [&](Program& p) { op(p, Attend{}).reach = INT32_MAX; }, "reach");
   refused("slopes of another size", [&](Program& p) { op(p, Attend{}).slopes = VectorId{0}; }, "needed are 4");
+  refused("sinks of another size", [&](Program& p) { op(p, Attend{}).sinks = VectorId{0}; }, "needed are 4");
+  refused("values of another width", [&](Program& p) { op(p, Attend{}).value_dim = 8; }, "of each");
   refused("views of places without places", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q; }, "belong together");
   refused(
       "places beside a cache", [&](Program& p) { op(p, Attend{}).by_query = op(p, Attend{}).q, op(p, Attend{}).places = VectorId{0}; },

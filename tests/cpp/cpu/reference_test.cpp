@@ -214,6 +214,9 @@ TEST(Reference, AttendsByDistance) {
   op.bias = VectorId::none;
   op.slopes = d.vector({two});
   expect_near(run(), {(1 + 5 + 25) / 1.75, (.5 + 10 + 50) / 2, (.25 + 5 + 100) / 1.75});
+  op.slopes = VectorId::none;
+  op.sinks = d.vector({three});  // counts as three keys, and has no value
+  expect_near(run(), {111 / 6.0, 111 / 6.0, 111 / 6.0});
 }
 
 // Keys of zero give equal weights, so the answer is the mean of the values that are seen.

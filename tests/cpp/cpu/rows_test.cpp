@@ -502,7 +502,8 @@ TEST(Rows, PagesHoldWhatWasStored) {
       for (const Kernels* kernels : native_kernels()) {
         const Cache cache(kernels->rows, format, dim, k, v);
         for (std::size_t p = 0; p < cache.pages.size(); ++p) {
-          EXPECT_EQ(std::memcmp(cache.pages[p], first.pages[p], static_cast<std::size_t>(kv_page_bytes(format, dim, dim))), 0) << kernels->isa;
+          EXPECT_EQ(std::memcmp(cache.pages[p], first.pages[p], static_cast<std::size_t>(kv_page_bytes(format, dim, dim))), 0)
+              << kernels->isa;
         }
       }
       for (int t = 0; t < length; ++t) {
@@ -537,11 +538,12 @@ Floats attended(const RowKernels& rows, const Cache& cache, float softcap, const
   Floats partials(chunks * count * stride), out(count * cache.head_dim);
   for (std::int64_t c = 0; c < chunks; ++c) {
     const AttendCall call{
-        cache.format, cache.head_dim, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c, reach};
+        cache.format, cache.head_dim, cache.head_dim, 1.0f / std::sqrt(static_cast<float>(cache.head_dim)), softcap, cache.pages.data(), c,
+        reach};
     rows.attend(call, queries.data(), static_cast<int>(count), partials.data() + c * count * stride);
   }
   for (std::int64_t q = 0; q < count; ++q) {
-    rows.merge(partials.data() + q * stride, chunks, count * stride, cache.head_dim, out.data() + q * cache.head_dim);
+    rows.merge(partials.data() + q * stride, chunks, count * stride, cache.head_dim, -kInf, out.data() + q * cache.head_dim);
   }
   return out;
 }

@@ -339,8 +339,7 @@ class Builder {
     op.causal = cached || j_.value("causal", false);
     if (j_.contains("reach")) op.reach = number("reach");
     if (j_.contains("places")) {
-      for (const auto& kind : j_.at("places"))
-        (kind == "by_query" ? op.by_query : op.by_key) = input(number("heads") * number("numbers"));
+      for (const auto& kind : j_.at("places")) (kind == "by_query" ? op.by_query : op.by_key) = input(number("heads") * number("numbers"));
       std::vector<float> places;
       for (std::int32_t d = 0; d <= 2 * op.reach; ++d) places.push_back(static_cast<float>((7 * d + 3) % number("numbers")));
       c_.weights.vectors.push_back({"places", std::move(places)});
@@ -349,6 +348,7 @@ class Builder {
       op.bias = vector(std::int64_t{number("heads")} * (2 * op.reach + 1), 1.0f, 0.0f);
     }
     if (j_.value("slopes", false)) op.slopes = vector(number("heads"), 0.03f, 0.1f);
+    if (j_.contains("sinks")) op.sinks = vector(number("heads"), 2.0f, j_.at("sinks").get<float>());
     if (cached) {
       op.cache = CacheId{0};
     } else {

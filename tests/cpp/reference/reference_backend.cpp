@@ -271,8 +271,10 @@ class Run {
             const double* by_key = op.by_key ? at(op.by_key, s.first + j) : nullptr;
             scores.push_back(score(head, self, j, dot(q, k, op.key_dim), by_query, by_key));
           }
-          const double largest = *std::max_element(scores.begin(), scores.end());
-          double sum = 0;
+          const bool sinks = op.sinks != VectorId::none;
+          const double sink = sinks ? value_of(op.sinks, head) : -std::numeric_limits<double>::infinity();
+          const double largest = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+          double sum = sinks ? std::exp(sink - largest) : 0;
           std::vector<double> mixed(static_cast<std::size_t>(op.value_dim), 0.0);
           for (std::size_t j = 0; j < scores.size(); ++j) {
             const double weight = std::exp(scores[j] - largest);

@@ -181,8 +181,9 @@ Case cached() {
                           .kv_heads = kKvHeads,
                           .causal = true,
                           .scale = 0.1f,
-                          .slopes = VectorId{0}}};
-  c.weights.vectors = {{"slopes", cases::Random(7).normals(kKvHeads, 0.03f, 0.1f)}};
+                          .slopes = VectorId{0},
+                          .sinks = VectorId{1}}};
+  c.weights.vectors = {{"slopes", cases::Random(7).normals(kKvHeads, 0.03f, 0.1f)}, {"sinks", cases::Random(13).normals(kKvHeads, 2.0f)}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {70, 5};
   c.pages = {{3, 11, 19}, {8}};
@@ -196,18 +197,19 @@ Case cached() {
 Case encoder() {
   Case c;
   c.program.name = "encoder";
-  c.program.slots = {{Rows::tokens, 3 * kKv}, {Rows::tokens, kKv}};
-  const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kKv};
+  constexpr std::int32_t kValue = 88, kValues = kKvHeads * kValue;
+  c.program.slots = {{Rows::tokens, 2 * kKv + kValues}, {Rows::tokens, kValues}};
+  const View q{0, 0, kKv}, k{0, kKv, kKv}, v{0, 2 * kKv, kValues};
   RopeTable rope;
   for (std::int32_t i = 0; i < kHead / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(i + 1));
   constexpr std::int32_t kReach = 6;
   c.program.ops = {Rope{.x = q, .head_dim = kHead, .table = rope}, Rope{.x = k, .head_dim = kHead, .table = rope},
                    Attend{.q = q,
-                          .out = {1, 0, kKv},
+                          .out = {1, 0, kValues},
                           .k = k,
                           .v = v,
                           .key_dim = kHead,
-                          .value_dim = kHead,
+                          .value_dim = kValue,
                           .kv_heads = kKvHeads,
                           .scale = 0.1f,
                           .bias = VectorId{0},
@@ -215,8 +217,8 @@ Case encoder() {
   c.weights.vectors = {{"bias", cases::Random(9).normals(kKvHeads * (2 * kReach + 1))}};
   c.program.input = 0, c.program.output = 1;
   c.rows = {5, 1, 40, 3, 2, 7, 4, 6, 5, 2};
-  c.in = cases::Random(8).normals(75 * 3 * kKv);
-  c.out = 75 * kKv;
+  c.in = cases::Random(8).normals(75 * (2 * kKv + kValues));
+  c.out = 75 * kValues;
   return c;
 }
 

@@ -317,6 +317,8 @@ class Builder:
             op |= {"reach": j["reach"], "bias": self.vector(j["heads"] * (2 * j["reach"] + 1), 1.0, 0.0)}
         if j.get("slopes"):
             op["slopes"] = self.vector(j["heads"], 0.03, 0.1)
+        if "sinks" in j:
+            op["sinks"] = self.vector(j["heads"], 2.0, j["sinks"])
         if j["cached"]:
             c.ops = [*self.keep(heads), op | {"cache": 0}]
         else:
@@ -550,7 +552,12 @@ class Reference:
                 scores = scores + table[:, :, np.clip(other - own, -reach, reach) + reach]
             if "slopes" in op:
                 scores = scores - self.vectors[op["slopes"]].reshape(kv_heads, -1, 1, 1) * np.abs(other - own)
-            weights = np.exp(np.where(seen, scores, -np.inf) - np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True))
+            scores = np.where(seen, scores, -np.inf)
+            if "sinks" in op:  # one score more, beside the keys'
+                sinks = self.vectors[op["sinks"]].reshape(kv_heads, -1, 1, 1)
+                scores = np.concatenate([scores, np.broadcast_to(sinks, (*scores.shape[:3], 1))], axis=-1)
+                v = np.concatenate([v, np.zeros((1, *v.shape[1:]))])
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
             mixed = (weights / weights.sum(axis=-1, keepdims=True)) @ v.transpose(1, 0, 2)[:, None]
             self.at(op["out"])[rows] = mixed.transpose(2, 0, 1, 3).reshape(len(own), -1)
 
