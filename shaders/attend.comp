@@ -44,8 +44,8 @@ layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out`, or 
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has one word quad more, so that lanes with different queries read different banks. At the end rows hold values, and this
-// quad the row's sum.
+// A row of `queries` has one word quad more, so that lanes with different queries read different banks. At the end rows hold values, and
+// this quad the row's sum.
 const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
 const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
@@ -55,9 +55,9 @@ shared float rescale[QUERIES];
 shared uint bound_pages[2 * PAGES];  // numbers in the bound range, or UNBOUND; of this step and of the next one
 
 // The tile.
-uint list;                    // word of meta of the segment's pages
+uint list;                    // word of meta where the segment's pages begin
 uint first_position, rows;    // of the tile
-uint last_key;                // of the segment that is seen
+uint last_key;                // the last key of the segment that may be seen
 uint kv_head, first_head, heads;
 
 // Keys [x, y) that the row at a position sees.
@@ -65,7 +65,7 @@ uvec2 seen(uint position) {
   return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
 }
 
-// What a head's product gets for where its key stands, `distance` positions on: `query` and `key` are rows of the batch.
+// What is added to a head's product by places, for a key `distance` positions after the query. `query` and `key` are rows of the batch.
 float placed(uint query, uint key, uint head, int distance) {
   const int reach = int(meta[p.distances_at]);
   const uint stride = meta[p.distances_at + 3], by_head = meta[p.distances_at + 4];
@@ -76,7 +76,7 @@ float placed(uint query, uint key, uint head, int distance) {
   return sum;
 }
 
-// A head's score of the key that lies `distance` positions on.
+// A head's score with bias and slope, for a key `distance` positions after the query.
 float biased(float score, uint head, int distance) {
   if (HAS_BIAS != 0) {
     const int reach = int(meta[p.distances_at]);

@@ -14,8 +14,8 @@ layout(constant_id = kLinearCoopK) const uint COOP_K = 16;
 layout(constant_id = kLinearCoopSubgroup) const uint SUBGROUP = 32;
 
 const uint DEPTH = 32;
-// The largest f16 is 65504, which activations inside a network do pass. A sixteenth of them does not, and what is lost at the other end
-// (numbers below 1e-3 have an error of 5e-7) is nothing to them.
+// The largest f16 is 65504, and activations inside networks exceed it. A sixteenth of them does not. The loss at the other end is small:
+// activations below 1e-3 get an error of 5e-7.
 const float SHRINK = 1.0 / 16.0;
 const uint STRIDE = DEPTH / 4 + 2;  // f16vec4; two of padding: eight rows of a column lie in different banks
 const uint SUBGROUPS = LANES / SUBGROUP;
@@ -77,7 +77,7 @@ void main() {
     barrier();
   }
 
-  // What lane holds which sum is the driver's secret: matrices go through shared memory to be finished and stored.
+  // Only the driver knows which lane holds which sum, so the matrices go to shared memory before bias and activation are applied.
   const uint own = gl_SubgroupID * STAGES * STAGE;
   [[unroll]] for (uint i = 0; i < BLOCKS_M; ++i) {
     [[unroll]] for (uint j = 0; j < (GATED != 0 ? HALF_N : BLOCKS_N); ++j) {

@@ -26,7 +26,7 @@ uvec2 tile_origin() {
   return uvec2(group() % tiles * TOKENS, group() / tiles * WIDTH);
 }
 
-// Row of weights `i` of the tile; past the last one it is the last one, whose product nobody stores.
+// Row of weights `i` of the tile. Rows past the last one read the last one, and their products are not stored.
 bool is_second(uint i) { return GATED != 0 && i >= WIDTH; }
 Row tile_row(uint first_output, uint i) {
   const uint r = min(first_output + i % WIDTH, p.outputs - 1);

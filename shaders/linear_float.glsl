@@ -11,7 +11,7 @@ vec4 four_activations(uint token, uint k) {
   const uint at = activation_at(token, k);
   return ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
 }
-// The same where columns may end inside the four, as they do for formats without blocks: anything may lie behind, or no memory at all.
+// The same for formats without blocks, whose columns may end within the four: what lies behind the last column is not read.
 vec4 activations(uint token, uint k) {
   if (is_quantized(FORMAT) || k + 4 <= p.cols) return four_activations(token, k);
   vec4 v = vec4(0);

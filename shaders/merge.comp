@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Folds the parts of one query that attend.comp left; MergeParams in params.h.
+// Combines the parts of a query's result that attend.comp wrote; MergeParams in params.h.
 #define PUSH MergeParams
 #include "common.glsl"
 #include "finite.glsl"

@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Root mean square norm (Zhang and Sennrich 2019) and layer norm (Ba, Kiros and Hinton 2016); NormParams in params.h.
-// Passes over the row: mean (layer), squares around it, output. BATCH values of a lane are read at once: a row in decode is one group's
-// work, and what it takes is the time of its reads one after another.
+// Three passes over the row: mean (layer norm only), squares around it, output. A lane has BATCH reads on their way at once, because a
+// row in decode is the work of one group, and its time is the latency of reads.
 #define PUSH NormParams
 #include "common.glsl"
 
@@ -46,7 +46,7 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // The mean of the differences is what rounding took from the mean: 2e-7 of it, which counts where the variance is far smaller.
+  // `rest`, the mean of the differences, is the rounding error of the mean: 2e-7 of it, which matters where the variance is far smaller.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);
@@ -65,7 +65,7 @@ void main() {
       if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + c];
       if (HAS_ADD != 0) v[j] += add[add_at + c];
     }
-    [[unroll]] for (uint j = 0; j < BATCH; ++j) {  // apart: no read waits for a write that might go to the same place
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) {  // a loop of its own, so that no read waits for a write that may go to the same place
       if (i + j * LANES < p.width) y[out_at + i + j * LANES] = v[j];
     }
   }

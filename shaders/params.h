@@ -1,4 +1,4 @@
-// What the host tells the shaders: push constants and numbers of specialisation constants. Valid C++ and valid GLSL, so that each
+// Push constants and numbers of specialisation constants, for host and shaders. This file is valid C++ and valid GLSL, so that each
 // fact stands in one place. Units: `_at` is an offset in words (4 bytes) from the start of the bound range, `_stride` the words between
 // rows. All members are 4 bytes wide, so std430 and C++ agree; a block is at most 128 bytes.
 // Every block begins with first_group and groups: a dispatch runs groups [first_group, groups) of a list (see group() in common.glsl).
@@ -40,7 +40,8 @@ struct LinearParams {
   float scale, softcap;                    // softcap 0: none
   float alpha_p, alpha_n;                  // of xielu
 };
-// What a product ends with is in the block, not a constant: it costs nothing there, and a model needs half as many pipelines.
+// Activation, bias and residual are in the block and not specialisation constants: that costs no time, and a model needs half as many
+// pipelines.
 PUMICE_CONSTANT(kLinearFormat, 1);   // Format of the weights, in the order of formats.def
 PUMICE_CONSTANT(kLinearFormat2, 2);  // Format of weights2; equal to kLinearFormat when not GATED
 PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
@@ -115,8 +116,8 @@ PUMICE_CONSTANT(kKvF32, 1);
 PUMICE_CONSTANT(kKvQ8, 2);
 
 // A page of K, and one of V, of one layer: kv_heads blocks one after another; then padding to a multiple of 64 words (256 bytes), so that
-// a bound range may begin at any page. Keys have KEY_DIM numbers, values VALUE_DIM; either is padded to a multiple of 8 (padded_dim). A word
-// has 1 (f32), 2 (f16) or 4 (q8_0) neighbouring numbers of one position, units = padded_dim / numbers in a word. A block is:
+// a bound range may begin at any page. Keys have KEY_DIM numbers, values VALUE_DIM; either is padded to a multiple of 8 (padded_dim). A
+// word has 1 (f32), 2 (f16) or 4 (q8_0) neighbouring numbers of one position, units = padded_dim / numbers in a word. A block is:
 //   K: word[units][32 positions]    V: word[32 positions][units]    q8_0: then float[32], the scale of each position; value = scale * code
 // store.comp writes zeros to the padding, so that copying whole pages is enough for copy_page.
 #ifdef __cplusplus
@@ -194,8 +195,8 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // lanes of a unit: store_span(larger of th
 // head), - slopes[head] * |j - s|. With places, p = places[clamp(j - s, -reach, reach) + reach], and q.k gets
 // by_query[row of the query][head * by_head + p] and by_key[row of the key][the same]; then no bias, no slopes, and `past` is 0.
 // With sinks the softmax has one score more, sinks[head], whose weight goes to no value: part 0 begins with it.
-// What depends on distances has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and by_key_at
-// are offsets in the bound rows of by_query and by_key, which are of one slot; by_head is the numbers a head has in a row.
+// What depends on distances has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and
+// by_key_at are offsets in the bound rows of by_query and by_key, which are of one slot; by_head is the numbers a head has in a row.
 // FlashAttention (Dao et al. 2022), the queries of a kv head's group side by side (grouped queries), split over keys (Flash-Decoding).
 // Tile table in meta: kTileWords words a tile: {segment (in the segment table at segments_at), first row within the segment, rows, 0};
 // rows * tile_heads <= QUERIES. Put tiles with many keys first. One segment's tiles need not be together.
@@ -293,8 +294,8 @@ struct LogProbParams {
 };
 
 // ---------------------------------------------------------------- sampling: top.comp
-// Of each row of logits: is every one finite, log-sum-exp, the k largest, and the raw logits of `reported` ids, which are left out of the
-// ranking (the host ranks penalised and biased ids itself).
+// For each row of logits: whether all are finite, log-sum-exp, the k largest, and the raw logits of `reported` ids. Reported ids are left
+// out of the ranking, because the host ranks penalised and biased ids itself.
 // Two dispatches, a barrier between: STAGE 0 ranks blocks of kTopBlock logits (groups = rows * blocks, blocks = ceil(width / kTopBlock)),
 // which writes kTopHead + 2 k words for each (row, block) to `found`: top_found_words(); STAGE 1 folds a row's blocks (groups = rows).
 // Row table in meta: kTopRowWords words a row: {word of meta where the row's reported ids begin, their number, word of `out`, word of meta

@@ -25,7 +25,7 @@ void main() {
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
   const uint at = p.segments_at + segment * kSegmentWords, first = meta[at], rows = meta[at + 1], prompt = meta[at + 4];
-  // Rows of the segment that are bound; cls and last look at one of all.
+  // The rows of the segment that are bound; cls and last use one row of the whole segment.
   const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first + prompt;
   const uint wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows - prompt;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Float rows to int8 codes with one float scale for 32 columns: QuantizeParams in params.h says where what lies.
+// Float rows to int8 codes with one float scale for 32 columns; QuantizeParams in params.h has the layout.
 // A lane has 4 columns, 8 neighbouring lanes one scale.
 #define PUSH QuantizeParams
 #include "common.glsl"

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// The k largest logits of a row, and what else a sampler needs to know of it; TopParams in params.h.
+// The k largest logits of a row, and what else a sampler needs; TopParams in params.h.
 // STAGE 0 ranks a block of the vocabulary, STAGE 1 what the blocks of a row found. Both find the k-th largest key by radix selection (a
 // histogram of 8 bits of the keys that may still be it, from the highest bits on), then take all keys from there on.
 // A key is (logit as an unsigned number that orders alike, ~id): no two are equal, and among equal logits the smaller id is larger.

@@ -83,7 +83,7 @@ std::vector<GpuCaches::Slab> GpuCaches::layout(std::int32_t first, std::int32_t 
   return slabs;
 }
 
-// Of each slab of `from` the pages that one of `to` has too.
+// Copies every page that lies in a slab of `from` and in a slab of `to`.
 void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to) const {
   std::vector<Command> commands;
   for (const Slab& source : from) {
@@ -108,9 +108,9 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
   Recording(device_, std::move(commands)).run(Cancel{});
 }
 
-// Few slabs make few dispatches, so those at the end that are not full are made anew as one. That takes memory for both, and that no run
-// uses them: where memory is short, or a run takes longer than a moment, another one is put beside them, and the next growth finds more to
-// make one.
+// Attention has a dispatch for each slab, so the slabs at the end that are not full are replaced by one larger slab. That needs memory for
+// old and new slabs at once, and no run may use the old ones. Where memory is short, or a run takes longer than kPatience, a slab is added
+// instead, and the next growth joins them.
 void GpuCaches::reserve(std::int32_t pages) {
   constexpr auto kPatience = std::chrono::milliseconds(50);  // a decode step, not a prefill: the page pool is held meanwhile
   if (half_pages_.empty()) return;
@@ -159,7 +159,7 @@ GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const 
   fail(ErrorKind::invalid_argument, "page ", page, " of ", slabs.pages);
 }
 
-// No run writes either page now, and slabs do not move, for the caller does not grow them meanwhile.
+// No run writes either page now, and the slabs do not move, because the caller does not call reserve() meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_pages_.empty()) return;
   device_->check_alive();
@@ -168,7 +168,8 @@ void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   copy_pages({&source, 1}, {&target, 1});
 }
 
-// A page as the host has it: cache after cache its keys, then its values. As many at once as a staging buffer of 32 MiB holds.
+// On the host a page is one block: the keys, then the values, of each cache in order. Each copy takes as many pages as a staging buffer of
+// 32 MiB holds.
 template <class Byte, class Each>
 void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
   if (half_pages_.empty() || pages.empty()) return;

@@ -13,7 +13,7 @@
 
 namespace pumice::vulkan {
 
-// Bytes of one page of a cache: of its keys and of its values. Fails (unsupported_model) on impossible shapes.
+// Bytes that the keys and the values of one page of a cache take. Fails (unsupported_model) on impossible shapes.
 struct HalfPages {
   std::uint64_t keys = 0, values = 0;
 };
@@ -30,15 +30,15 @@ class GpuCaches final : public CacheStore {
 
   GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format);
 
-  // Not beside each other: the page pool sees to that. Beside runs, for whose end none of them waits: callers hold the pool meanwhile,
-  // and have no Cancel.
+  // The page pool makes only one of these calls at a time. Programs may run meanwhile, and no call waits for the end of a run, because its
+  // caller holds the pool and has no Cancel.
   void reserve(std::int32_t pages) override;
   void copy_page(std::int32_t from, std::int32_t to) override;
   void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override;
   void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override;
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
-  // The slabs of one moment. Under the device's turn they stay where they are; others may come to them.
+  // The slabs at one moment. While a thread has the device's turn these slabs stay where they are; new ones may be added.
   struct Slabs {
     std::vector<Slab> all;
     std::int32_t pages = 0;

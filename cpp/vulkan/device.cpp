@@ -293,7 +293,7 @@ Instance::Instance() {
       [&](std::uint32_t* count, VkExtensionProperties* all) { return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all); });
   std::vector<const char*> wanted, layers;
   VkInstanceCreateFlags flags = 0;
-  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // MoltenVK shows itself to those only who ask
+  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // without the flag the loader hides MoltenVK
     wanted.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
     flags = VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR;
   }
@@ -353,7 +353,7 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
   for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
     if (!(memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)) continue;
     const std::uint64_t size = memory.memoryHeaps[heap].size;
-    // Without a budget from the driver: a tenth is for others.
+    // Without a budget from the driver, a tenth of the memory stays free for other programs.
     const std::uint64_t usable =
         device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
     if (size > total) {  // the largest heap: small ones are windows into it
@@ -501,10 +501,10 @@ double Device::work(double flops, double bytes) const {
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-// Up at once, for a submission that takes too long is worse than a short one; down by degrees.
+// The pace rises at once, because a submission that takes too long is worse than a short one, and it falls by degrees.
 void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
-  // Short ones tell about the driver's overhead, not about the device.
+  // In short submissions the driver's overhead is most of the time, so they say nothing about the device.
   if (work * pace < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
   const double found = std::clamp(seconds / work, pace / 4, pace * 4);
   pace_.store(std::clamp(found > pace ? found : 0.75 * pace + 0.25 * found, 1e-3, 1e3), std::memory_order_relaxed);

@@ -13,8 +13,8 @@
 
 namespace pumice::vulkan {
 
-// What a device may be asked for. Numbers are the driver's, lowered by PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384"):
-// code that obeys small limits on a device that has large ones is code that has been tested.
+// Limits of a device. The driver reports them, and PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384") lowers them, so that tests on a
+// device with large limits can run the code for small ones.
 struct Limits {
   std::uint64_t push_bytes = 128;      // push constants
   std::uint64_t range = 1 << 27;       // bytes of one buffer binding
@@ -30,7 +30,7 @@ struct Limits {
 // Ranges of a buffer begin at multiples of Limits::alignment.
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Lowers `limits` as such a text says. Throws invalid_argument naming what it does not understand.
+// Lowers `limits` by a text of PUMICE_VULKAN_LIMITS. Throws invalid_argument, which names the part of the text that is not understood.
 void lower_limits(Limits& limits, std::string_view text);
 
 // One product of cooperative matrices, f16 x f16 with sums in float32, by a full subgroup of `subgroup` lanes.
@@ -50,13 +50,13 @@ struct PhysicalDevice {
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
   bool integer_dot_used = false;      // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
   CooperativeShape cooperative;       // where cooperative_matrix
-  std::vector<std::string> features;  // of the optional ones, those that it has
+  std::vector<std::string> features;  // the optional features that this device has
   bool usable = true;
   std::string why_not;
   bool top_used = false;  // tokens are chosen from Top's rows: on GPUs, or where PUMICE_VULKAN_ENABLE=top asks for it
 };
 
-// The instance of this process: made at first use, never destroyed. After a fork the child is told so (forked_device).
+// The instance of this process: made at first use, never destroyed. In a child that was forked later, check_fork() throws forked_device.
 class Instance {
  public:
   static Instance& get();  // throws device_not_found
@@ -131,13 +131,14 @@ class Device : public std::enable_shared_from_this<Device> {
   std::uint64_t allocated() const { return allocated_.load(); }
   std::uint64_t free_memory() const;  // what may still be allocated here
 
-  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway. A run may take seconds, so whoever waits
-  // for his turn looks at his Cancel meanwhile. Copies of pages do not wait for it: the queue puts them between two submissions of a run.
+  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway. A run may take seconds, so a thread that
+  // waits for the turn checks its Cancel meanwhile. Copies of pages do not wait for the turn: the queue puts them between two submissions
+  // of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();
-  // Throws what a failed call of this device means. A lost device is remembered.
+  // Throws the error that `result` stands for, if it is a failure. After a loss of the device check_alive() throws, too.
   void check(VkResult result, const char* what) const {
     if (result < 0) fail_call(result, what);
   }
@@ -147,7 +148,7 @@ class Device : public std::enable_shared_from_this<Device> {
   void mark_lost() const noexcept { lost_.store(true); }
   bool lost() const noexcept { return lost_.load(); }
 
-  // Seconds that work takes on the kind of device that this is, and how many times longer it takes on this one: what was measured last.
+  // work(): seconds that an average device of this type needs. pace(): how many times as long this device took when it was last measured.
   double work(double flops, double bytes) const;
   double pace() const { return pace_.load(std::memory_order_relaxed); }
   void measured(double work, double seconds);

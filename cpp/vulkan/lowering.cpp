@@ -72,7 +72,7 @@ void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, doub
   work_.emplace_back(std::move(d));
 }
 
-// The host's buffers have the slots' strides: one region each.
+// The host's buffers have the strides of the slots, so that one region is enough.
 void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
@@ -100,7 +100,7 @@ std::vector<Command> lower(const Run& run, Pipelines& pipelines) {
   return commands;
 }
 
-// Of a prefill and of a step of decoding, over one page without memory for each cache.
+// Lowers a prefill and a decode step as if each cache had one page, which has no memory.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const std::vector<std::uint64_t> offsets(plan.program.caches.size());

@@ -1,4 +1,4 @@
-// From a program and the shape of a batch to dispatches. Nothing here touches a batch's contents: those are in the tables.
+// From a program and the shape of a batch to dispatches. Lowering does not look at a batch's contents: these are in the tables.
 #pragma once
 
 #include <cstdint>

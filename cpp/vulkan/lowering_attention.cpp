@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 namespace {
 
-// The columns of by_query, of by_key, and between.
+// One view with the columns of by_query and of by_key.
 View by_place(const Attend& op) {
   if (!op.by_query) return op.by_key;
   if (!op.by_key) return op.by_query;
@@ -49,7 +49,7 @@ void GpuLowering::operator()(const RopeStore& op) {
   }
 }
 
-// `first`: of the ranges; this one turns.
+// `first` says that this is the first range of pages: its dispatch also turns q and k.
 void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first) {
   constexpr uint kLanes = 64;
   const uint span = params::store_span(word(std::max(op.key_dim, op.value_dim)), kLanes);

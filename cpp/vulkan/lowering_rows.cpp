@@ -156,7 +156,7 @@ void GpuLowering::operator()(const LogProb& op) {
   }
 }
 
-// Blocks of the vocabulary, then what they found.
+// Stage 0 ranks each block of the vocabulary, stage 1 ranks what the blocks found.
 void GpuLowering::operator()(const TopStep& step) {
   static_assert(params::kTopHead == kTopHead);
   const Top& op = step.op;

@@ -19,7 +19,7 @@ namespace pumice::vulkan {
 using params::uint;
 constexpr uint word(std::int64_t value) { return static_cast<uint>(value); }
 
-// A dispatch by the name of its pipeline: lower() looks that up, pipelines_of() wants nothing else.
+// A dispatch whose pipeline is named and not yet looked up: lower() looks it up, and pipelines_of() collects the names.
 struct KeyedDispatch : Dispatch {
   PipelineKey key;
 };
@@ -45,9 +45,9 @@ class GpuLowering {
   void operator()(const TopStep& step);
 
  private:
-  struct Block {
+  struct Block {  // rows [first, first + count)
     std::int64_t first, count;
-  };  // of rows
+  };
   struct PageRange {  // pages [first, first + pages) of keys and of values, as one binding each
     const Buffer* buffer = nullptr;
     std::uint64_t keys = 0, values = 0;
@@ -89,11 +89,11 @@ class GpuLowering {
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
   uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }
-  Binding rows(const View& v, const Block& block, bool written) const;  // of no view: none
+  Binding rows(const View& v, const Block& block, bool written) const;  // without a view, no binding
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  // Binds the range that holds all of `ids`, and gives where each begins in it; 0 for none.
+  // Binds the range that holds all of `ids` and returns the word of it where each begins; 0 for VectorId::none.
   template <std::size_t N>
   std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
     const VectorRange range = run_.weights.range_of(ids);
@@ -105,7 +105,7 @@ class GpuLowering {
   }
   static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
-  // Rows that one binding of each of these views holds, and all rows of a kind in such blocks.
+  // The most rows for which one binding holds each of these views; and all rows of a kind, cut into blocks of so many.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;
   std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;
 

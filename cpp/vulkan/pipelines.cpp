@@ -107,8 +107,8 @@ std::uint64_t fnv1a(std::span<const char> data) {
   return hash;
 }
 
-// What a driver gave us once and gets back: only whole, unchanged, and made by this very device and driver (the header that Vulkan 1.2
-// defines in section 10.6). Drivers are not trusted to check that themselves.
+// Pipelines that a driver compiled in an earlier process. The driver gets the file back only if it is whole and unchanged, and if this
+// device and this driver made it (the header that Vulkan 1.2 defines in section 10.6). Not every driver checks that itself.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   if (path.empty()) return {};
   const auto file = files::File::open(path);
@@ -125,7 +125,7 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
   const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor &&
                     inner.deviceID == device.device && std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
   return same ? data : std::vector<char>{};
-} catch (const std::exception&) {  // none yet, or one that cannot be read
+} catch (const std::exception&) {  // there is no file yet, or it cannot be read
   return {};
 }
 
@@ -156,7 +156,7 @@ VkPipelineCache Pipelines::cache() {
   VkPipelineCacheCreateInfo info{
       .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
   VkResult result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
-  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // what the file has is not worth an error
+  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // go on without the file
     info.initialDataSize = 0;
     result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
   }
@@ -192,7 +192,7 @@ void Pipelines::save() noexcept {
     file.write(0, bytes_of(&header, sizeof header));
     file.write(sizeof header, bytes_of(data.data(), data.size()));
     file.finish(false);  // a file that a loss of power has spoilt is not read
-  } catch (...) {        // a cache that cannot be written costs time, nothing else
+  } catch (...) {        // a cache that cannot be written only costs time
   }
 }
 

@@ -33,7 +33,8 @@ class ComputePipeline {
   VkPipelineLayout layout() const { return layout_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   std::uint32_t bindings() const { return bindings_; }
-  // True once: some drivers (lavapipe) compile when a pipeline first runs, and how long that takes says nothing about the next time.
+  // True at the first call. Some drivers (lavapipe) compile when a pipeline first runs, so the time of that run says nothing about later
+  // ones.
   bool runs_first() const { return !ran_.exchange(true, std::memory_order_relaxed); }
 
  private:

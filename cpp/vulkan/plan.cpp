@@ -50,12 +50,7 @@ class GpuPlanner {
   void operator()(const Store& op) {
     plan_.cached = true;
     const CacheShape& shape = plan_.program.caches[static_cast<std::size_t>(op.cache)];
-    store({.k = op.k,
-           .v = op.v,
-           .key_dim = shape.key_dim,
-           .value_dim = shape.value_dim,
-           .pages = Pages::cache,
-           .cache = op.cache});
+    store({.k = op.k, .v = op.v, .key_dim = shape.key_dim, .value_dim = shape.value_dim, .pages = Pages::cache, .cache = op.cache});
   }
   void operator()(const Attend& op) {
     const bool cached = op.cache != CacheId::none;
@@ -64,9 +59,13 @@ class GpuPlanner {
     const std::int32_t heads_per_kv = op.q.width / op.key_dim / op.kv_heads;
     const std::uint64_t range = device_.limits.range;
     const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
-    const AttendShape shape{
-        heads_per_kv, op.kv_heads, op.key_dim, op.value_dim,
-        cached,       op.causal,   std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
+    const AttendShape shape{heads_per_kv,
+                            op.kv_heads,
+                            op.key_dim,
+                            op.value_dim,
+                            cached,
+                            op.causal,
+                            std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
     step(AttendStep{op, index_of(plan_.attends, shape), distances(op)});
   }
   void operator()(const Select& op) { step(op); }
@@ -85,12 +84,13 @@ class GpuPlanner {
     return index;
   }
 
-  // The step before, if it turns heads of this size and stores nothing yet.
+  // The last step, if it turns heads of this size and stores nothing yet; else null.
   RopeStore* open_rope(std::int32_t head_dim) {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
     return last != nullptr && last->pages == Pages::none && last->key_dim == head_dim ? last : nullptr;
   }
-  // Together with the step before, where that turns its keys. Values that are turned themselves are read when that is done.
+  // Joins the last step if that turns the keys that are stored. If it turns the values, too, they are stored by a step of their own, after
+  // it.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
     if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k came first, or alone
@@ -130,7 +130,7 @@ class GpuPlanner {
   std::int32_t tops_ = 0;
 };
 
-// What the attends of a run need of its scratch.
+// The scratch memory that attention of a run needs.
 void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];

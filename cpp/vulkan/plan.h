@@ -15,25 +15,25 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- steps
-// Rope of q, Rope of k, and Store of k and v, where they follow each other, or some of them: one dispatch of store.comp does all. Attention
-// without a cache stores its keys and values too, in pages of the run's own scratch ("kept").
+// One dispatch of store.comp does Rope of q, Rope of k and Store of k and v, or those of them that follow each other in the program.
+// Attention without a cache stores its keys and values, too: in pages of the run's scratch memory ("kept").
 enum class Pages : std::uint8_t { none, cache, kept };
 struct RopeStore {
-  View q, k, v;  // q, or k and v, may be missing
+  View q, k, v;                             // q, or k and v, may be missing
   std::int32_t key_dim = 0, value_dim = 0;  // of the heads of q and k, and of those of v
-  std::int32_t table = -1;        // of GpuPlan::ropes, by which q and k turn; -1: they do not
-  std::int32_t temperature = -1;  // of GpuPlan::temperatures, by which q is multiplied; -1: none
+  std::int32_t table = -1;                  // index in GpuPlan::ropes; -1: q and k do not turn
+  std::int32_t temperature = -1;            // index in GpuPlan::temperatures; -1: q is not multiplied
   Pages pages = Pages::none;
   CacheId cache = CacheId::none;
 };
 struct AttendStep {
   Attend op;
-  std::int32_t shape = 0;       // of GpuPlan::attends
-  std::int32_t distances = -1;  // of GpuPlan::distances; -1: scores do not depend on them
+  std::int32_t shape = 0;       // index in GpuPlan::attends
+  std::int32_t distances = -1;  // index in GpuPlan::distances; -1: no bias and no places
 };
 struct TopStep {
   Top op;
-  std::int32_t table = 0;  // of Tables::tops_at
+  std::int32_t table = 0;  // index in Tables::tops_at
 };
 using Step = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, Select, Pool, LogProb, TopStep>;
 
@@ -46,15 +46,15 @@ struct GpuPlan {
   std::vector<AttendShape> attends;       // distinct
   std::vector<Distances> distances;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
-  Variants variants;                 // those that it has a use for
-  std::int64_t quantized_words = 0;  // of a row of int8 activations, the widest
+  Variants variants;                 // those that this program can use
+  std::int64_t quantized_words = 0;  // words of the widest row of int8 activations
 
   TableRequest tables() const { return {program, facts, ropes, temperatures, attends, distances, positions, types, cached, kept}; }
 };
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
 
-// What a device offers: to be tested before it is used.
+// The variants that a device offers. They are tested before use (VariantTests).
 Variants offered(const PhysicalDevice& device, Compute compute);
 
 // ---------------------------------------------------------------- memory of a run
@@ -64,7 +64,7 @@ struct Counts {
   std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
 };
 
-// Where things lie in the scratch buffer of a run; bytes.
+// Offsets in the scratch buffer of a run, in bytes.
 struct Areas {
   std::vector<std::uint64_t> slots;
   std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, total = 0;
@@ -72,7 +72,7 @@ struct Areas {
 };
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
-// Bytes of a run's tables (Tables), each of `rows` rows being a segment of its own, without a past.
+// The most bytes that the tables (Tables) of a run of `rows` rows take when no segment has a past: each row is then a segment of its own.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
 // Words of a page of keys, and of one of values.
@@ -82,7 +82,7 @@ struct PageWords {
 };
 PageWords page_words(KvFormat format, const CacheShape& shape);
 inline CacheShape kept_shape(const AttendShape& shape) { return {shape.kv_heads, shape.key_dim, shape.value_dim}; }
-// Pages of an encoder's scratch store lie in as many ranges as bindings need.
+// How many bindings the pages of an encoder's keys (and as many those of its values) need.
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
 
 }  // namespace pumice::vulkan

@@ -114,15 +114,15 @@ void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) 
   written_.clear();
 }
 
-// A barrier, when this command reads what was written, or writes what was read or written, since the last one.
+// Puts a barrier before a command that reads what was written since the last barrier, or writes what was read or written since then.
 void Recording::order(std::span<const Range> reads, std::span<const Range> writes) {
   const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs, bool columns) {
     return std::any_of(ours.begin(), ours.end(), [&](const Range& a) {
       return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
     });
   };
-  // Writers of other columns of one slot (the parts of a product) go on beside each other. Readers wait for them: the validation layer
-  // knows ranges, not columns, and where a program reads other columns of what it writes is not worth an exception to it.
+  // Two dispatches may write different columns of one slot (the parts of a product) at the same time. A reader always waits for a writer of
+  // the slot, because the validation layer knows ranges and no columns, and programs that read other columns than were written are rare.
   if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
@@ -164,7 +164,7 @@ void Recording::describe(const Dispatch& dispatch) {
   reads_.clear();
   writes_.clear();
   for (std::uint32_t b = 0; b < pipeline.bindings(); ++b) {
-    // What a variant of a shader does not use is bound to its first buffer.
+    // A binding that a variant of a shader does not use gets the dispatch's first buffer.
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
     const Binding& binding = dispatch.bindings[given ? b : 0];
     if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
@@ -186,7 +186,7 @@ void Recording::describe(const Dispatch& dispatch) {
   api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
-// One long operation is cut along its groups, and a submission ends where the budget does.
+// Cuts a long dispatch between groups; a submission ends when its budget of time is used up.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
   const ComputePipeline& pipeline = *dispatch.pipeline;
@@ -231,7 +231,7 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
   ++dispatches_;
 }
 
-// From where earlier commands have ended to where this one has.
+// A timing lasts from the end of the command before to the end of this one.
 void Recording::begin_time(bool timed) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size());
@@ -246,8 +246,8 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// What is in flight cannot be called back: it is as much as keeps the device busy, a few submissions of 10 ms. Where they take longer than
-// was estimated (a busy machine, a device that nothing was measured of yet) they are fewer, down to one.
+// A submission that was sent cannot be called back, so only as many are in flight as keep the device busy: a few of 10 ms. Where
+// submissions take longer than estimated (a busy machine, a device that was not measured yet) fewer are in flight, down to one.
 void Recording::run(const Cancel& cancel) {
   device_->check_alive();
   cancel.check();

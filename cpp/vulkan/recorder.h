@@ -1,5 +1,5 @@
-// From a list of dispatches to command buffers: barriers where they are needed, groups folded into the device's grid, submissions of
-// about 10 ms, so that no driver's watchdog bites and Ctrl-C is seen between them.
+// From a list of dispatches to command buffers: puts barriers where they are needed, folds groups into the device's grid, and cuts the work
+// into submissions of about 10 ms, so that no driver's watchdog ends one and Ctrl-C works between two of them.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer as a shader sees it. Columns [col, col + width) of a slot, where that is known: those who write other columns of the
-// same slot do not collide.
+// A range of a buffer as a shader sees it. Where slot is 0 or more, the shader uses only columns [col, col + width) of this slot:
+// dispatches that write different columns of a slot need no barrier between them.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -66,8 +66,9 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits and waits. Cancelled between submissions. The first run records them, each while the device works on those before it: so they
-  // are cut by what those have told, and a Cancel is seen meanwhile. After an error (cancelled among them) it is not to be run again.
+  // Submits the work and waits for it; a Cancel takes effect between submissions. The first run records each submission while the device
+  // works on those before it, and their times decide where this one is cut. After an error (also after a Cancel) a Recording must not run
+  // again.
   void run(const Cancel& cancel);
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
@@ -85,7 +86,7 @@ class Recording {
     const Buffer* buffer;
     std::uint64_t begin, end;
     std::int32_t slot, col, width;
-    bool overlaps(const Range& other, bool columns) const;  // columns: those that are apart do not meet
+    bool overlaps(const Range& other, bool columns) const;  // columns: ranges of different columns of a slot do not overlap
   };
 
   void make_pools();
@@ -106,12 +107,13 @@ class Recording {
 
   const std::shared_ptr<Device> device_;
   const bool timed_;
-  // What is not recorded yet: commands from next_ on, of that one (a dispatch, bound as set_ says) groups from group_ on.
+  // Not recorded yet are the commands from next_ on. If command next_ is a dispatch that was begun, set_ is its descriptor set, and its
+  // groups from group_ on are left.
   std::vector<Command> left_;
   std::size_t next_ = 0;
   std::uint64_t group_ = 0;
   VkDescriptorSet set_ = VK_NULL_HANDLE;
-  std::vector<Range> reads_, writes_;  // of that dispatch
+  std::vector<Range> reads_, writes_;  // of the dispatch that was begun
   bool complete_ = false;
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkDescriptorPool sets_ = VK_NULL_HANDLE;

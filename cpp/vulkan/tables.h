@@ -1,4 +1,4 @@
-// What a batch says, as the shaders read it: one buffer of words ("meta"), and the few numbers of it that shape the dispatches.
+// The contents of a batch as the shaders read them: one buffer of words ("meta"). A few numbers of it decide the dispatches.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace pumice::vulkan {
 
 constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }  // floats; rows begin at multiples of 256 bytes
 
-// What attention's work depends on besides the batch: layers share it.
+// Besides the batch, attention's tables depend on these numbers alone. Layers with equal numbers share them.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
   bool cached = false, causal = false;
@@ -26,14 +26,14 @@ struct AttendShape {
   }
 };
 
-// By which a Rope multiplies a row besides turning it: 1 + temperature * ln(1 + floor(position / length)).
+// Rope multiplies a row by 1 + temperature * ln(1 + floor(position / length)).
 struct Temperature {
   float temperature = 0;
   std::int32_t length = 0;
   bool operator==(const Temperature&) const = default;
 };
 
-// What scores need to know of distances between query and key: kDistanceWords of meta (params.h).
+// The kDistanceWords words of meta by which scores depend on the distance between query and key (params.h).
 struct Distances {
   std::uint32_t reach = 0;
   std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // with Attend::places
@@ -60,7 +60,7 @@ struct TableRequest {
   bool positions = false, types = false, cached = false, kept = false;
   std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
   std::uint64_t range = UINT32_MAX;                 // bytes of a binding
-  bool software = false;                            // a device of few slow lanes: few groups are wanted, and short ones
+  bool software = false;                            // a software device has few slow lanes: it wants few and short groups
 };
 
 class Tables {
@@ -69,7 +69,8 @@ class Tables {
 
   std::span<const std::uint32_t> words() const { return words_; }
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
-  std::uint32_t segments_at = 0, kept_segments_at = 0;  // the latter with pages of the scratch store
+  std::uint32_t segments_at = 0;       // segments with pages of the caches
+  std::uint32_t kept_segments_at = 0;  // segments with pages of the run's scratch memory
   std::uint32_t cells_at = 0, kept_cells_at = 0;
   std::vector<std::uint32_t> turns_at;      // by rope
   std::vector<std::uint32_t> factors_at;    // by temperature
@@ -92,12 +93,12 @@ class Tables {
   std::vector<std::uint32_t> words_;
 };
 
-// Rows of one block of a Top: their logits, their results and what stage 0 finds of them are in one binding each.
+// A Top works block by block. One binding each holds a block's logits, its results and what stage 0 finds.
 constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
 std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);
 
-// Pages of the scratch store in which an encoder's keys and values of a batch lie.
+// How many pages of scratch memory the keys and values of an encoder's batch take.
 std::int64_t kept_pages(std::span<const Segment> segments);
 
 }  // namespace pumice::vulkan

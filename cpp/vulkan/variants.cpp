@@ -10,8 +10,8 @@
 namespace pumice::vulkan {
 namespace {
 
-// One product of a format's weights. Odd numbers of outputs and rows leave tiles partly empty. Formats are those of most files, so that
-// the pipelines are needed anyway.
+// A product to test with. Odd numbers of outputs and rows leave tiles partly empty. Most files have these formats, so that models use the
+// pipelines that a test compiles.
 struct Product {
   Format format;
   std::int64_t cols;
@@ -66,7 +66,7 @@ std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::sh
   return out;
 }
 
-// Of the outputs with small scales, or of the others: the larger one.
+// The relative squared error of the outputs with small scales or that of the others, whichever is larger.
 double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   double difference[2] = {}, size[2] = {};
   for (std::size_t i = 0; i < truth.size(); ++i) {
@@ -78,7 +78,7 @@ double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   return relative(0) > relative(1) || std::isnan(relative(0)) ? relative(0) : relative(1);
 }
 
-// Empty, or how it fails. Throws what is no fault of the variant: out of memory, a lost device, cancelled.
+// How the variant fails; empty if it works. Errors that are no fault of the variant (out of memory, a lost device, cancelled) are thrown.
 std::string failure(const std::shared_ptr<Device>& device, Variant variant, const Cancel& cancel) {
   for (const Product& p : kProducts) {
     const std::vector<std::uint8_t> bytes = random_rows(p);

@@ -1,5 +1,5 @@
-// Faster forms of products, for devices that have what they need. Nobody trusts a driver with them unseen: when a program first wants a
-// variant, its products are compared with the baseline's on this very device, and one that differs is switched off, by name.
+// Variants: faster forms of products for devices with certain features. Drivers have bugs in these features. So when a program first wants
+// a variant, its products are compared with the baseline's on this device, and a variant whose products differ is switched off.
 #pragma once
 
 #include <mutex>
@@ -26,9 +26,10 @@ struct Variants {
 class VariantTests {
  public:
   explicit VariantTests(Device& device) : device_(device) {}
-  // Those of `wanted` that work here. Each is tested once, when first wanted: some 50 ms on a GPU, and its pipelines are those of models.
+  // The variants among `wanted` that pass their test on this device. Each is tested when it is first wanted. A test takes about 50 ms on a
+  // GPU, and models use the pipelines that it compiles.
   Variants passed(const Variants& wanted, const Cancel& cancel);
-  std::vector<std::string> notes() const;  // "integer_dot is off: ...", of each that failed
+  std::vector<std::string> notes() const;  // "integer_dot is off: ..." for each variant that failed
 
  private:
   enum class State { untested, works, off };

@@ -15,7 +15,7 @@ std::vector<DeviceInfo> devices();
 // Opens a device by its place among devices(). Throws device_not_found, or device when it cannot be used, saying why and what to install.
 std::shared_ptr<Backend> make_backend(std::size_t index);
 
-// One that is open already. Tests bring devices of smaller limits.
+// A backend for a device that is open already. Tests use it with smaller limits.
 class Device;
 std::shared_ptr<Backend> make_backend(std::shared_ptr<Device> device, std::size_t index);
 

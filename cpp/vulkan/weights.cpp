@@ -15,8 +15,8 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;          // of a binding's offset
-constexpr std::uint64_t kArenaBytes = 1ull << 30;  // of one allocation
+constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiples of it
+constexpr std::uint64_t kArenaBytes = 1ull << 30;  // the largest allocation
 constexpr std::uint64_t kStagingBytes = 32 << 20;  // two of these take turns: one is filled while the other is copied
 constexpr std::int64_t kJobBytes = 1 << 20;        // that one thread packs at a time
 constexpr std::uint64_t kTurnBytes = 64 << 20;     // between looks at cancel, where the host writes device memory itself
@@ -30,7 +30,7 @@ std::uint64_t checked_row_bytes(const MatrixShape& m) {
   return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
 }
 
-// Where ranges go: one arena after another, each as large as it needs to be.
+// Gives each range its place in an arena. When an arena is full the next one is begun.
 class Arenas {
  public:
   explicit Arenas(std::uint64_t limit) : limit_(limit) {}
@@ -76,7 +76,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
   Arenas arenas(most);
-  std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;  // for its arena to be made
+  std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;  // pointers to set when the arenas are allocated
   matrices_.resize(weights.matrices.size());
   vectors_.resize(weights.vectors.size());
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -137,7 +137,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
 }
 
 void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
-  // What is to be written: rows of a piece (or a whole vector), in parts that fit a staging buffer.
+  // Work is cut into parts that fit a staging buffer: some rows of a piece of a matrix, or a whole vector.
   struct PackedPart {
     const Matrix* matrix;  // null: a vector
     const Vector* vector;

@@ -23,7 +23,7 @@ struct GpuMatrix {
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0;
   std::vector<RowRange> pieces;        // none: not loaded on this device
-  Rounding rounding = Rounding::none;  // as the matrix said
+  Rounding rounding = Rounding::none;  // as in Matrix
 };
 struct GpuVector {
   std::string name;
@@ -41,14 +41,14 @@ class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
              const Cancel& cancel);
-  // What it would be, without memory: enough for shapes, formats and pieces.
+  // Weights without memory, from which shapes, formats and pieces can be read.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 
   const Device& device() const { return *device_; }
   const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
   const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
-  // The range in which all of `ids` lie, but those that are none. Fails (unsupported_model) where a binding holds less.
+  // The range that holds all of `ids`, VectorId::none left out. Fails (unsupported_model) if it is larger than a binding may be.
   VectorRange range_of(std::span<const VectorId> ids) const;
   WeightShapes shapes() const;  // names point into this
 
