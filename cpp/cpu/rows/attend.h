@@ -178,8 +178,8 @@ struct Seen {  // by one query, keys counted from the start of the chunk
 PUMICE_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 PUMICE_INLINE int larger(int a, int b) { return a > b ? a : b; }
 
-// What 16 neighbouring keys, the first at distance `d`, add to the scores of a query (kernels.h). A vector that lies across the end of the
-// table is put together one by one: two of a row at most.
+// What 16 neighbouring keys, the first at distance `d`, add to the scores of a query (kernels.h). A vector that lies across an end of the
+// table is filled lane by lane; that happens at most twice a row.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes bias_of(const float* bias, Int reach, Int d) {
   if (d >= -reach && d + kLanes - 1 <= reach) return Lanes::load(bias + reach + d);
@@ -200,8 +200,8 @@ PUMICE_INLINE Lanes by_distance(const AttendCall& call, const Query& query, cons
   return y;
 }
 
-// What 16 neighbouring keys' products get for where the keys stand, of those in [first, last); `key` is the first, at distance `d`. One by
-// one: each key has a row of its own, and rows beyond the text's last are not there.
+// What is added to 16 neighbouring keys' products by places, for keys in [first, last); `key` is the first, at distance `d`. Lanes are
+// filled one by one, because each key has a row of its own, and there are no rows beyond the text's last.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes by_place(const AttendCall& call, const Query& query, Int key, Int d, int first, int last) {
   float found[kLanes] = {};
@@ -297,7 +297,8 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
   __builtin_memset(values, 0, static_cast<std::size_t>(known) * static_cast<std::size_t>(value_dim) * sizeof(float));
   const float* factors[kMaxQueries];
 
-  // Pages [begin, end) are seen by somebody. Afterwards come the values of the first, then the keys of the next chunk.
+  // Each of pages [begin, end) has keys that some query sees. Prefetched after them are the values of the first, then the next chunk's
+  // keys.
   int begin = kChunkPages, end = 0;
   bool goes_on = false;
   for (int q = 0; q < known; ++q) {
@@ -321,7 +322,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     soften<Lanes, T>(call, queries[seen[q].query], seen[q], weights + q * kChunkKeys, partial + seen[q].query * stride);
   }
 
-  // Keys that only some queries of a block see are taken query by query, so that nobody multiplies what it may not see: the rows of
+  // Keys that only some queries of a block see are taken query by query, so that no query multiplies what it may not see: the rows of
   // a page that are not written yet may hold NaN, and 0 * NaN is NaN.
   for (int p = begin; p < end; ++p) {
     const int page_first = p * kPageTokens, page_last = page_first + kPageTokens;

@@ -45,7 +45,7 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
   const Attend& op = s.op;
   const AttendShape& shape = shape_of(run, s.shape);
   const std::int64_t page_base = run.layout().first_page[unit.segment];
-  // One page more than these chunks' own, where there is one: it is fetched ahead.
+  // One page beyond these chunks, where there is one, because kernels prefetch it.
   const std::int64_t end_key = keys_of(shape, run.batch.segments[unit.segment], unit.row + unit.rows - 1).end;
   const std::int64_t end_page = std::min((last + 1) * (kChunkKeys / kPageTokens) + 1, ceil_div(end_key, kPageTokens));
   for (std::int64_t p = first * (kChunkKeys / kPageTokens); p < end_page; ++p) {
@@ -71,7 +71,7 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
   }
 }
 
-// Each query folds the chunks that it sees, and no others: which ones went along is the batch's affair.
+// Each query folds the chunks that it sees and no others, because other chunks of the unit depend on the batch.
 void merge_chunks(const Run& run, const Attend& op, const AttendShape& shape, const AttendUnit& unit, const float* partials) {
   const Segment& segment = run.batch.segments[unit.segment];
   const float* sinks = op.sinks == VectorId::none ? nullptr : run.weights.vector(op.sinks);
