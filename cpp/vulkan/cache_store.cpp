@@ -53,7 +53,7 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
     largest = std::max({largest, half_pages_.back().keys, half_pages_.back().values});
   }
   page_bytes_ = kv_page_bytes(shapes_, format);
-  const Limits& limits = device_->limits();
+  const DeviceLimits& limits = device_->limits();
   const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // alignment
   const std::uint64_t by_range = limits.range / largest;
   const std::uint64_t by_allocation = limits.allocation > slack ? (limits.allocation - slack) / std::max<std::uint64_t>(1, page_bytes_) : 0;

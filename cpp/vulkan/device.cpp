@@ -147,7 +147,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   api.vkGetPhysicalDeviceFeatures2(handle, &features);
 
   const VkPhysicalDeviceLimits& l = p.limits;
-  Limits& limits = d.limits;
+  DeviceLimits& limits = d.limits;
   limits.push_bytes = l.maxPushConstantsSize;
   limits.range = l.maxStorageBufferRange / 256 * 256;
   limits.allocation = sizes.maxMemoryAllocationSize;
@@ -201,7 +201,7 @@ std::atomic<pid_t> made_in{0};
 }  // namespace
 
 // ---------------------------------------------------------------- limits
-void lower_limits(Limits& limits, std::string_view text) {
+void lower_limits(DeviceLimits& limits, std::string_view text) {
   struct {
     std::string_view name;
     std::uint64_t* value;
@@ -516,7 +516,7 @@ std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std:
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
     : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
   device_->check_alive();
-  const Limits& limits = device_->limits();
+  const DeviceLimits& limits = device_->limits();
   const auto refuse = [&](std::uint64_t free) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,
          " are free. Give fewer gpu_layers, a smaller n_ctx or kv_budget");

@@ -15,7 +15,7 @@ namespace pumice::vulkan {
 
 // Limits of a device. The driver reports them, and PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384") lowers them, so that tests on a
 // device with large limits can run the code for small ones.
-struct Limits {
+struct DeviceLimits {
   std::uint64_t push_bytes = 128;      // push constants
   std::uint64_t range = 1 << 27;       // bytes of one buffer binding
   std::uint64_t alignment = 256;       // of a binding's offset; always 256 here, the largest that Vulkan allows
@@ -27,11 +27,11 @@ struct Limits {
   std::uint64_t submit_ms = 10;       // of estimated work in one submission
 };
 
-// Ranges of a buffer begin at multiples of Limits::alignment.
+// Ranges of a buffer begin at multiples of DeviceLimits::alignment.
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // Lowers `limits` by a text of PUMICE_VULKAN_LIMITS. Throws invalid_argument, which names the part of the text that is not understood.
-void lower_limits(Limits& limits, std::string_view text);
+void lower_limits(DeviceLimits& limits, std::string_view text);
 
 // One product of cooperative matrices, f16 x f16 with sums in float32, by a full subgroup of `subgroup` lanes.
 struct CooperativeShape {
@@ -44,7 +44,7 @@ struct PhysicalDevice {
   DeviceType type = DeviceType::other;
   std::uint32_t vendor = 0, device = 0, driver_version = 0, api_version = 0;
   std::uint8_t uuid[VK_UUID_SIZE] = {};
-  Limits limits;
+  DeviceLimits limits;
   std::uint32_t queue_family = 0, subgroup = 1;
   float timestamp_ns = 0;  // of one tick; 0: no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
@@ -120,7 +120,7 @@ class Device : public std::enable_shared_from_this<Device> {
   const DeviceApi& api() const { return api_; }
   VkDevice handle() const { return handle_; }
   const PhysicalDevice& physical() const { return physical_; }
-  const Limits& limits() const { return physical_.limits; }
+  const DeviceLimits& limits() const { return physical_.limits; }
   Pipelines& pipelines() const { return *pipelines_; }
   VariantTests& variant_tests() const { return *variant_tests_; }
 

@@ -9,7 +9,7 @@ namespace pumice::vulkan {
 
 std::vector<Work> GpuLowering::work() {
   copy_rows(run_.plan.program.input, true, run_.buffers.in);
-  for (const Step& step : run_.plan.steps) std::visit(*this, step);
+  for (const GpuStep& step : run_.plan.steps) std::visit(*this, step);
   copy_rows(run_.plan.program.output, false, run_.buffers.out);
   return std::move(work_);
 }
@@ -86,7 +86,7 @@ void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host)
 }
 
 // ---------------------------------------------------------------- what a run is made of
-std::vector<Command> lower(const Run& run, Pipelines& pipelines) {
+std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   std::vector<Command> commands;
   for (Work& work : GpuLowering(run).work()) {
     if (auto* copy = std::get_if<Copy>(&work)) {
@@ -115,15 +115,15 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
     tables.build(request, batch);
     const Counts counts{rows, 1, 1};
     const Areas areas = place(plan, counts, tables.attends, tables.kept_pages, device.limits.range);
-    const Run run{.plan = plan,
-                  .weights = weights,
-                  .device = device,
-                  .counts = counts,
-                  .tables = tables,
-                  .areas = areas,
-                  .buffers = {},
-                  .caches = slabs,
-                  .format = format};
+    const GpuRun run{.plan = plan,
+                     .weights = weights,
+                     .device = device,
+                     .counts = counts,
+                     .tables = tables,
+                     .areas = areas,
+                     .buffers = {},
+                     .caches = slabs,
+                     .format = format};
     for (Work& work : GpuLowering(run).work()) {
       if (auto* dispatch = std::get_if<KeyedDispatch>(&work)) keys.insert(std::move(dispatch->key));
     }

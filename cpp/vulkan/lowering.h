@@ -20,7 +20,7 @@ struct RunBuffers {
 };
 
 // All that the commands of a run depend on.
-struct Run {
+struct GpuRun {
   const GpuPlan& plan;
   const GpuWeights& weights;
   const PhysicalDevice& device;
@@ -33,7 +33,7 @@ struct Run {
 };
 
 // The commands of a run.
-std::vector<Command> lower(const Run& run, Pipelines& pipelines);
+std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines);
 
 // The pipelines that a program needs for few rows and for many.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format);

@@ -29,7 +29,7 @@ enum class Form : std::uint8_t { floats, int8, cooperative };  // of a product's
 
 class GpuLowering {
  public:
-  explicit GpuLowering(const Run& run) : run_(run) {}
+  explicit GpuLowering(const GpuRun& run) : run_(run) {}
   std::vector<Work> work();
 
   void operator()(const Embed& op);
@@ -116,7 +116,7 @@ class GpuLowering {
   void push(KeyedDispatch& d, std::int64_t groups, double flops, double bytes);
   void copy_rows(std::int32_t slot, bool to_slot, const Buffer* host);
 
-  const Run& run_;
+  const GpuRun& run_;
   std::vector<Work> work_;
 };
 

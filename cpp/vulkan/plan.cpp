@@ -74,7 +74,7 @@ class GpuPlanner {
   void operator()(const Top& op) { step(TopStep{op, tops_++}); }
 
  private:
-  void step(Step step) { plan_.steps.push_back(std::move(step)); }
+  void step(GpuStep step) { plan_.steps.push_back(std::move(step)); }
 
   template <class T>
   static std::int32_t index_of(std::vector<T>& all, const T& item) {

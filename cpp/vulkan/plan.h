@@ -35,12 +35,12 @@ struct TopStep {
   Top op;
   std::int32_t table = 0;  // index in Tables::tops_at
 };
-using Step = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, Select, Pool, LogProb, TopStep>;
+using GpuStep = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, Select, Pool, LogProb, TopStep>;
 
 struct GpuPlan {
   Program program;
   ProgramFacts facts;
-  std::vector<Step> steps;
+  std::vector<GpuStep> steps;
   std::vector<RopeTable> ropes;           // distinct
   std::vector<Temperature> temperatures;  // distinct
   std::vector<AttendShape> attends;       // distinct

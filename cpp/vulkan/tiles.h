@@ -28,7 +28,7 @@ constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
 }
 
 // The largest tile for which the device has lanes and shared memory, and of which the rows fill at least half.
-inline LinearTile cooperative_tile(const CooperativeShape& shape, const Limits& limits, std::int64_t rows, bool gated) {
+inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;
   const LinearTile tile = *std::find_if(kCooperativeTiles, smallest, [&](const LinearTile& t) {
     const std::uint32_t shared = (t.tokens + t.outputs) * 80 + 128 + t.lanes * (gated ? 8 : 4) * shape.m * shape.n;

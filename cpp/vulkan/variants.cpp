@@ -12,11 +12,11 @@ namespace {
 
 // A product to test with. Odd numbers of outputs and rows leave tiles partly empty. Most files have these formats, so that models use the
 // pipelines that a test compiles.
-struct Product {
+struct TestProduct {
   Format format;
   std::int64_t cols;
 };
-constexpr Product kProducts[] = {{Format::Q4_K, 512}, {Format::Q8_0, 96}};
+constexpr TestProduct kTestProducts[] = {{Format::Q4_K, 512}, {Format::Q8_0, 96}};
 constexpr std::int32_t kOutputs = 77;
 constexpr std::int32_t kFew = 1, kMany = 37;  // rows: one pipeline each for decoding and for prefill
 
@@ -39,7 +39,7 @@ class Random {  // Knuth, The Art of Computer Programming 2, 3.3.4, table 1
 
 // Random codes. Every fifth row has scales that are subnormal as f16, which some units take for zero.
 bool is_subnormal(std::int64_t row) { return row % 5 == 4; }
-std::vector<std::uint8_t> random_rows(const Product& p) {
+std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   Random random;
   const std::int64_t stride = row_bytes(p.format, p.cols), block = info(p.format).block_bytes;
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kOutputs * stride));
@@ -52,7 +52,7 @@ std::vector<std::uint8_t> random_rows(const Product& p) {
   return bytes;
 }
 
-std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::shared_ptr<const GpuWeights>& weights, const Product& p,
+std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::shared_ptr<const GpuWeights>& weights, const TestProduct& p,
                             const Variants& variants, std::int32_t rows, const Cancel& cancel) {
   Program program{
       .name = "self-test", .slots = {{Rows::tokens, static_cast<std::int32_t>(p.cols)}, {Rows::tokens, kOutputs}}, .input = 0, .output = 1};
@@ -80,7 +80,7 @@ double error(const std::vector<float>& ours, const std::vector<float>& truth) {
 
 // How the variant fails; empty if it works. Errors that are no fault of the variant (out of memory, a lost device, cancelled) are thrown.
 std::string failure(const std::shared_ptr<Device>& device, Variant variant, const Cancel& cancel) {
-  for (const Product& p : kProducts) {
+  for (const TestProduct& p : kTestProducts) {
     const std::vector<std::uint8_t> bytes = random_rows(p);
     Weights host;
     host.matrices.push_back({"self-test", p.format, kOutputs, p.cols, [&](std::int64_t first, std::int64_t count, std::uint8_t* out) {

@@ -72,7 +72,7 @@ GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights) :
 
 // All sizes are known and checked before the first byte is allocated.
 void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bool allocate) {
-  const Limits& limits = device_->limits();
+  const DeviceLimits& limits = device_->limits();
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
   Arenas arenas(most);

@@ -50,7 +50,7 @@ std::string message_of(ErrorKind kind, const std::function<void()>& work) {
 
 // ---------------------------------------------------------------- the text of the limits
 TEST(LimitsText, LowersWhatItNames) {
-  Limits limits;
+  DeviceLimits limits;
   lower_limits(limits, "");
   EXPECT_EQ(limits.range, 1u << 27);
   lower_limits(limits, "range=1048577,groups=7,memory=0,submit_ms=1,");
@@ -70,7 +70,7 @@ TEST(LimitsText, IsRefusedInWords) {
   for (const char* text :
        {"range", "range=", "range=x", "range=1048576x", "range= 1048576", "range=-1", "range=1", "push=127", "groups=0", "rage=1048576",
         "=5", ",", "range=99999999999999999999", "range=1048576;groups=7", "range=1048576,,groups=7", "memory=1,invocations=31"}) {
-    Limits limits;
+    DeviceLimits limits;
     const std::string message = message_of(ErrorKind::invalid_argument, [&] { lower_limits(limits, text); });
     EXPECT_NE(message.find("PUMICE_VULKAN_LIMITS"), std::string::npos) << text;
     EXPECT_NE(message.find("submit_ms (from 1)"), std::string::npos) << text;

@@ -28,7 +28,7 @@ GpuPlan plan_of(std::vector<Op> ops) {
 }
 std::vector<RopeStore> steps(std::vector<Op> ops) {
   std::vector<RopeStore> found;
-  for (const Step& step : plan_of(std::move(ops)).steps) found.push_back(std::get<RopeStore>(step));
+  for (const GpuStep& step : plan_of(std::move(ops)).steps) found.push_back(std::get<RopeStore>(step));
   return found;
 }
 
