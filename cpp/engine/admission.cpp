@@ -48,7 +48,8 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
 }
 
 // ---------------------------------------------------------------- who takes part
-// All but those whose reader lags, whose caller changes their logits, and those for whose request there is no place.
+// Gathers the sequences that take part. The others sit out: their reader lags, their caller changes their logits, or Limits::running is
+// reached.
 void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
   PagePool& pool = *runtime_.pages;
   live_.clear();
@@ -74,7 +75,7 @@ void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, 
   }
 }
 
-// Sequences that have outgrown the lengths for which their keys turned are computed anew, once.
+// A sequence that has outgrown the first length of its rope (longrope) is computed anew, once, with the rope of longer texts.
 void Admission::follow_rope() {
   for (Sequence* s : live_) {
     if (!runtime_.rope_outgrown(s->length, static_cast<std::int64_t>(s->ids.size()))) continue;
@@ -112,7 +113,7 @@ void Admission::preempt(Sequence& sequence) {
   ++plan_.preempted;
 }
 
-// Every running sequence needs a page for its next token; where there is none, the last ones step back.
+// Gives every running sequence a page for its next token. Where there is none, the last running sequence is preempted.
 void Admission::make_room() {
   for (Sequence* s : live_) {
     try {
@@ -143,8 +144,8 @@ bool Admission::prefix_on_its_way(Sequence& s) {
   return false;
 }
 
-// Pages for a waiting sequence, if need be those of the last one of less priority. Those that run must be able to grow by a page each, or
-// the newcomer would soon have to go again. False: there is no room now.
+// Takes pages for a waiting sequence, if need be those of the last running sequence of a lower priority. A page for each running sequence
+// is left over: without it the new one would soon be preempted. False: there is no room now.
 bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   PagePool& pool = *runtime_.pages;
   std::optional<std::int32_t> reused;
@@ -169,7 +170,7 @@ bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   return true;
 }
 
-// Waiting sequences, in their order, until there are prompts for so many rows or the next one finds no room.
+// Admits waiting sequences in their order, until their prompts fill `rows_left` rows or one of them finds no room.
 void Admission::admit(std::int64_t rows_left) {
   if (rows_left <= 0 || std::ranges::none_of(live_, [](const Sequence* s) { return s->life == Life::waiting; })) return;
   on_their_way_.clear();
@@ -191,7 +192,8 @@ void Admission::admit(std::int64_t rows_left) {
   }
 }
 
-// Where nothing runs and pages are awaited, what can never have its pages fails: the device may have refused to grow.
+// Where nothing runs, a waiting sequence that the pool can never hold fails. The budget may be smaller than it was at the start of the
+// request: a device can refuse to grow its cache.
 void Admission::refuse_hopeless() {
   if (std::ranges::any_of(live_, [](const Sequence* s) { return s->life == Life::running; })) return;
   for (Sequence* s : live_) {
@@ -214,7 +216,7 @@ std::int64_t Admission::guesses_wanted(const Sequence& s, std::int64_t decoding,
   return s.guesses->wanted(cost_, decoding, extra, static_cast<std::int32_t>(room));
 }
 
-// Guesses that pay, for as many sequences as there are rows (a step with more of them decodes no faster), and their pages.
+// Gives sequences room and pages for the guesses that pay, up to the rows of a step: more rows decode no faster.
 void Admission::make_guess_room(std::int64_t most_rows) {
   const auto decoding = std::ranges::count_if(live_, [](const Sequence* s) { return s->decodes(); });
   std::int64_t left = std::min(kGuessedRows, most_rows) - decoding;
@@ -224,7 +226,7 @@ void Admission::make_guess_room(std::int64_t most_rows) {
     const std::int64_t wanted = guesses_wanted(*s, decoding, left);
     try {
       if (wanted <= 0 || !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted)) continue;
-    } catch (const Error&) {  // a device that cannot grow its cache; make_room() says so where it matters
+    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports it where a token needs the page
       continue;
     }
     s->guess_room = static_cast<std::int32_t>(wanted);

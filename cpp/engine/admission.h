@@ -1,5 +1,6 @@
-// Who takes part in the next step, and with how many rows. Pages decide: sequences run as long as each can have a page for its next token,
-// in the order of their requests, and the last to come steps back. Works on sequences and the page pool alone; needs no thread.
+// Decides which sequences take part in the next step, and with how many rows. Pages decide: sequences run, in the order of their requests,
+// as long as each can have a page for its next token; where one cannot, the last sequence is preempted. Admission reads and changes
+// sequences and the page pool, and needs no thread.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +18,26 @@ namespace pumice::engine {
 
 struct Limits {
   std::int32_t running = 256;   // requests that take part in steps; others wait
-  std::int32_t waiting = 1024;  // so many more may wait, and start() refuses the next one
-  double step_seconds = 0.1;    // of a step that reads a prompt while another request decodes
+  std::int32_t waiting = 1024;  // requests that wait beside them; start() refuses the next one
+  double step_seconds = 0.1;    // what a step may take that reads a prompt while another request decodes
 };
 
 struct Plan {
   std::span<Sequence* const> live;                               // the sequences that take part, in the order of their requests
   std::int64_t decode_rows = 0, prompt_rows = 0;                 // most rows of the step
-  double text_price = 1;                                         // prompt rows that a row of a text takes of which each row gives something
+  double text_price = 1;                                         // rows of a prompt that take as long as a row that gives logits or a score
   std::int64_t preempted = 0;                                    // sequences that gave their pages to others
-  std::vector<std::pair<Sequence*, std::exception_ptr>> failed;  // no pages can be had for them
+  std::vector<std::pair<Sequence*, std::exception_ptr>> failed;  // sequences that the pool can never hold
   std::vector<const Sequence*> held;                             // texts that wanted pages alone, and have them now
 };
 
-inline constexpr std::int64_t kGuessedRows = 64;  // rows that decode, and guesses: more of them count as a prompt to a device
+inline constexpr std::int64_t kGuessedRows = 64;  // most rows that decode or are guesses: a device runs more rows as it runs a prompt
 
 class Admission {
  public:
   Admission(Runtime& runtime, const StepCost& cost) : runtime_(runtime), cost_(cost) {}
 
-  // requests: none has ended. What the plan points to stays until the next call.
+  // requests: none of them has ended. The plan is valid until the next call.
   Plan plan(std::span<const std::shared_ptr<RequestState>> requests, const Limits& limits);
 
  private:
@@ -60,7 +61,7 @@ class Admission {
   const StepCost& cost_;
   Plan plan_;
   std::vector<Sequence*> live_;
-  std::unordered_set<std::uint64_t> on_their_way_;  // beginnings of texts that running sequences compute
+  std::unordered_set<std::uint64_t> on_their_way_;  // hashes of the pages that running sequences compute
 };
 
 }  // namespace pumice::engine

@@ -1,4 +1,4 @@
-// Tokens from logits that callers have changed (Request::answer). They are chosen between steps.
+// Chooses tokens from logits that callers have changed (Request::answer), between two steps.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class Answers {
     std::exception_ptr error = {};  // no token could be chosen
   };
 
-  // Takes the sequences that have an answer; they count as in a step until Roster::step_is_over(). False: there are none.
+  // Takes the sequences whose caller has answered. They count as in a step until Roster::step_is_over(). False: there are none.
   bool gather(const Requests& requests);
-  // A token for each of them; changes none of them. Needs no lock.
+  // Chooses a token for each of them. Changes no sequence, and needs no lock.
   void choose();
   std::span<const Part> parts() const { return parts_; }
 

@@ -33,7 +33,7 @@ class ForkRegistry {
   void before() {
     mutex_.lock();
     forking(true);
-    // The last first: what was made later calls what was made before, with its own lock held.
+    // Reverse order of making: an object calls those that were made before it, with its own lock held.
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {

@@ -1,5 +1,6 @@
-// What must hold on both sides of a fork(). Only the thread that forks lives on in the child: a lock that another one holds stays locked
-// there for ever, and what it guards may be half changed. So locks are taken before, and the child forgets the threads that it lacks.
+// Keeps objects whole over a fork(). The child has only the thread that forked: a lock that another thread held stays locked there for
+// ever, and the data under it may be half changed. So the forking thread takes the locks first, and the child forgets the threads that it
+// lacks.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +11,7 @@
 
 namespace pumice::engine {
 
-// Calls these at each fork() while it lives. A class keeps it as its last member: what the hooks use is whole as long as they can come.
+// Calls its hooks at each fork() while it lives. It is the last member of its class, so that all members live as long as the hooks do.
 class AtFork {
  public:
   struct Hooks {
@@ -26,8 +27,8 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock that may be held for long, by work that a fork() does not wait for: it knows the process of its holder. Where that was the
-// parent, the holder is not here: lock() throws (forked_device) instead of waiting for ever.
+// A lock for long work that a fork() does not wait for. It knows the process of its holder: in a child whose parent holds it, lock() throws
+// forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

@@ -22,7 +22,7 @@ void Commit::step(Step& step, double seconds) {
   add_up(seconds);
 }
 
-// What a guess cost: its row, and what the smaller models took.
+// The seconds that a guess cost: its row, and its share of the smaller models' time.
 double Commit::guess_price(const Step& step, double seconds) {
   std::int64_t guesses = 0, prompts = 0;
   decoding_ = 0;
@@ -60,7 +60,7 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   }
 }
 
-// A text without choices: rows that were computed have given what is wanted of them.
+// A text without choices ends with its last row. Where it keeps its pages, it is held until its caller closes it.
 void Commit::text(Sequence& s) {
   if (s.request->error || s.in_step == InStep::leaving) return;
   s.task->given = s.computed;
@@ -123,7 +123,7 @@ void Commit::take_token(Sequence& s, const Choice& choice) {
   if (s.generated() >= params.max_new_tokens || static_cast<std::int64_t>(s.ids.size()) >= s.context) roster_.end(s, Finish::length);
 }
 
-// The tokens of a part's rows, as far as each was the one that the next row had guessed.
+// Takes the tokens of a part's rows up to the first that differs from the guess in the next row.
 void Commit::take_guesses(const Step& step, const Step::Part& part, double paid) {
   Sequence& s = *part.sequence;
   std::size_t taken = 0;

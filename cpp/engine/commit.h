@@ -1,5 +1,5 @@
-// What a finished step changes: ids and news of its sequences, their pages in the prefix cache, times and counts. Under the scheduler's
-// lock.
+// Enters what a finished step computed: ids and news of its sequences, their pages in the prefix cache, times and counts. The scheduler's
+// lock is held.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,14 @@
 namespace pumice::engine {
 
 struct SchedulerStats {
-  std::int64_t running = 0, waiting = 0, lagging = 0;  // requests: some sequence runs; none runs and some waits for pages; all sit out
-  std::int64_t rows = 0;                               // of the last step
-  std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;  // since the start: computed, and chosen
-  std::int64_t preempted = 0;                                     // sequences that gave their pages to others, and are computed again
-  double busy_seconds = 0;                                        // in steps
+  std::int64_t running = 0;  // requests with a sequence that runs
+  std::int64_t waiting = 0;  // requests without one, with a sequence that waits for pages
+  std::int64_t lagging = 0;  // requests whose sequences all sit out
+  std::int64_t rows = 0;     // rows of the last step
+  std::int64_t steps = 0, prompt_tokens = 0,
+               decoded_tokens = 0;  // sums since the start: prompt rows that were computed, and tokens that were chosen
+  std::int64_t preempted = 0;       // sequences that gave their pages to others, and are computed again
+  double busy_seconds = 0;          // sum over all steps
 };
 
 class Commit {
@@ -24,9 +27,9 @@ class Commit {
   Commit(Runtime& runtime, Roster& roster, StepCost& cost, SchedulerStats& counts)
       : runtime_(runtime), roster_(roster), cost_(cost), counts_(counts) {}
 
-  // Everything was computed and chosen: from here on the step counts.
+  // The step was computed, and all its tokens are chosen.
   void step(Step& step, double seconds);
-  // The tokens that were chosen from logits that callers have changed.
+  // Tokens were chosen from logits that callers have changed.
   void answers(std::span<const Answers::Part> parts);
 
  private:
@@ -43,7 +46,7 @@ class Commit {
   Roster& roster_;
   StepCost& cost_;
   SchedulerStats& counts_;
-  std::int64_t decoding_ = 0;  // rows of the step that are neither guesses nor of prompts
+  std::int64_t decoding_ = 0;  // rows of the step without those of prompts and guesses
 };
 
 }  // namespace pumice::engine

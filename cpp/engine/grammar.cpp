@@ -24,15 +24,15 @@ namespace {
 
 constexpr std::size_t kStack = std::size_t{256} << 20;  // address space; pages are taken as they are used
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr std::size_t kMostWords = 4000;  // of a message
+constexpr std::size_t kMostWords = 4000;  // bytes of a message
 // Real schemas compile in 57 ms at most (1,500 of MaskBench). The library cannot be stopped, so what takes longer ends unseen; where that
 // many do so at once, nothing is compiled.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr int kMostUnseen = 2;
 constexpr int kTriedTokens = 2;
-constexpr std::size_t kMostBeginnings = 64;  // of one text, as tokens
+constexpr std::size_t kMostBeginnings = 64;  // most tokens that begin one text
 
-// Work of a library that cannot be stopped, on a thread with a deep stack. Who waits may leave; the work's result then goes with it.
+// Work of a library that cannot be stopped, on a thread with a deep stack. The waiting thread may give up; the result is then dropped.
 class DeepWork {
  public:
   static void run(std::function<void()> work, const Cancel& cancel, std::chrono::steady_clock::duration most_time) {
@@ -101,8 +101,9 @@ class DeepWork {
   static inline std::atomic<int> unseen_{0};
 };
 
-// A matcher learns while it computes a mask. A fork waits for that (a mask takes microseconds, 0.2 s at worst), so that the child has whole
-// ones. Its hook is older than every scheduler's, so it waits behind theirs: they accept tokens under their own locks.
+// A matcher changes while it computes a mask. A fork waits for the end (a mask takes microseconds, 0.2 s at worst), so that matchers are
+// whole in the child. Its hook was made before that of every scheduler, so it runs after theirs: schedulers accept tokens under their
+// locks.
 class MatchersAtWork {
  public:
   class Scope {

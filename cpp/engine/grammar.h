@@ -20,7 +20,7 @@ namespace pumice::engine {
 
 inline constexpr std::size_t kMostGrammarBytes = 256 << 10;
 
-// A model's tokens as grammars see them. Shared by all that is compiled for them; never changes.
+// A model's tokens as grammars see them. All grammars of the model share it; it never changes.
 class GrammarTokens {
  public:
   // lengths: of each token's bytes, which stand one behind the other in `bytes`; 0: no grammar allows the token. Special tokens begin with
@@ -33,9 +33,9 @@ class GrammarTokens {
 
   const llguidance::Library& library() const { return *library_; }
   const llguidance::Tokenizer* get() const { return tokenizer_; }
-  std::size_t words() const { return words_; }  // of a mask
+  std::size_t words() const { return words_; }  // words of a mask
 
-  // The longest token of those in a mask where all others are beginnings of it, else -1.
+  // The longest token of a mask where all other tokens of the mask are beginnings of it; else -1.
   std::int32_t one_text(std::span<const std::uint32_t> mask) const;
 
  private:
@@ -54,14 +54,14 @@ class GrammarTokens {
 class CompiledGrammar {
  public:
   // kind: "json", "regex" or "lark". Throws grammar with what the compiler says, cancelled (the work then ends unseen), out_of_memory
-  // where a thread with such a stack cannot be had.
+  // where no thread with such a stack can be started.
   static std::shared_ptr<const CompiledGrammar> compile(std::shared_ptr<const GrammarTokens> tokens, std::string kind, std::string source,
                                                         const Cancel& cancel);
   ~CompiledGrammar();
   CompiledGrammar(const CompiledGrammar&) = delete;
   CompiledGrammar& operator=(const CompiledGrammar&) = delete;
 
-  std::unique_ptr<TokenFilter> filter() const;  // of an answer that has not begun
+  std::unique_ptr<TokenFilter> filter() const;  // for the first token of an answer
   std::size_t words() const { return tokens_->words(); }
 
  private:
@@ -69,7 +69,7 @@ class CompiledGrammar {
       : tokens_(std::move(tokens)), matcher_(matcher) {}
 
   std::shared_ptr<const GrammarTokens> tokens_;
-  llguidance::Matcher* matcher_;  // at the beginning; copied, never moved on
+  llguidance::Matcher* matcher_;  // before the first token; filters get copies
 };
 
 }  // namespace pumice::engine

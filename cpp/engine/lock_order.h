@@ -1,4 +1,4 @@
-// The locks of the engine, in the order in which a thread takes them: a lock is taken only while all that the thread holds come before it.
+// The locks of the engine, in the order in which a thread takes them: a thread takes a lock only while all that it holds come before it.
 // So no circle of threads can wait for each other. Builds of tests check it at each lock (PUMICE_CHECK_LOCKS).
 //
 // Two locks of one rank, those of two models, are never held together. A step that another model guesses for (Drafter) computes, and gives

@@ -1,5 +1,5 @@
-// How news of requests reach those who read them: a thread that waits for its own request (Request::wait), or one thread that hears of
-// all started requests (Scheduler::pump). All of it under the scheduler's lock.
+// Tells callers the news of their requests: a thread that waits for its own request (Request::wait), or one thread for all started requests
+// (Scheduler::pump). The scheduler's lock is held for all of it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace pumice::engine {
 
-// What pump() tells of a request.
+// The news of one request, as pump() gives them.
 struct RequestNews {
   std::uint64_t tag;
   std::vector<News> news;
@@ -26,24 +26,24 @@ class NewsDesk {
   // crowded: the device's threads have all processors of the process.
   NewsDesk(WorkSignal& work, bool crowded) : work_(work), crowded_(crowded) {}
 
-  // Where the request is ready: its waiting thread, or the next pump(), is told.
+  // Wakes the thread that waits for the request, or the one in pump(), where the request is ready.
   void tell(RequestState& request);
-  // The news of a request, which count as read; a sequence that was parked for them may go on.
+  // Takes the news of a request. They count as read: a sequence that was parked because of them may go on.
   std::vector<News> collect(RequestState& request);
-  // Waits for news, for wake_pump() or for max_ms. Gives the lock back, as the last holder of a request may let it go.
+  // Waits for news, for wake_pump() or for max_ms. Unlocks before it returns: a request that has no other holder ends without the lock.
   std::vector<RequestNews> pump(SchedulerLock lock, double max_ms);
   void wake_pump();
-  // The reader's caller is back, and has handled what it was told.
+  // The reader has handled its news and is back.
   void has_read(Reader& reader);
   // Before a step, where the device's threads have all processors: waits for the readers that were told news, 0.5 ms at most.
   void let_read(SchedulerLock& lock, const Requests& requests);
-  // In the child of a fork: requests of the parent that were to be told. Nothing is destroyed.
+  // In the child of a fork: gives the parent's requests whose news are not told yet. Destroys nothing.
   Requests forget_parent();
 
  private:
   WorkSignal& work_;
   const bool crowded_;
-  Requests queue_;            // with Delivery::queued
+  Requests queue_;            // requests with Delivery::queued
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;
   Reader reader_;                                                    // the thread in pump()

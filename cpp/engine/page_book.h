@@ -20,12 +20,12 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  void reserve(std::int64_t pages);  // memory for so many, so that add() cannot fail
-  void add(std::int64_t pages);      // so many in all; the new ones are free
+  void reserve(std::int64_t pages);  // takes memory for so many pages, so that add() cannot fail
+  void add(std::int64_t pages);      // brings size() to `pages`; the new ones are free
   std::int32_t take();               // a free page, held once; -1: none is free
   bool evict();                      // frees the leaf that was unused longest; false: no page is kept
   void hold(std::int32_t page);
-  void drop(std::int32_t page);  // a page that nobody holds any more is kept where it is in the tree, else free
+  void drop(std::int32_t page);  // one holder less; without a holder, the page is kept where it is in the tree, else free
 
   // The page that continues `parent` (-1: the beginning of texts under `root`) with the most of `ids`.
   PrefixTree::Match longest(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {

@@ -19,7 +19,7 @@ std::string gib(std::uint64_t bytes) {
 PageTable::~PageTable() {
   try {
     if (pool_) pool_->release(*this);
-  } catch (...) {  // no memory for bookkeeping: a page may stay unused
+  } catch (...) {  // no memory for the bookkeeping: a page may stay unused
   }
 }
 
@@ -110,14 +110,14 @@ std::int32_t PagePool::take() {
 }
 
 void PagePool::drop_all(PageTable& table) {
-  while (!table.pages_.empty()) {  // last first: beginnings are shared most and shall be kept longest
+  while (!table.pages_.empty()) {  // the last page first: beginnings of texts are shared most, and are kept longest
     book_.drop(table.pages_.back());
     table.pages_.pop_back();
   }
   table.published_ = 0;
 }
 
-// Brings a table to so many pages; when there is no room it keeps what it had.
+// Brings a table to `pages` pages. False: there is no room, and the table has what it had.
 bool PagePool::fill(PageTable& table, std::int64_t pages) {
   const std::size_t had = table.pages_.size();
   table.pages_.reserve(static_cast<std::size_t>(std::max<std::int64_t>(pages, 0)));
@@ -211,7 +211,7 @@ std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int
 
 bool PagePool::extend(PageTable& table, std::int64_t tokens) {
   const std::int64_t needed = ceil_div(tokens, kPageTokens);
-  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // as nearly always: no lock
+  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // the usual case needs no lock
   const std::lock_guard lock(mutex_);
   table.pool_ = this;
   table.process_ = process_;
@@ -319,7 +319,7 @@ void PagePool::write(PageTable& table, std::size_t first, std::span<const std::u
 }
 
 // ---------------------------------------------------------------- after a fork
-// Sequences that ran belong to threads that are not here. What they held alone is free, what they had published is kept.
+// The child lacks the engine thread of the parent. Pages that its sequences held alone are free here; those that were published are kept.
 void PagePool::forget_parent() {
   ++process_;
   std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0);
@@ -330,7 +330,7 @@ void PagePool::forget_parent() {
   book_.hold_only(holders);
 }
 
-// A table of a sequence that ran at a fork, seen in the child: its pages are not its own any more.
+// True in the child for the table of a sequence that ran in the parent: forget_parent() has given its pages back.
 bool PagePool::left_behind(PageTable& table) const {
   if (table.process_ == process_) return false;
   table.pages_.clear();

@@ -1,4 +1,4 @@
-// Who owns which cache page of a model: sequences that run, and prefixes that are kept because a later prompt may begin with them.
+// The cache pages of a model: those that sequences hold, and those of prefixes that are kept because a later prompt may begin with them.
 //
 // Pages one by one are in a PageBook. Full pages that a sequence has computed enter the prefix tree at once, so that others share them; its
 // last, partly filled page enters when the sequence ends, and a sequence that continues it gets a copy. Storage grows in steps up to the
@@ -25,7 +25,7 @@ namespace pumice::engine {
 
 class PagePool;
 
-// The pages of one sequence, given back at the end of its life. Used by one thread at a time; filled by PagePool.
+// The pages of one sequence. PagePool fills it, its destructor gives the pages back, and one thread at a time uses it.
 class PageTable {
  public:
   PageTable() = default;
@@ -38,10 +38,10 @@ class PageTable {
   friend class PagePool;
   PagePool* pool_ = nullptr;
   std::vector<std::int32_t> pages_;
-  std::uint64_t root_ = 0;      // of the tree in which its pages are
-  std::int32_t published_ = 0;  // the first so many are in the tree; the others belong to this table alone
-  std::uint64_t parked_ = 0;    // when it was parked; 0: it is not
-  std::uint64_t process_ = 0;   // the pool's when it was filled
+  std::uint64_t root_ = 0;      // root of the prefix tree that its pages are in (PrefixTree::root)
+  std::int32_t published_ = 0;  // how many of its first pages are in the tree; the others belong to this table alone
+  std::uint64_t parked_ = 0;    // number of its parking; 0: it is not parked
+  std::uint64_t process_ = 0;   // PagePool::process_ when it was filled
   bool lost_ = false;           // its pages were taken while it was parked
 };
 
@@ -56,8 +56,8 @@ class PagePool {
   PagePool(CacheSet caches, std::uint64_t budget_bytes);
 
   CacheSet& caches() { return caches_; }
-  std::int64_t max_tokens() const;  // that one sequence can have inside the budget
-  // Throws out_of_memory, with the numbers, when a sequence of that many tokens can never fit.
+  std::int64_t max_tokens() const;  // most tokens of one sequence inside the budget
+  // Throws out_of_memory, with the numbers, where the pool can never hold a sequence of so many tokens.
   void check_fits(std::int64_t tokens) const;
 
   // Gives an empty table pages for all of `ids` and says how many of its tokens are computed already (fewer than ids.size(), so that the
@@ -72,22 +72,22 @@ class PagePool {
   bool extend(PageTable& table, std::int64_t tokens);
   // Shares the first `tokens` of `from`, all computed, with the empty table `to`: full pages by reference, the last one by copy.
   bool fork(const PageTable& from, std::int32_t tokens, PageTable& to);
-  // `computed`: ids whose keys and values are in the table. Its new full pages become known to others (or are replaced by the same page
-  // that another sequence has published meanwhile: equal ids give equal bits).
+  // `computed`: ids whose keys and values are in the table. Enters new full pages into the prefix tree. A page that another sequence has
+  // entered meanwhile takes the place of the table's own: equal ids give equal bits.
   void publish(PageTable& table, std::span<const std::int32_t> computed);
-  // Ends a table: all that is computed stays as long as there is room.
+  // Empties a table. Pages that are computed are kept as long as there is room.
   void release(PageTable& table, std::span<const std::int32_t> computed);
   void release(PageTable& table) { release(table, {}); }
 
-  // Keys and values of a table's pages from `first` on, as bytes (CacheSet::read_pages): for disk. write(): pages that are not published,
-  // from unpublished() on.
+  // Copies keys and values of a table's pages from `first` on, as bytes (CacheSet::read_pages), for files. write() takes pages that are not
+  // published: those from unpublished() on.
   void read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out);
   void write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in);
   static std::size_t unpublished(const PageTable& table) { return static_cast<std::size_t>(table.published_); }
   std::uint64_t page_bytes() const { return page_bytes_; }
 
-  // A parked table keeps its pages until somebody else finds no other room (its sequence is then computed again). Whoever does not run
-  // parks, so that nobody waits for him. unpark(): false when the pages are gone; the table is then empty.
+  // A sequence that is not scheduled parks its table: its pages may be reclaimed where there is no other room, so no sequence blocks on it.
+  // unpark(): false where the pages are gone; the table is then empty, and the sequence is computed again.
   void park(PageTable& table);
   bool unpark(PageTable& table);
 
@@ -97,7 +97,8 @@ class PagePool {
   void self_check() const;
 
  private:
-  std::int32_t take();  // a page held once, -1: none to be had. All of these: under mutex_
+  // All of these: mutex_ is held.
+  std::int32_t take();  // a page, held once; -1: there is no room
   bool grow();
   bool evict();
   bool reclaim();
@@ -111,14 +112,14 @@ class PagePool {
 
   CacheSet caches_;
   const std::uint64_t page_bytes_;
-  std::int64_t budget_pages_;  // less than the budget's when the device refused to give more
+  std::int64_t budget_pages_;  // falls to the pages there are when the device refuses to give more
 
   mutable OrderedMutex<LockRank::pool> mutex_;
   OrderedMutex<LockRank::storage> storage_mutex_;  // copies and growth
   PageBook book_;
   std::map<std::uint64_t, PageTable*> parked_;  // longest parked first
   std::uint64_t parkings_ = 0;                  // counts them
-  std::uint64_t process_ = 1;                   // counts forks
+  std::uint64_t process_ = 1;                   // one more in each child of a fork
   Stats counts_;
   const AtFork at_fork_;
 };

@@ -1,6 +1,6 @@
-// Which cached page continues which: a trie whose edges are the token ids of a page, kept as one ordered map.
-// A key holds the ids themselves, so that equal keys are equal texts; nothing rests on a hash. In the order of keys the entry with the
-// most ids in common with a text is one of the two neighbours of the place where the text would stand.
+// The prefix tree: which cached page continues which. It is a trie whose edges are the token ids of a page, kept as one ordered map.
+// A key holds the ids themselves, so equal keys are equal texts, without a hash. In the order of keys, the entry with the most ids in
+// common with a text is one of the two neighbours of the text's own place.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace pumice::engine {
 
 class PrefixTree {
  public:
-  // Parent of the first pages of texts whose rope is at this stage (RopeTable::stage): keys that turned otherwise are never shared. Pages
-  // have names from 1 on that are never used again.
+  // The parent of the first pages of texts whose rope is at this stage (RopeTable::stage): texts of other stages have other keys, and share
+  // no pages. Names of pages count from 1, and none is used twice.
   static constexpr std::uint64_t root(std::int64_t stage) {
     return stage == 0 ? 0 : std::uint64_t{1} << 63 | static_cast<std::uint64_t>(stage);
   }

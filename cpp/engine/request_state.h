@@ -1,5 +1,5 @@
-// A request as the scheduler keeps it: its sequences, how far it has come, and how its news reach the caller. All of it is read and changed
-// under the scheduler's lock.
+// A request as the scheduler keeps it: its sequences, its progress, and how its news reach the caller. The scheduler's lock guards all of
+// it.
 #pragma once
 
 #include <chrono>
@@ -22,10 +22,10 @@ using Clock = std::chrono::steady_clock;
 // A thread that waits for news.
 struct Reader {
   bool reading = false;   // it was told some, and has not come back for more
-  std::int32_t skip = 0;  // so many steps do not wait for it (NewsDesk::let_read)
+  std::int32_t skip = 0;  // how many further steps do not wait for it (NewsDesk::let_read)
 };
 
-// Sums over the steps that computed rows of the request. Seconds are shared with nobody: a step counts in full for each request in it.
+// Sums over the steps that computed rows of the request. The seconds of a step count in full for each request in it.
 struct Timings {
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and the right ones among them; decode_tokens counts both
@@ -34,17 +34,17 @@ struct Timings {
 
 struct RequestState : std::enable_shared_from_this<RequestState> {
   enum class Life : std::uint8_t {
-    resting,     // not in the batch: nobody has waited for it yet, or all of its sequences have ended
+    resting,     // not in the batch: wait() or start() was not called yet, or all of its sequences have ended
     joined,      // in the batch
-    forked,      // in the child of a fork: resting, and the pages of sequences that ran are not there
-    left_behind  // in the child of a fork that came while a thread of the parent waited for its news: of no use here
+    forked,      // in the child of a fork: not in the batch, and the pages of sequences that ran are lost
+    left_behind  // in the child of a fork, where a thread of the parent waited for it: every call throws forked_device
   };
   enum class Delivery : std::uint8_t {
     asked,   // the caller asks for its news: wait(), take()
-    pumped,  // its news come by pump(), which has told all there are
-    queued,  // its news come by pump(), and the next call tells some
-    held,    // its news come by pump(), later: their reader lags
-    over     // nothing more is told: it was closed, or its error was thrown
+    pumped,  // pump() gives its news, and has given all there are
+    queued,  // pump() gives its news, and the next call gives some
+    held,    // pump() keeps its news back: their reader lags
+    over     // it gives no more news: it was closed, or its error was thrown
   };
 
   // n, read_ahead, priority and max_seconds are the same in all parameters.
@@ -56,11 +56,11 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   bool closed() const { return delivery == Delivery::over; }
   bool ended() const;  // all of its sequences
   bool shows() const;  // some sequence's logits wait for the caller's answer
-  bool held() const;   // its text is done, and its caller reads or writes the pages
+  bool held() const;   // its text is computed, and its caller reads or writes the pages
   bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows() || held(); }
   bool told_all() const;                // nothing more will come
   void want(std::int32_t steps);        // ready() when so many steps have given tokens, read_ahead at most
-  std::vector<News> collect();          // which are read from now on
+  std::vector<News> collect();          // takes all news, which count as read
   Sequence& at(std::int32_t sequence);  // throws invalid_argument where there is none
 
   std::vector<GenerateParams> params;  // one for all prompts, or one for each
@@ -73,20 +73,20 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   Timings timings;
 
   Delivery delivery = Delivery::asked;
-  std::uint64_t tag = 0;  // its name in pump()
+  std::uint64_t tag = 0;  // names it in what pump() gives
   std::int32_t unread_steps = 0, wanted_steps = 1;
   std::int32_t waiting = 0;  // threads in wait()
   Reader reader;             // the thread in wait()
   std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
-  struct Share {  // of the step that is being committed
+  struct Share {  // its part of the step that Commit enters
     std::int64_t prompt_rows = 0, decode_rows = 0;
     bool sampled = false;
   } share;
 };
 
-// Sequences for prompts, which compute nothing yet. params: one for all prompts, or one for each. Throws invalid_argument, context_length
-// or out_of_memory where the prompts or the parameters cannot be.
+// Makes a request, which computes nothing yet. params: one for all prompts, or one for each. Throws invalid_argument, context_length or
+// out_of_memory where the model cannot serve the prompts or the parameters.
 std::shared_ptr<RequestState> make_request(const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
                                            std::span<const GenerateParams> params);
 

@@ -1,4 +1,4 @@
-// The requests in the batch, and how sequences leave it. All of it under the scheduler's lock.
+// The requests in the batch, and the ways in which sequences leave it. The scheduler's lock is held for all of it.
 #pragma once
 
 #include <exception>
@@ -15,11 +15,12 @@ class Roster {
  public:
   Roster(PagePool* pages, WorkSignal& work) : pages_(pages), work_(work) {}
 
-  // In the order in which steps serve them: the highest priority first, and equal ones in the order in which they came.
+  // In the order in which steps serve them: by falling priority, then in the order in which they came.
   const Requests& requests() const { return requests_; }
   void join(RequestState& request);
   void remove_ended();
-  // In the child of a fork: the parent's requests, at rest. Their pages stay as they are, as other locks are still held then.
+  // In the child of a fork: takes the parent's requests out of the batch. Their pages stay as they are, because the locks of other objects
+  // are still held then.
   Requests forget_parent();
 
   // When the first of the requests must end; and the requests that must have ended by now.
@@ -28,13 +29,13 @@ class Roster {
 
   // Ends a sequence that no step reads: its pages become kept ones.
   void end(Sequence& sequence, Finish finish);
-  // Ends it now, or with the step that reads it; it gives no more news.
+  // Ends a sequence without news: now, or with the step that reads it.
   void drop(Sequence& sequence);
   void drop(RequestState& request);
-  // Ends all sequences of a request for which nothing can be computed. The first error is the one that its caller gets.
+  // Ends all sequences of a request with an error. Its caller gets the first error.
   void fail(RequestState& request, std::exception_ptr error);
   void fail_all(const std::exception_ptr& error);
-  // However a step ended: nothing reads its sequences any more, and those that were to leave with it end.
+  // After each step, also one that failed: sequences that were marked as leaving end.
   void step_is_over();
   // Guessing models' pages of sequences that have ended, to be given back without the scheduler's lock: other models' locks are never taken
   // under it, as a fork takes them in the order of the models' making.

@@ -92,7 +92,7 @@ void ChangedIds::add(std::int32_t id) {
 // ---------------------------------------------------------------- repetitions
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids,
                    std::vector<std::pair<std::int32_t, float>>& penalties) {
-  constexpr std::size_t kLongest = 50;  // of a match: more would overflow the power, and scans would be quadratic
+  constexpr std::size_t kLongest = 50;  // longest match: a longer one would overflow the power, and scans would be quadratic
   penalties.clear();
   const auto breaks = [&](std::int32_t id) { return std::ranges::binary_search(params.dry_breakers, id); };
   const auto range = static_cast<std::size_t>(params.dry_range);
@@ -143,7 +143,7 @@ bool Sampler::is_allowed(std::int32_t id) const {
   return allowed_.empty() || (allowed_[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
 }
 
-// Of block b, a bit for each logit.
+// The mask of block b: a bit for each logit.
 std::uint64_t Sampler::allowed_in(std::int64_t b) const {
   if (allowed_.empty()) return ~std::uint64_t{0};
   const auto word = static_cast<std::size_t>(2 * b);
@@ -362,7 +362,7 @@ void Sampler::keep_unsurprising(float mu) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least && c.id != best.id; });
 }
 
-// Of all allowed logits that no bias forbids.
+// Computed over all allowed logits that no bias forbids.
 double Sampler::deviation(std::span<const float> logits) const {
   Block pad;
   double sums[2] = {0, 0};
@@ -447,7 +447,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   if (!top_k && !typical && !top_p && !sigma && !ranked && params_->min_p == 0.0f)
     return draw_all(logits, scale, uniform(draw.seed, draw.stream, draw.step));
 
-  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // whose weight is 2^z
+  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // the logit whose weight is 2^z
   bool nucleus_done = false;
   if (sigma) {
     collect(logits, std::max(-FLT_MAX, static_cast<float>(max_ - params_->top_n_sigma * deviation(logits))), scale);
@@ -470,7 +470,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   return filter_and_draw(nucleus_done, draw);
 }
 
-// What follows top_k, of candidates in the order of ids.
+// The filters after top_k. Candidates are in the order of ids.
 std::int32_t Sampler::filter_and_draw(bool nucleus_done, const Draw& draw) {
   if (params_->typical_p < 1.0f) keep_typical(params_->typical_p, scale());
   if (params_->top_p < 1.0f && !nucleus_done) keep_mass(params_->top_p * mass());

@@ -46,7 +46,7 @@ struct SamplingParams {
   std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
 
   bool greedy() const { return temperature == 0.0f; }
-  // Whether the k largest of all unchanged logits, and all changed ones, say as much as the whole row does.
+  // Whether the k largest unchanged logits and all changed ones are enough to choose as from the whole row.
   bool needs_only_top(std::int32_t k) const {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
@@ -75,11 +75,11 @@ class TokenCounts {
 
 struct Choice {
   std::int32_t id = -1;
-  float mu = 0;                       // mirostat's, after it
-  float logprob = 0;                  // when asked for
+  float mu = 0;                       // mirostat's mu after this token
+  float logprob = 0;                  // where logprobs are asked for
   std::vector<std::int32_t> top_ids;  // likeliest first
   std::vector<float> top_logprobs;
-  std::vector<float> row;  // in place of a choice: the logits, where the caller changes them first
+  std::vector<float> row;  // with GenerateParams::shows_logits, in place of a choice: the logits
 };
 
 // A uniform number in [0, 1) from Philox4x32-10 (Salmon et al. 2011): a function of its arguments alone, so that a draw does not depend
@@ -91,15 +91,15 @@ struct Draw {
   std::uint64_t seed = 0, stream = 0, step = 0;
 };
 
-// What a choice depends on besides its row.
+// Inputs of a choice besides its row of logits.
 struct Around {
   std::span<const std::uint32_t> allowed = {};  // a bit for each id (Batch::allowed); empty: all
   std::span<const std::int32_t> ids = {};       // the text so far, for DRY
   std::optional<float> mu = {};                 // mirostat's (Choice::mu); none: at the beginning
-  std::span<const float> raw = {};              // the row that log-probabilities are of, where it is not this one
+  std::span<const float> raw = {};              // the row for log-probabilities, where a caller has changed this one
 };
 
-// What DRY takes from the logits of ids, ascending by id.
+// DRY: what is subtracted from the logits of ids, ascending by id.
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties);
 
 // Ids whose logits penalties and bias change, ascending: a device leaves them out of its ranking (Top), for it has the raw logits only.
@@ -107,7 +107,7 @@ class ChangedIds {
  public:
   explicit ChangedIds(std::size_t most = 0) : most_(most) {}
   void add(std::int32_t id);
-  bool fit() const { return ids_.size() <= most_; }  // else the list ends somewhere beyond `most`
+  bool fit() const { return ids_.size() <= most_; }  // false: there are more than `most`, and the list is not complete
   std::span<const std::int32_t> ids() const { return ids_; }
 
  private:
@@ -165,9 +165,9 @@ class Sampler {
   std::int32_t filter_and_draw(bool nucleus_done, const Draw& draw);
   void log_probs(std::span<const float> logits, Choice& choice);
 
-  const SamplingParams* params_ = nullptr;  // of the choice that is being made
-  std::span<const std::uint32_t> allowed_;  // of its passes: empty: all
-  float mu_ = 0;                            // mirostat's, before and after the draw
+  const SamplingParams* params_ = nullptr;  // those of the current choice
+  std::span<const std::uint32_t> allowed_;  // what the current pass allows; empty: all
+  float mu_ = 0;                            // mirostat's mu: before the draw, then after it
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
   std::vector<Candidate> candidates_, ranked_;                 // candidates stay in the order of ids

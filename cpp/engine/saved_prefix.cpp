@@ -55,8 +55,8 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
   TextRequest text(model.scheduler(), result.ids, TextTask::Wants::room);
   text.run(cancel);
   const std::size_t page = pool.page_bytes(), pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(page),
-                    known =
-                        PagePool::unpublished(text.table());  // the first so many are cached already; a damaged file is one all the same
+                    known = PagePool::unpublished(
+                        text.table());  // cached pages are not written, but read: a damaged file is an error all the same
   std::vector<std::uint8_t> bytes;
   for (std::size_t first = 0; first < pages; first += at_once) {
     cancel.check();

@@ -1,4 +1,4 @@
-// Prefixes of texts on disk: their keys and values come back as pages of the prefix cache, which any call finds.
+// Keys and values of prefixes in files. A loaded prefix is pages of the prefix cache, which every call can share.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct LoadedPrefix {
   std::string recomputed;  // why its pages could not be taken as they are, and were computed from the ids; empty: they were
 };
 
-// A file that is damaged, cut or of another model is an error: its ids mean nothing here, or its owner should know. One that the same model
-// made otherwise (another device, kv_dtype, quantize, version: other bits) is computed anew from its ids. All lengths are checked before
-// anything is allocated, each page before anybody finds it.
+// A file that is damaged, cut or of another model is an error. One that the same model made with other bits (another device, kv_dtype,
+// quantize, version) is computed anew from its ids. All lengths are checked before anything is allocated, and each page before it enters
+// the prefix cache.
 LoadedPrefix load_prefix(const Model& model, const std::string& path, const Cancel& cancel);
 
 }  // namespace pumice::engine

@@ -207,7 +207,7 @@ void Scheduler::run_step(Lock& lock) {
     ran = step_->run(runtime_, *cancel_);
   } catch (const Error& error) {
     lost = error.kind() == ErrorKind::device_lost;
-    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();  // cancelled: all its requests are closed
+    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();  // cancelled: all requests of the step are closed
   } catch (...) {
     failure = std::current_exception();
   }
@@ -226,7 +226,7 @@ void Scheduler::run_step(Lock& lock) {
   step_is_over();
 }
 
-// Nothing reads the sequences any more.
+// From here on no step reads the sequences.
 void Scheduler::step_is_over() {
   cancel_.reset();
   step_->parts().clear();
@@ -247,12 +247,12 @@ void Scheduler::let_go(Lock& lock) {
 }
 
 // ---------------------------------------------------------------- after a fork
-// Nothing here gives pages back or destroys anything: other locks are still held by the fork.
+// Gives no pages back and destroys nothing: the fork still holds the locks of other objects.
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)work_.wake.release();
   work_.wake = std::make_unique<Condition>();
-  (void)step_.release();  // the parent's thread was at work in these
+  (void)step_.release();  // the parent's engine thread may be changing these two
   (void)answers_.release();
   step_ = std::make_unique<Step>();
   answers_ = std::make_unique<Answers>();

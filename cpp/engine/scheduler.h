@@ -1,15 +1,15 @@
-// One batch for all callers of a decoder: each step takes rows of every request's sequences.
+// The scheduler of a decoder: one batch for all callers. Each step takes rows of every request's sequences.
 //
-// One thread makes the steps (the engine thread): it starts with the first request, sleeps without work, and ends with the scheduler.
-// Callers wait for news of their own request alone (Request), so none of them can stop a step that others take part in, and what they do
-// with a token goes on beside the next step.
+// One thread runs the steps: the engine thread. It starts with the first request, sleeps without work, and ends with the scheduler. A
+// caller waits for news of its own request (Request). So no caller can stop a step that computes rows of other requests, and callers handle
+// a token while the next step runs.
 //
-// Sequences and requests change under one lock, between the steps, never while a device computes. So whatever holds the lock (a caller, a
-// fork) sees them as after a whole step. The child of a fork() has all requests, at rest: one that is waited for there joins the child's
-// own batch and goes on; the others, whose threads are not there, compute nothing.
+// Sequences and requests change under one lock, between the steps, never while a device computes. So a thread that holds the lock (a
+// caller's, or one that forks) sees them as after a whole step. The child of a fork() has all requests, outside of the batch. One that the
+// child waits for joins the child's own batch and goes on; the others compute nothing.
 //
-// Who does what: Admission says who takes part in a step, Step computes it, Commit takes what it gave, NewsDesk tells callers, and Roster
-// holds the requests and ends their sequences. Here are the thread and the lock.
+// The parts: Admission decides which sequences take part in a step, Step computes it, Commit enters the results, NewsDesk tells the
+// callers, and Roster holds the requests and ends their sequences. Here are the thread and the lock.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace pumice::engine {
 
 class Scheduler {
  public:
-  explicit Scheduler(Runtime& runtime);  // the runtime outlives it, and it outlives its requests
+  explicit Scheduler(Runtime& runtime);  // the runtime outlives the scheduler, and the scheduler outlives its requests
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -45,10 +45,10 @@ class Scheduler {
   }
   Runtime& runtime() const { return runtime_; }
 
-  // Pages of the pool were given back by somebody else than this scheduler: another model's that guesses with this one (Drafter).
+  // Tells that the pool has pages again which this scheduler did not give back: those of a Drafter, whose steps are another model's.
   void pages_came();
 
-  // The news of all requests that have been started: one call a step for many readers. Waits for some, for wake_pump(), or so long.
+  // Gives the news of all started requests: one call a step serves many readers. Waits for news, for wake_pump(), or for max_ms.
   std::vector<RequestNews> pump(double max_ms);
   void wake_pump();
 
@@ -61,10 +61,10 @@ class Scheduler {
   friend class TextRequest;
   using Lock = SchedulerLock;
 
-  // All under mutex_.
-  void check_room() const;           // for one more request; throws overloaded
-  void join(RequestState& request);  // the batch, unless it is there or has ended
-  void stop_unwanted_step();         // where all its requests are closed
+  // mutex_ is held for all of these.
+  void check_room() const;           // throws overloaded where Limits allows no further request
+  void join(RequestState& request);  // puts a request into the batch, unless it is there or has ended
+  void stop_unwanted_step();         // stops the running step where all of its requests are closed
 
   void work();
   void choose_answers(Lock& lock);
@@ -83,15 +83,15 @@ class Scheduler {
   Limits limits_;
   WorkSignal work_;
   SchedulerStats counts_;  // stats() adds how many requests run, wait and lag
-  StepCost cost_;          // of steps that only decode
+  StepCost cost_;          // what steps take that only decode
   Roster roster_;
   NewsDesk news_;
   Admission admission_;
   Commit commit_;
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::unique_ptr<Answers> answers_ = std::make_unique<Answers>();
-  std::optional<Cancel> cancel_;  // of the running step
-  Requests parents_;              // of the process that forked: not destroyed inside of a fork's hook
+  std::optional<Cancel> cancel_;  // stops the running step
+  Requests parents_;              // in the child of a fork: the parent's requests, which the hook of the fork must not destroy
   const AtFork at_fork_;
 };
 

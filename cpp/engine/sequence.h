@@ -1,8 +1,8 @@
-// One text that is being generated.
+// One sequence: a text that is generated, or only read (TextTask).
 //
-// A sequence is its ids (prompt, then what was sampled) and the number of them that are computed: their keys and values are in the cache.
-// Prefill and decode are one thing: a step runs some of the ids that are not computed yet, and where that reaches the last one, a token is
-// sampled. So a sequence whose pages are taken away simply starts again from its ids, and ends with the same tokens.
+// A sequence is its ids (the prompt, then the sampled tokens) and how many of them are computed: their keys and values are in the cache.
+// Prefill and decode are the same operation: a step computes some of the remaining ids, and a token is sampled after the last one. So a
+// preempted sequence starts again from its ids, and ends with the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };  // g
 
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
-  std::int64_t min_new_tokens = 0;                   // none of eos_ids and stop_ids is among the first so many tokens
+  std::int64_t min_new_tokens = 0;                   // so many tokens come before any of eos_ids and stop_ids
   std::int32_t n = 1;                                // sequences per prompt
-  std::vector<std::int32_t> eos_ids;                 // end a sequence, and are not given out
-  std::vector<std::int32_t> stop_ids;                // ids by which the caller ends a sequence
-  std::vector<std::vector<std::int32_t>> bad_words;  // rows of ids that may not come
+  std::vector<std::int32_t> eos_ids;                 // each ends a sequence, and is not part of the answer
+  std::vector<std::int32_t> stop_ids;                // ids at which the caller ends a sequence itself
+  std::vector<std::vector<std::int32_t>> bad_words;  // runs of ids that must not come
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // in their state before the first token; each sequence gets clones
   bool shows_logits = false;                                // the caller changes the logits before a token is chosen (Request::shown)
   std::int32_t read_ahead = 0;                              // a sequence with so many unread tokens is parked; 0: no limit
   std::int32_t priority = 0;                                // requests of a higher one go first
-  float max_seconds = 0;                                    // the request ends so long after it joined the batch; 0: no limit
+  float max_seconds = 0;                                    // deadline of the request, from the moment when it joins the batch; 0: none
   Speculation speculation;
 };
 
@@ -54,42 +54,42 @@ struct RequestState;
 struct Sequence {
   enum class Life : std::uint8_t {
     waiting,    // it needs pages for all of its ids
-    following,  // the leader of its prompt computes for it (Prompt)
+    following,  // the leader of its prompt computes the prompt (Prompt)
     running,    // it has pages, and steps take rows of it
-    parked,     // it has pages and sits out; other sequences may take the pages (PagePool::park)
-    held,       // a text without choices is done: its pages are its caller's thread's until the request is closed
+    parked,     // it sits out with its pages, which other sequences may take (PagePool::park)
+    held,       // a text without choices is computed; its caller's thread uses the pages until it closes the request
     ended
   };
-  // What a running step reads of a sequence stays as it is until the step is over.
-  enum class InStep : std::uint8_t { no, yes, leaving };  // leaving: it ends with the step
+  // Data of a sequence that a running step reads does not change until the step is over.
+  enum class InStep : std::uint8_t { no, yes, leaving };  // leaving: it ends when the step is over
 
   RequestState* request = nullptr;
   const GenerateParams* params = nullptr;
   Prompt* prompt = nullptr;
   std::int32_t index = 0;  // in its request
-  Draw draw;               // seed and stream of its random numbers
+  Draw draw;               // the seed and the stream of its random numbers
   Life life = Life::waiting;
   InStep in_step = InStep::no;
 
   std::vector<std::int32_t> ids;
-  std::int64_t computed = 0;  // the first so many ids have keys and values in the pages
-  std::int64_t context = 0;   // most ids: n_ctx, or what the page budget holds
-  std::int32_t length = 0;    // Segment::length: the prompt's, until the rope wants all computed anew
+  std::int64_t computed = 0;  // how many of the first ids have keys and values in the pages
+  std::int64_t context = 0;   // most ids: n_ctx, or fewer where the page budget holds fewer
+  std::int32_t length = 0;    // Segment::length: that of the prompt, until the text outgrows its rope (Admission::follow_rope)
   PageTable table;
 
   TokenCounts seen;
-  std::optional<float> mu;  // mirostat's; nothing before the first token
+  std::optional<float> mu;  // mirostat's mu; empty before the first token
   bool from_top = false;    // tokens are chosen from the device's ranking (Top), which needs the list of changed ids
   ChangedIds changed;
   std::vector<std::unique_ptr<TokenFilter>> filters;  // have accepted all generated tokens
-  // With GenerateParams::shows_logits: the logits after the last id, until a token is chosen; the caller's logits in their place; a bit for
-  // each id that the caller has not forbidden (empty: none was).
-  std::vector<float> row, answer;
-  std::vector<std::uint32_t> left_by_answer;
+  // With GenerateParams::shows_logits, until a token is chosen:
+  std::vector<float> row;                     // the logits after the last id
+  std::vector<float> answer;                  // the caller's logits in their place
+  std::vector<std::uint32_t> left_by_answer;  // a bit for each id that the caller allows; empty: all
 
-  std::unique_ptr<TextTask> task;    // null: tokens are chosen; else the sequence is only read, and ends with its last id
+  std::unique_ptr<TextTask> task;    // null: tokens are chosen; else the text is only read, and ends with its last id
   std::unique_ptr<Guesses> guesses;  // null: none are made
-  std::int32_t guess_room = 0;       // the next step may have so many guesses: there are pages for them
+  std::int32_t guess_room = 0;       // most guesses of the next step, for which there are pages
   News news;                         // unread
 
   std::int64_t pending() const { return static_cast<std::int64_t>(ids.size()) - computed; }
@@ -98,16 +98,16 @@ struct Sequence {
   bool ended() const { return life == Life::ended; }
   bool decodes() const { return life == Life::running && !task && pending() == 1; }
   bool reads_prompt() const { return life == Life::running && pending() > (task ? 0 : 1); }
-  // So many of its first ids may come from the prefix cache: rows that give something are computed.
+  // How many of its first ids may come from the prefix cache. A row that gives logits or a score must be computed.
   std::int64_t sharable() const { return task && task->wants_each_row() ? task->given : static_cast<std::int64_t>(ids.size()); }
-  bool shown() const { return !row.empty() && answer.empty(); }  // to the caller, who has not answered
+  bool shown() const { return !row.empty() && answer.empty(); }  // its logits wait for the caller's answer
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }
 
   void see(std::int32_t id, bool generated) {
     seen.add(id, generated);
     if (from_top) changed.add(id);
   }
-  // Gives its pages back, and waits for others.
+  // Preemption: gives the pages back, and waits for new ones.
   void start_again(PagePool& pool) {
     pool.release(table, known());
     computed = 0;

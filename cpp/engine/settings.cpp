@@ -46,7 +46,7 @@ const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
 
 const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"lookup", &Speculation::matching, {0, 32}},
-    {"guesses", &Speculation::most, {1, 63}},  // of a step: so many rows still count as decoding
+    {"guesses", &Speculation::most, {1, 63}},  // in a step: kGuessedRows with the row of the last id
 });
 
 // As Python writes it: whole numbers without a point, others with as few digits as say them.

@@ -1,5 +1,5 @@
-// The numbers that a call may set, by the names that callers know, and their ranges. Bindings and checks read the same tables, so a setting
-// is a member of its struct (with its default) and a row here.
+// The numbers that a call may set: their names, members and ranges. Bindings and checks read the same tables, so a new setting is a member
+// of its struct (with its default) and a row in settings.cpp.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ double shortest(float value);  // the number that is written with the fewest dig
 
 // All throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
 void check_range(std::string_view name, double value, const Range& range);
-void check_bias(std::int32_t id, double bias);  // of logit_bias
+void check_bias(std::int32_t id, double bias);  // an entry of logit_bias
 void check(const SamplingParams& params, std::int32_t vocab);
 void check(const GenerateParams& params, std::int32_t vocab);
 

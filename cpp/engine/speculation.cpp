@@ -10,8 +10,8 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::size_t kLongestMatch = 32;
-constexpr double kForgets = 0.95;                            // of what was seen, a step later
-constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;  // of steps: what an account gets in each, at first, and holds at most
+constexpr double kForgets = 0.95;                            // weight of what was seen, a step later
+constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;  // in steps: an account's income a step, its first balance, and its most
 constexpr std::int64_t kCatchUp = 64;  // rows of a text that the drafter reads in a call, where others wait for its step
 
 }  // namespace
@@ -84,7 +84,7 @@ bool Drafter::prepare(Task& task) {
   if (!d.ready) {
     d.sampling = s.params->sampling;
     d.sampling.logprobs = -1;
-    d.sampling.dry_multiplier = 0;  // of the text's repetitions the other model takes care
+    d.sampling.dry_multiplier = 0;  // the other model applies it to the token that counts
     std::erase_if(d.sampling.logit_bias, [&](const auto& bias) { return bias.first >= runtime_.pipeline.vocab_size(); });
     d.ready = true;
   }
@@ -101,7 +101,8 @@ bool Drafter::prepare(Task& task) {
   return pool.extend(d.table, room);
 }
 
-// The rows of `tasks` that are not computed yet, and of those that reach their end the next guess. False: there is no memory for them.
+// Computes rows of `tasks` that are not computed yet, and guesses the next token of each text that reaches its end. False: the device has
+// no memory for so many rows.
 bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_t most_rows, const Cancel& cancel) {
   std::vector<std::int32_t> ids, selected;
   std::vector<Segment> segments;
@@ -149,7 +150,7 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
       Choice choice;
       try {
         sampler_.choose(task.drafted->sampling, std::span(logits_).subspan(i * vocab, vocab), seen, draw, choice, {.mu = s.mu});
-      } catch (const Error&) {  // a NaN of the smaller model, or a bias that forbids all that it has: it has nothing to say
+      } catch (const Error&) {  // a NaN of the smaller model, or a bias that forbids its whole vocabulary: no guess
         task.most = task.guesses->size();
         continue;
       }
@@ -164,14 +165,14 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
 
 void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   std::vector<Task*> active;
-  const auto left = [&] {  // those that want more
+  const auto left = [&] {  // keeps the tasks that want more guesses
     std::erase_if(active, [](const Task* t) { return t->guesses->size() >= t->most; });
     return !active.empty();
   };
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // Those with much to read first: one piece of it, beside which the others' rows are few.
+    // First a piece of the first text that has much to be read: the others' rows are few beside it.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);

@@ -1,9 +1,9 @@
 // Guessing the next tokens of a sequence, so that one step can compute several of its rows.
 //
-// Nothing is changed by it: each row's token is chosen as it would be alone (its draw is a function of seed, stream and place), and the
-// next row counts only where that token is the one that was guessed (Leviathan et al. 2023 accept by chance instead, which keeps the
-// distribution and not the tokens). What is guessed comes from the sequence's own ids (prompt lookup), from a smaller model (Drafter), or
-// from a grammar that allows one text alone (TokenFilter::foreseen).
+// Guesses (draft tokens) change no token. Each row's token is chosen as it would be alone: its draw is a function of seed, stream and
+// place. The next row counts only where that token is the guess. (Leviathan et al. 2023 accept by chance instead, which keeps the
+// distribution and not the tokens.) Guesses come from the sequence's own ids (prompt lookup), from a smaller model (Drafter), or from a
+// grammar that allows only one text (TokenFilter::foreseen).
 #pragma once
 
 #include <cstdint>
@@ -20,61 +20,61 @@ namespace pumice::engine {
 class Drafter;
 struct Sequence;
 
-struct Speculation {                              // of a call
-  std::int32_t matching = 0;                      // ids that must stand elsewhere too for a lookup; 0: none is made
-  std::int32_t most = 8;                          // guesses of a step
+struct Speculation {                              // settings of a request
+  std::int32_t matching = 0;                      // least ids of a match for a prompt lookup; 0: no lookups
+  std::int32_t most = 8;                          // most guesses of a step
   std::shared_ptr<Drafter> drafter;               // null: no model
-  bool foreseen = true;                           // what a grammar leaves no choice of but where its tokens are cut
-  bool always = false;                            // whether it pays or not. For tests and bench, as is `replay`:
-  std::vector<std::vector<std::int32_t>> replay;  // by sequence: these are the guesses, whatever the drafter says
+  bool foreseen = true;                           // guess the text where a grammar allows only one
+  bool always = false;                            // for tests and bench: guess also where it does not pay
+  std::vector<std::vector<std::int32_t>> replay;  // for tests and bench: the guesses of each sequence
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
 };
 
-// What followed the latest of the longest matches of the text's end in the text; at least `matching` ids long, else nothing. Where it runs
-// into the end itself (the text repeats), it goes on from its beginning.
+// Finds the longest match of the text's end earlier in the text, at least `matching` ids long, and gives the ids that followed it; of equal
+// matches the latest. Where they reach the end of the text (it repeats itself), they go on from their beginning.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
-// Seconds of steps that only decode, by rows: a line through those of late.
+// The seconds of steps that only decode, by rows: a line through recent steps.
 class StepCost {
  public:
   void saw(std::int32_t rows, double seconds);
   bool known() const { return weight_ > 0; }
-  double row() const;  // one more
+  double row() const;  // seconds of one more row
   double step(double rows) const;
 
  private:
   double weight_ = 0, rows_ = 0, seconds_ = 0, rows2_ = 0, rows_seconds_ = 0;
-  double fixed_rows_ = 3;  // rows that take as long as what is paid once a step: what a CPU showed, until steps differ
+  double fixed_rows_ = 3;  // the constant part of a step, in rows: a CPU's, until steps of several sizes were seen
 };
 
-// Keys and values of a sequence in its drafter's cache.
+// A sequence's keys and values in the cache of its drafter.
 struct Drafted {
-  std::shared_ptr<Drafter> drafter;  // whose cache it is
+  std::shared_ptr<Drafter> drafter;
   PageTable table;
-  std::vector<std::int32_t> ids;  // whose keys and values they are
-  SamplingParams sampling;        // the sequence's, for this vocabulary
-  bool ready = false;             // `sampling` is made
+  std::vector<std::int32_t> ids;  // the ids that are computed
+  SamplingParams sampling;        // those of the sequence, without ids that the drafter lacks
+  bool ready = false;             // `sampling` is set
 };
 
-// How a sequence's guesses fare. It has an account of seconds: what rows of guesses cost is paid from it, what accepted ones spared comes
-// in, and 1.5 % of each step. So where nothing is accepted, a sequence loses one step and these 1.5 %, and no more.
+// Decides how many guesses of a sequence pay. It keeps an account of seconds: rows of guesses are paid from it; accepted guesses pay in the
+// time that they saved, and each step pays in 1.5 % of its time. So where no guess is accepted, a sequence loses one step and 1.5 %.
 class Guesses {
  public:
-  // How many the next step should have, where a step computes `rows` rows that decode, and a guess costs `extra` seconds beside its row.
+  // How many guesses the next step should have: it decodes `rows` rows, and a guess costs `extra` seconds beside its row.
   std::int32_t wanted(const StepCost& cost, std::int64_t rows, double extra, std::int32_t most);
-  // Of a step of `rows` rows that no guess is among; paid: what these guesses cost.
+  // A step of `rows` rows, guesses not counted, had so many guesses, which cost `paid` seconds.
   void saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid);
 
   std::unique_ptr<Drafted> drafted;  // null: no smaller model guesses
 
  private:
-  double hits_ = 1.4, tests_ = 2;  // of late: guesses that were right, of those that a token was chosen beside
+  double hits_ = 1.4, tests_ = 2;  // recent guesses: how many were right, and how many were compared with a token
   double account_ = 0;
   bool opened_ = false;
 };
 
-// A smaller model with the same tokenizer that guesses what another one says, step by step: with the sequence's own sampling and random
-// numbers, so that it says the same wherever both see the same. It computes in the other's steps, in its own cache.
+// A smaller model with the same tokenizer that guesses the tokens of another. It uses the sequence's own sampling settings and random
+// numbers, so that equal logits give equal tokens. It computes inside the steps of the other model, in its own cache.
 class Drafter {
  public:
   // freed(): other callers of the smaller model may have pages that were held here. Called without any lock.
@@ -87,7 +87,7 @@ class Drafter {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // Where its cache has no room, or a prompt is still to be read (some rows of it a call), there are no guesses.
+  // There are no guesses where its cache has no room, and while it still reads the prompt (some rows a call).
   void propose(std::span<Task> tasks, const Cancel& cancel);
   void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }
@@ -100,7 +100,7 @@ class Drafter {
   const std::shared_ptr<const void> owner_;
   Runtime& runtime_;
   const std::function<void()> freed_;
-  double seconds_per_guess_ = 0;  // of one sequence in one step, of late
+  double seconds_per_guess_ = 0;  // recent average
   Sampler sampler_;
   std::vector<float> hidden_, logits_;
 };

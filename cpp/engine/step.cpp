@@ -34,7 +34,7 @@ void Step::assemble(const Plan& plan) {
   std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
-// Guesses of all parts that have room for some: lookups, then each smaller model for all of its sequences at once.
+// Guesses for all parts that have room: first lookups, then each smaller model for all of its sequences at once.
 void Step::guess(const Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ = 0;
   std::vector<Drafter::Task> tasks;
@@ -75,7 +75,7 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
 
 namespace {
 
-// How many tokens may be guessed because filters leave no other text.
+// Most tokens that may be guessed because the filters allow only one text.
 std::size_t foreseeable(const Sequence& s) {
   const bool asks = s.guess_room > 0 && s.params->speculation.foreseen;
   return asks && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }) ? static_cast<std::size_t>(s.guess_room) : 0;
@@ -89,8 +89,8 @@ std::int32_t foreseen(const Sequence& s, std::span<const std::uint32_t> mask) {
 
 }  // namespace
 
-// Masks of all rows that a token is chosen after, before they are computed: a guess that may not come is no guess, and what a device ranks
-// (Top) is what may come.
+// Asks the filters for the masks of all rows that a token is chosen after, before the rows are computed: a guess that is not allowed is
+// dropped, and a device ranks (Top) only what is allowed.
 void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
   mask_words_ = mask_words(runtime.pipeline.vocab_size());
   filtered_.clear();
@@ -121,7 +121,7 @@ void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
 
 namespace {
 
-// What all of them allow.
+// The intersection of all masks.
 void ask_all(std::span<const std::unique_ptr<TokenFilter>> filters, std::span<std::uint32_t> mask, std::span<std::uint32_t> scratch) {
   bool first = true;
   for (const auto& filter : filters) {
@@ -147,7 +147,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
     part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
     return;
   }
-  std::vector<std::unique_ptr<TokenFilter>> ahead;  // as they will be when the guesses before a row have come
+  std::vector<std::unique_ptr<TokenFilter>> ahead;  // the filters after the guesses before a row
   std::size_t at = 0;
   const std::size_t most = foreseeable(s);
   try {
@@ -163,7 +163,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
       if (!std::all_of(ahead.begin(), ahead.end(), [&](auto& filter) { return filter->accept(part.guesses[at]); })) break;
       ask_all(ahead, mask(at + 1), scratch);
     }
-  } catch (const Error&) {  // met again where the guesses before it are taken
+  } catch (const Error&) {  // a later step reports it, when the tokens before it are taken
   }
   part.guesses.resize(at);
 }
@@ -227,7 +227,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   return true;
 }
 
-// What texts without choices want of their rows.
+// Computes and gives the results of texts without choices.
 void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   for (Part& part : parts_) {
@@ -250,8 +250,8 @@ const ChangedIds& changed_ids(const Step::Part& part) { return part.guesses.empt
 
 }  // namespace
 
-// Heads and choices of all parts that reached their last id, a block of rows at a time: first those that the device's ranking serves,
-// then those that need whole rows.
+// Computes the logits and chooses the tokens of all parts that reached their last id, a block of rows at a time: first the rows for which
+// the device's ranking (Top) is enough, then those that need whole rows of logits.
 void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size()), block = static_cast<std::size_t>(runtime.head_rows());
   samplers_.resize(static_cast<std::size_t>(std::max(1, runtime.pipeline.widest().workers())));
@@ -275,7 +275,7 @@ void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   }
 }
 
-// The largest logits, and those that penalties or bias change.
+// The device's ranking: the largest logits, and those of ids that penalties or a bias change.
 void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                    const Cancel& cancel) {
   reported_.clear();
@@ -292,7 +292,7 @@ void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows,
   runtime.pipeline.top(space, hidden, lists, out, cancel);
 }
 
-// The token after the part's next row: of all who share it, where no guesses are made.
+// Chooses the token after the part's next row; without guesses, one for each sequence that shares the row.
 void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab) {
   const std::size_t at = part.chosen;
   std::size_t choice = part.first_choice + at;
@@ -319,7 +319,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
       if (s.params->shows_logits) {
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
-      } else if (top) {  // followers share a prompt, and so what changes
+      } else if (top) {  // followers share a prompt, so penalties change the same ids
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen, around);
       } else {
         sampler.choose(s.params->sampling, row, seen, draw, chosen, around);
@@ -330,7 +330,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
   });
   if (!part.error) {
     ++part.chosen;
-  } else if (at > 0) {  // tokens came before it: the next step meets it again
+  } else if (at > 0) {  // rows before it gave tokens: the next step computes it again and reports the error
     part.error.reset();
     part.stopped = true;
   }

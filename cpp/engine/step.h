@@ -1,5 +1,5 @@
-// One step of a model: some rows of many sequences through the body, and a choice for each that reached its last id. Changes no sequence
-// (engine/scheduler.cpp does, when all has gone well), so a step that was stopped is simply made again.
+// One step of a model: rows of many sequences go through the body, and a token is chosen for each sequence that reached its last id. A step
+// changes no sequence; Commit does, when the whole step has gone well. So a step that was stopped can be repeated.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;  // of ids; rows of guesses follow them
+    std::int32_t rows;  // rows of ids; rows of guesses follow them
     bool samples;
-    std::size_t first_choice = 0;            // of its followers' too, or of the rows of guesses
+    std::size_t first_choice = 0;            // in choices_; those of its followers, or of its rows of guesses, come next
     std::optional<Error> error = {};         // no token could be chosen: a NaN, a bias that forbids all
-    std::vector<std::int32_t> guesses = {};  // of the tokens after its last id
-    std::size_t chosen = 0;                  // choices that count: each row's, as long as the token is the one that was guessed
-    bool stopped = false;                    // a row of guesses has no choice: the next step meets it again, by itself
-    ChangedIds changed = ChangedIds();       // with the guesses, where there are any
-    std::int64_t masks = -1;                 // word of its first row's mask; -1: everything may come
-    TextTask::Rows wanted = {};              // of a text without choices
-    std::size_t first_wanted = 0;            // among the rows that the body gives
+    std::vector<std::int32_t> guesses = {};  // draft tokens after its last id
+    std::size_t chosen = 0;                  // how many draft tokens were accepted, plus one
+    bool stopped = false;                    // no token could be chosen after a guess; the next step tries it without guesses
+    ChangedIds changed = ChangedIds();       // where there are guesses: Sequence::changed and the guesses
+    std::int64_t masks = -1;                 // first word of its masks in allowed_; -1: all tokens are allowed
+    TextTask::Rows wanted = {};              // text without choices: the rows that give something
+    std::size_t first_wanted = 0;            // their first row among those that the body gives
   };
 
   // One row of each sequence that decodes, then chunks of prompts and texts, first come, first served; no more rows than planned of each.
@@ -38,16 +38,17 @@ class Step {
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
-  double guess_seconds() const { return guess_seconds_; }  // that smaller models took
+  double guess_seconds() const { return guess_seconds_; }  // time that smaller models took
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
-  // Body, heads, choices. False: a device has no memory for so many rows; nothing happened, and the next step has fewer (Runtime::body).
+  // Runs the body and the heads, and chooses tokens. False: a device has no memory for so many rows; nothing has changed, and the next step
+  // has fewer rows (Runtime::body).
   bool run(Runtime& runtime, const Cancel& cancel);
 
  private:
-  struct Row {  // that a token is chosen after
+  struct Row {  // a row that a token is chosen after
     Part* part;
-    std::size_t at;  // 0: its last id, else a guess
+    std::size_t at;  // 0: the part's last id; else the number of a guess, from 1 on
   };
   void guess(const Runtime& runtime, const Cancel& cancel);
   void ask_filters(Runtime& runtime, const Cancel& cancel);
@@ -64,11 +65,11 @@ class Step {
 
   std::vector<Part> parts_;
   std::vector<Row> sampling_;
-  std::size_t mask_words_ = 0;  // of a row
+  std::size_t mask_words_ = 0;  // words of a row's mask
   std::vector<std::uint32_t> allowed_, mask_scratch_;
   std::vector<Part*> filtered_;
   std::vector<std::int32_t> allowed_first_;
-  std::vector<std::size_t> groups_;  // where rows of another part begin, and their end
+  std::vector<std::size_t> groups_;  // the first row of each part, and the end of all
   double guess_seconds_ = 0;
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;

@@ -1,4 +1,4 @@
-// What a request without choices computes of its text: keys and values, logits or log-probabilities. No token is chosen after the text.
+// The work of a request without choices: it computes keys and values, logits or log-probabilities of a text, and chooses no token after it.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ class TextTask {
     scores        // the log-probability of each token but the first
   };
 
-  // Where rows of a piece of text lie that a caller wants something of: `first` counts from the piece's first row.
+  // The rows of a piece of text that give something; `first` counts from the first row of the piece.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };
 
-  // `out`: all values that are wanted. It is the caller's, and no step touches it after close().
+  // `out`: memory of the caller for all results. No step touches it after close().
   TextTask(Wants wants, std::span<float> out) : wants_(wants), out_(out) {}
 
   bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }
@@ -36,15 +36,15 @@ class TextTask {
   // Rows of tokens past to past + rows, in a text of `tokens`.
   Rows wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const;
 
-  // Computes and gives what is wanted of the hidden rows after tokens first, first + 1, ... of `ids`. Never holds more values than
-  // head_rows() rows of logits; they lie in `scratch`. Throws numeric for a NaN or an infinity.
+  // Computes the results of the hidden rows after tokens first, first + 1, ... of `ids`, and copies them to `out`. `scratch` holds at most
+  // head_rows() rows of logits. Throws numeric for a NaN or an infinity.
   void take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
             std::vector<float>& scratch, const Cancel& cancel);
-  // Waits for nothing but a copy of some rows.
+  // Returns at once, but for a copy that is being made.
   void close();
 
-  // Results of the tokens before this one are given: a sequence that lost its pages may share those of other texts up to here, and
-  // computes the rest again. Changed by Commit.
+  // The results of tokens before this one are in `out`. A preempted sequence may share cached pages up to here, and computes the rest
+  // again. Commit changes it.
   std::int64_t given = 0;
 
  private:
@@ -52,7 +52,7 @@ class TextTask {
   void give(std::size_t at, std::span<const float> values);
 
   const Wants wants_;
-  mutable OrderedMutex<LockRank::text> mutex_;  // of out_: a step computes while the caller may give up
+  mutable OrderedMutex<LockRank::text> mutex_;  // guards out_: the caller may give up while a step computes
   std::span<float> out_;
   bool closed_ = false;
 };

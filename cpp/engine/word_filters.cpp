@@ -61,7 +61,7 @@ class Without final : public TokenFilter {
 
  private:
   std::shared_ptr<const BadWords> words_;
-  std::vector<std::int32_t> last_;  // as many ids as a word can have before its last one
+  std::vector<std::int32_t> last_;  // the last ids, as many as a word has before its last one
 };
 
 }  // namespace

@@ -14,12 +14,12 @@ namespace pumice::engine {
 // `ids` may not be among the first `count` tokens.
 std::unique_ptr<TokenFilter> not_before(std::span<const std::int32_t> ids, std::int64_t count);
 
-// Rows of ids, none empty, none of which may come whole: a row's last id is not allowed where the others stand before it.
+// Runs of ids that must not come whole, none of them empty: the last id of a run is forbidden where the others stand before it.
 class BadWords {
  public:
   BadWords(std::vector<std::vector<std::int32_t>> words, std::int32_t vocab);
   std::size_t longest() const { return longest_; }
-  // Of the next token after `ids`: what has to be cleared, beside the words of one id.
+  // Clears the bits of ids that would complete a run after `ids`; runs of one id are in mask().
   template <class Visit>
   void each_ending(std::span<const std::int32_t> ids, Visit&& visit) const {
     for (const std::vector<std::int32_t>& word : longer_) {

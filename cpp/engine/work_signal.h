@@ -1,4 +1,4 @@
-// Wakes the engine thread: there may be work for it.
+// Wakes the engine thread when there may be work.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,9 @@
 
 namespace pumice::engine {
 
-// Under the scheduler's lock.
+// The scheduler's lock guards it.
 struct WorkSignal {
-  bool raised = false;  // since the engine thread looked last
+  bool raised = false;  // set since the engine thread last looked
   std::unique_ptr<Condition> wake = std::make_unique<Condition>();
 
   void raise() {
