@@ -1,1 +1,1 @@
-"""Conversations: prompts by a template, answers taken apart."""
+"""Conversations: prompts by a chat template, and answers taken apart."""

@@ -1,6 +1,6 @@
-"""Grammars of a chat's answers: its reasoning is free, then comes what response_format or tool_choice ask for.
+"""Grammars for the answers of chat(): free reasoning, and then what response_format or tool_choice demand.
 
-What calls look like is the `written` of the row of response_templates.py that also reads them; tools bring the schemas.
+The form of calls is `written` of a row of response_templates.py; the row also says how they are read. The tools bring the schemas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _BLANK = re.compile(r"((?<!\w)\s+|\s+(?!\w))")
 _PLACE = re.compile(r"%(\w+)%")
-# Models write JSON with a blank behind commas and colons or without; both are let be.
+# Some models write JSON with a blank behind commas and colons, others without; both are allowed.
 _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
@@ -53,7 +53,7 @@ def json_of(text: str) -> Any:
 
 
 def _validated(validate: Callable[[str], Any], text: str) -> Any:
-    """What a type makes of JSON. It would take NaN, and 1e999 as infinite."""
+    """The value that a pydantic type makes of JSON. NaN and 1e999 are refused before: the type would take them."""
     json_of(text)
     with exit_waits:
         return validate(text)
@@ -61,13 +61,13 @@ def _validated(validate: Callable[[str], Any], text: str) -> Any:
 
 @dataclass(frozen=True)
 class Format:
-    """A checked response_format: its grammar, and what .parsed makes of an answer."""
+    """A checked response_format: its grammar, and the function that makes .parsed of an answer."""
 
     grammar: Grammar
     parse: Callable[[str], Any] = json_of
 
 
-_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # of a dict, by its type, beside "type"
+_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # for each type of a dict: its further entries
 
 
 def check_response_format(given: Any) -> Format | None:
@@ -102,7 +102,7 @@ def check_response_format(given: Any) -> Format | None:
 
 
 def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
-    """An entry that is not read would be a wish that an answer need not meet: a schema beside "json_object", say."""
+    """Raises ValueError for an unknown entry: a schema beside "json_object", say, would demand what no answer has to meet."""
     for name in given:
         if name not in known:
             where = '; a schema goes into {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}' if name == "schema" else ""
@@ -110,7 +110,7 @@ def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:
-    """What reads an answer as a pydantic model or TypeAdapter. It can be pickled where the type can."""
+    """A function that reads an answer as a pydantic model or TypeAdapter. It can be pickled where the type can."""
     return functools.partial(_validated, type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
 
 
@@ -119,7 +119,7 @@ def parser_of(type_: Any) -> Callable[[str], Any]:
 
 @dataclass
 class AnswerGrammar(Lark):
-    """One answer's grammar as it is put together."""
+    """The grammar of one answer, built rule by rule."""
 
     tokenizer: Tokenizer = field(kw_only=True)
 
@@ -129,7 +129,7 @@ class AnswerGrammar(Lark):
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
     def schema(self, name: str, schema: dict[str, Any]) -> str:
-        """JSON of a prepared schema."""
+        """Adds JSON of a prepared schema; what a rule writes to refer to it."""
         return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
 
     def grammar(self, name: str, body: Grammar) -> str:
@@ -141,12 +141,12 @@ class AnswerGrammar(Lark):
         return self.other(name, **_as_lark(body))
 
     def parts(self, text: str) -> list[tuple[str, int | None]]:
-        """A text as what is plain of it, and special tokens with their ids."""
+        """The pieces of a text: plain text with None, special tokens with their ids."""
         pieces = self._split.split(text) if self._split else [text]
         return [(piece, self._special.get(piece)) for piece in pieces if piece]
 
     def spelt(self, text: str) -> str:
-        """A text as Lark; up to four blanks where it has some, but one between words."""
+        """A text as Lark. Blanks in it stand for up to four blanks; blanks between words stay as they are."""
         found = []
         for piece, special in self.parts(text):
             if special is not None:
@@ -156,24 +156,24 @@ class AnswerGrammar(Lark):
         return " ".join(found)
 
     def until(self, name: str, text: str) -> str:
-        """Any text, and behind it, where that first stands, `text`."""
+        """A rule for any text up to the first `text`, and `text` itself."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        if special is not None:  # the same words spelt out would end the text for whoever reads it
+        if special is not None:  # a reader would take the token's text for its mark, so free text must not spell it
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
         begin = self.rule(f"{name}_begin", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
         return self.rule(name, begin + more)
 
     def marked(self, name: str, mark: str, least: int, most: int | None) -> str:
-        """A text of so many characters between two marks, which cannot have them."""
+        """A rule for a text of least to most characters between two marks, which it cannot contain."""
         if most == 0:
             return f"{self.spelt(mark)} {self.spelt(mark)}"
         text = self.behind(name, f"(?s:.{{{max(least, 1)},{'' if most is None else most}}})", mark)
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
     def behind(self, name: str, pattern: str, mark: str) -> str:
-        """A text of a pattern, and behind it, where that first stands, `mark`."""
+        """A rule for a text that matches a pattern up to the first `mark`, and `mark` itself."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
@@ -184,13 +184,14 @@ class AnswerGrammar(Lark):
         return f"{text} <[{special}]>{more}"
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
-        """One of some texts, between two marks that none of them has. One terminal: a parser's row holds 2,000 things at most."""
+        """A rule for one of some texts between two marks, which none contains. It is one terminal, because a row of the parser holds 2,000
+        items at most."""
         [(_, special), *_] = self.parts(mark)
         behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
 
     def source(self, start: str) -> str:
-        """What llguidance compiles: with the rules that those of answers refer to."""
+        """The grammar's text for llguidance, with the rules that all answers use."""
         self.rules += [r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"]
         return super().source(start)
 
@@ -210,10 +211,10 @@ def _as_lark(grammar: Grammar) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asking:
-    """What an answer has to be.
+    """Demands on an answer.
 
-    tools: those that may be called. calls: "free": text with calls in it; "must": calls alone. opened: the reasoning's marker stands in the
-    prompt; thinks: the model may begin with reasoning."""
+    tools: those that may be called.  calls: "free": text that may have calls in it; "must": calls alone.  opened: the prompt contains
+    the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
 
     body: Grammar | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -224,7 +225,7 @@ class Asking:
 
 
 def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Thought | None:
-    """The markers of a model's reasoning; None: it does not reason."""
+    """The markers around a model's reasoning; None: it does not reason."""
     if shape is None:
         return None
     found = row.thought if row is not None and row.template is shape.spec else None
@@ -240,7 +241,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
 
 
 def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:
-    """How calls are written, or why no grammar writes them."""
+    """How calls are written, or a sentence why no grammar can write them."""
     if shape is None or not shape.calls:
         return "its chat template shows none of the known ways to call tools"
     if row is not None and row.template is shape.spec:
@@ -253,7 +254,7 @@ def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str
 
 
 def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None, written: Written | str) -> Grammar | None:
-    """None: nothing is asked for. Raises GrammarError where it cannot be enforced."""
+    """The grammar of an answer; None: it is free. Raises GrammarError where a demand cannot be enforced."""
     if asking.body is None and not asking.tools:
         return None
     plain_body = asking.body is not None and not asking.tools
@@ -290,8 +291,8 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 
 
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
-    """Calls, one behind the other. skipped: the words that the first begins with, where they have been written already."""
-    alone = written.alone or (asking.calls == "free" and not written.before)  # of several, each then ends the text before it
+    """A rule for calls, one behind the other. skipped: the first words of the first call, which the model has written already."""
+    alone = written.alone or (asking.calls == "free" and not written.before)  # each call ends the text before it
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
     names = [made.rule(f"call_{i}", _without(_call(made, written, i, tool), first)) for i, tool in enumerate(asking.tools)]
@@ -349,7 +350,7 @@ def _of_tool(name: str) -> Iterator[None]:
 
 
 def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """What a call's arguments have to be: of a strict function as its schema says, else any object."""
+    """The schema of a call's arguments: that of a strict function, else any object."""
     function = tool["function"]
     if not is_strict(function):
         return {"type": "object"}
@@ -357,7 +358,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
     for _, here in list(places(schema)):
-        if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:  # OpenAPI's word; our own schemas have it
+        if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:  # OpenAI's keyword, which pumice's own schemas have too
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()
             here["anyOf"] = [inner, {"type": "null"}]
@@ -365,7 +366,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
-    """Arguments as marked texts: texts as they are, whatever else as JSON."""
+    """A rule for arguments between marks: texts as they are, all other values as JSON."""
     function = tool["function"]
     arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
@@ -375,7 +376,7 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
-    """Text in which calls may stand: from the first words of one on there is no way back."""
+    """A rule for text in which calls may stand: once the first words of a call are written, the call must follow."""
     begin = (written.before or written.call).partition("%")[0].split()[0]
     (first, special), *_ = made.parts(begin)
     again = "*" if asking.parallel else "?"

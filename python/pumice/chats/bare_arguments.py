@@ -1,4 +1,4 @@
-"""Arguments as Gemma's models write them: JSON whose keys are bare and whose texts stand between marks ({city:<|"|>Köln<|"|>,days:3})."""
+"""Arguments as Gemma's models write them: JSON with bare keys, and with texts between marks ({city:<|"|>Köln<|"|>,days:3})."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..generate.schemas import pointer
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
-_BARE = re.compile(r"[\w.$-]+")  # a key that is read without quotes
+_BARE = re.compile(r"[\w.$-]+")  # a key that may be written without quotes
 
 
 class BareArguments(SchemaRules):
-    """The rules of one call's arguments. made: the answer that they are part of; mark: what stands around a text."""
+    """The rules for one call's arguments. made: the grammar that gets them; mark: stands before and behind each text."""
 
     def __init__(self, made: AnswerGrammar, mark: str, name: str, schema: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -35,7 +35,7 @@ class BareArguments(SchemaRules):
         )
 
     def _in_order(self, keys: Sequence[str]) -> list[str]:
-        """By their letters, as these models' chat templates write them."""
+        """Keys in the order of their letters, as these models' chat templates write them."""
         return sorted(keys, key=str.lower)
 
     # ---- values that are written down
@@ -65,7 +65,7 @@ class BareArguments(SchemaRules):
         return self._marked(*sizes(here, "minLength", "maxLength", path))
 
     def _marked(self, least: int, most: int | None) -> str:
-        """A text of so many characters. One in which its mark is spelt out would end there for whoever reads it."""
+        """A rule for a text of least to most characters. It must not spell the mark, at which a reader would end it."""
         if (least, most) not in self._texts:
             self._texts[least, most] = self._rule(self._answer.marked(self._new(), self._mark, least, most))
         return self._texts[least, most]

@@ -1,4 +1,4 @@
-"""Conversations: what a model is asked, as the prompt that its chat template makes; what it answers, as a message."""
+"""Conversations: messages to a prompt, by the model's chat template, and its answer as a message."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 
-_RESERVED = ("self", "messages", "add_generation_prompt")  # of chat templates; ChatTemplate knows more
-_OPENED = 256  # characters of a prompt's end, in which an answer may have begun
+_RESERVED = ("self", "messages", "add_generation_prompt")  # variables that chat() sets; ChatTemplate has more of them
+_OPENED = 256  # so many characters at a prompt's end may contain the beginning of an answer
 
 
 # ---------------------------------------------------------------- results
@@ -51,8 +51,8 @@ class ChatResult(Generation):
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
-    reasoning_key: str = "reasoning_content"  # what the chat template calls it
-    parser: Callable[[str], Any] = answer_grammars.json_of  # of .parsed
+    reasoning_key: str = "reasoning_content"  # the chat template's name for reasoning
+    parser: Callable[[str], Any] = answer_grammars.json_of  # makes .parsed of .content
 
     @property
     def parsed(self) -> Any:
@@ -78,7 +78,7 @@ class ChatResult(Generation):
         return message
 
     def to_openai(self) -> dict[str, Any]:
-        """The shape of an OpenAI chat completion."""
+        """The answer as a dict in the shape of an OpenAI chat completion."""
         reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning is not None:
@@ -96,7 +96,7 @@ class ChatResult(Generation):
 
 
 class Answer(Continuation):
-    """A sequence whose text is taken apart as it comes. The parser reads it with the control tokens that it knows."""
+    """A sequence whose text a parser takes apart as it comes. The parser reads the control tokens that its markers contain."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
         super().__init__(tokenizer, params)
@@ -105,7 +105,7 @@ class Answer(Continuation):
         self._over = False
 
     def parsed(self) -> ResponseParser:
-        """Of a sequence that has ended."""
+        """The parser, once the sequence has ended."""
         self._events(len(self.text), over=True)
         return self._parser
 
@@ -115,7 +115,7 @@ class Answer(Continuation):
         if chunk is None:
             return []
         events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event.text or event.calls]
-        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are
+        if len(events) == 1 and events[0] == Event("content", chunk.text):  # so are most chunks
             return [chunk]
         if not events:
             return [replace(chunk, text="", kind=self._parser.kind)]
@@ -123,12 +123,12 @@ class Answer(Continuation):
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
-            tokens = {} if i == 0 else nothing  # all that came are in the first
+            tokens = {} if i == 0 else nothing  # the first chunk has all tokens
             result.append(replace(chunk, text=event.text, kind=event.kind, calls=event.calls, finish_reason=last, **tokens))
         return result
 
     def _events(self, end: int, over: bool) -> list[Event]:
-        """What the text up to `end` says, where it has not been read yet."""
+        """The parser's events for the text up to `end` that it has not read yet."""
         if self._over:
             return []
         pieces, at = [], self._read_text
@@ -147,13 +147,13 @@ class Answer(Continuation):
 # ---------------------------------------------------------------- what a model makes of a conversation
 @dataclass(frozen=True)
 class Question:
-    """A call of chat(), checked."""
+    """The checked arguments of a call of chat()."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     variables: dict[str, Any]
     parse_special: bool
-    choice: str = "auto"  # or "required", or the name of a tool
+    choice: str = "auto"  # "auto", "required", or the name of a tool
     parallel: bool = True
     format: answer_grammars.Format | None = None
 
@@ -165,21 +165,21 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A conversation as a prompt, and how its answer is read."""
+    """A conversation as a prompt, and the way to read its answer."""
 
     prompt: str
     ids: Int32
     shape: ResponseTemplate | None
-    opened: str  # of the answer, in the prompt
+    opened: str  # the beginning of the answer that stands in the prompt
     tools: list[dict[str, Any]]
     calls: bool
-    heard: Mapping[int, str]  # control tokens that the parser reads
+    heard: Mapping[int, str]  # control tokens that the parser reads as text
     chat_template: str
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
-        """What reads the answer's tokens as they come."""
+        """A reader for the tokens of one answer."""
         if self.shape is None:
             return Continuation(tokenizer, params)
         prefix = response_templates.id_prefix(self.chat_template)
@@ -203,13 +203,13 @@ class Asked:
         )
 
     def nothing(self, **known: Any) -> ChatResult:
-        """The prompt alone."""
+        """The ChatResult of dry_run=True: the prompt, and no text."""
         empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
         return ChatResult(text="", ids=np.empty(0, np.int32), timings={}, prompt=self.prompt, **known, **empty)
 
 
 class Chats:
-    """One model's chat template and response template. Any number of threads ask it."""
+    """One model's chat template and response template. Any number of threads may use it."""
 
     def __init__(self, file: _core.ModelFile, tokenizer: Tokenizer, vocab_size: int, chat_template: Any, response_template: Any) -> None:
         self._file, self._tokenizer, self._vocab_size = file, tokenizer, vocab_size
@@ -219,7 +219,7 @@ class Chats:
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
 
     def check_given(self) -> None:
-        """Templates that load() was given, read."""
+        """Reads the templates that load() was given, so that load() raises their errors."""
         if self._given_template is not None:
             self.template()
         if self._given_shape is not None:
@@ -266,18 +266,19 @@ class Chats:
 
     @cached_property
     def _shown_shape(self) -> ResponseTemplate | None:
-        """What the chat template's text shows of the model's answers."""
+        """The response template of the row whose markers stand in the chat template."""
         row = response_templates.row_of(self.template().text)
         return None if row is None else ResponseTemplate(row.template)
 
     def shape(self) -> ResponseTemplate | None:
-        """How answers are read; None: as text."""
+        """The response template to read answers by; None: an answer is text."""
         if self._given_shape is False:
             return None
         return self._own_shape or self._shown_shape
 
     def asked(self, question: Question) -> Asked:
-        """A conversation as this model reads it. Raises ChatTemplateError for tools that it would not be told of, or not heard to call."""
+        """The prompt of a conversation. Raises ChatTemplateError where the chat template would leave the tools out, or no response template
+        can read calls."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
         if tools and self._given_shape is not False and (shape is None or not shape.calls):
@@ -304,8 +305,8 @@ class Chats:
     def _grammar(
         self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
     ) -> Grammar | None:
-        """What the answer has to be, where it has to be something. Calls that the model is free to make are left to it where no grammar
-        can be had."""
+        """The grammar of the answer, where the call demands something. Calls that the model may make freely are not enforced where that is
+        impossible."""
         enforced = question.must_call or not question.parallel
         row = response_templates.row_of(chat_template)
         written = answer_grammars.written_of(shape, row)
@@ -329,7 +330,7 @@ class Chats:
         return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
-        """The control tokens that the shape's markers have; a vocabulary may have thousands of others."""
+        """The control tokens in the response template's markers. A vocabulary may have thousands of others."""
         if calls not in self._known_tokens:
             special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
             self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
@@ -346,7 +347,7 @@ class Chats:
     def _opened(
         shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
     ) -> str:
-        """What of the answer the prompt has already, such as "<think>": what adding the generation prompt added."""
+        """The beginning of the answer that stands in the prompt, such as "<think>": the text that the generation prompt adds."""
         try:
             if shape.anchor is not None:
                 return shape.last_part(text)
@@ -363,7 +364,7 @@ class Chats:
         return text[len(before) :] if text.startswith(before) else ""
 
     def rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool) -> tuple[str, Int32]:
-        """A conversation's text and ids. No special tokens are added to it: the template writes them itself."""
+        """Text and ids of a conversation. The template writes the special tokens; none are added."""
         control = None if parse_special else self._tokenizer.control
         prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
         if not prompt.text:
@@ -373,7 +374,7 @@ class Chats:
 
 
 def is_conversation(given: Any) -> bool:
-    """Whether these are messages, and no prompt."""
+    """Whether an argument is a list of messages rather than a prompt."""
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and len(given) > 0 and isinstance(given[0], Mapping)
 
 
@@ -462,7 +463,7 @@ def check_template_kwargs(given: Any) -> dict[str, Any]:
 
 
 def check_content(content: Any, where: str) -> Any:
-    """A message's text. OpenAI's list of parts is joined by line feeds where all are text."""
+    """The text of a message. OpenAI's list of parts is joined by line feeds where all parts are text."""
     if isinstance(content, str):
         return check_text(content, where)
     if not isinstance(content, (list, tuple)):
@@ -479,7 +480,7 @@ def check_content(content: Any, where: str) -> Any:
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """A conversation as a list of plain dicts; one string is one user message."""
+    """A conversation as a list of plain dicts. One string is one user message."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
@@ -499,7 +500,7 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
             raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
     checked = []
     for i, message in enumerate(messages):
-        calls_tools = message["content"] is None and message.get("tool_calls")  # which has no content of its own
+        calls_tools = message["content"] is None and message.get("tool_calls")  # a message with calls may have no content
         content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
         checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked

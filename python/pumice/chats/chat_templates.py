@@ -1,4 +1,4 @@
-"""Chat templates: the prompt of a conversation, and where a model keeps its template."""
+"""Chat templates: rendering the prompt of a conversation, and finding a model's template."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_DATA_DEPTH = 32
 
-# What a rendering defines; arguments of the caller must not replace them.
+# Variables that a rendering sets; template_kwargs must not replace them.
 RESERVED = frozenset(
     (
         "messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now", "range", "dict", "namespace",
@@ -35,11 +35,11 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-_MOST_UNSEEN = 4  # messages that are looked for one by one: each is a rendering
+_MOST_UNSEEN = 4  # most messages that are looked for one by one, with a rendering each
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
-    """Templates build control tokens of roles: <|user|>."""
+    """The messages' texts without their roles: templates build control tokens from roles (<|user|>)."""
     return [{name: value for name, value in message.items() if name != "role"} for message in messages]
 
 
@@ -51,8 +51,8 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
     return {**rest, "messages": [of(message) for message in given["messages"]]}
 
 
-# From the safest on: whatever may become a control token; the control tokens that are there; those that are not the model's own words,
-# which templates take apart to find its thoughts.
+# Which characters of messages are marked, the safest choice first: all that may become part of a control token; control tokens that a
+# message spells; the same without the model's own words, which templates take apart to find its thoughts.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
     lambda given, marks: _marked(given, marks.whole),
@@ -69,8 +69,8 @@ class ChatTemplate:
     def __init__(
         self, source: str, bos_token: str | None = None, eos_token: str | None = None, tool_use: str | None = None, **tokens: str
     ) -> None:
-        """tokens: further special tokens by role, as unk_token, which some templates print. tool_use: the template for chats with tools,
-        where a model has one of its own for them (as transformers chooses)."""
+        """tokens: further special tokens by role (unk_token), which some templates print. tool_use: the model's template for chats with
+        tools, where it has one, as in transformers."""
         if not isinstance(source, str):
             raise TypeError(f"a chat template must be str, found {type(source).__name__}")
         self.source = source
@@ -81,11 +81,12 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """All that the model's templates say."""
+        """The text of the model's templates, all together."""
         return self.source + (self._tool_use or "")
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
-        """The prompt for a chat. kwargs are further variables of the template, such as tools or enable_thinking."""
+        """The prompt of a conversation. kwargs: further variables of the template, such as tools or enable_thinking. Raises
+        ChatTemplateError."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.render(messages, add_generation_prompt, **kwargs)
         return self._run(self._variables(messages, add_generation_prompt, kwargs), datetime.now())[0]
@@ -93,10 +94,10 @@ class ChatTemplate:
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
     ) -> Prompt:
-        """render(), and which control tokens in it are the template's own: those spelt out in messages, tools and documents are text.
-        control: None: all are what they say.
+        """The prompt, with the control tokens that the template wrote: those that messages, tools and documents spell are text. control
+        None: all of them are control tokens.
 
-        Raises ChatTemplateError also for a message of a role that the template leaves out without a word, as many do with "developer"."""
+        Raises ChatTemplateError also where the template leaves out a message because of its role, as many do with "developer"."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         now = datetime.now()
@@ -114,7 +115,7 @@ class ChatTemplate:
             except ChatTemplateError:
                 continue
             if marks.unmarked(marked) == text:
-                own = control.find(marked) == control.find(text)  # no control token among the messages' characters
+                own = control.find(marked) == control.find(text)  # no control token contains a character of a message
                 return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked)))
         raise ChatTemplateError(
             "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
@@ -122,7 +123,8 @@ class ChatTemplate:
         )
 
     def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
-        """What the template writes, and of which variables: some (DeepSeek's, Functionary's) take a call's arguments as JSON text alone."""
+        """The rendered text, and the variables that gave it: some templates (DeepSeek's, Functionary's) take a call's arguments only as
+        JSON text."""
         try:
             return run_template(self._template, variables, now), variables
         except ChatTemplateError:
@@ -140,14 +142,15 @@ class ChatTemplate:
         return ChatTemplate(self._tool_use or "", **self.tokens)
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
-        """Roles that a template does not know it refuses or, more often, leaves out: then another text changes nothing."""
+        """Raises ChatTemplateError where the template leaves out a message. A template refuses an unknown role or, more often, leaves the
+        message out: then a change of the message's text changes nothing in the prompt."""
         messages = variables["messages"]
         unseen = []
         for i, message in enumerate(messages):
             content = message.get("content")
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
-        if len(unseen) > 1:  # most are there in other words: one rendering with a mark on each says which
+        if len(unseen) > 1:  # most of these stand in the prompt in other words, which one rendering with a mark on each message shows
             marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)
             unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
@@ -159,7 +162,7 @@ class ChatTemplate:
                 )
 
     def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """The rendering with something behind some messages' texts; None: the template refuses it, so it reads them."""
+        """The rendering with marks behind some messages' texts; None: the template refuses the marks, so it reads these texts."""
         messages = [
             {**message, "content": message["content"] + marks[i]} if i in marks else message
             for i, message in enumerate(variables["messages"])
@@ -198,7 +201,7 @@ def _messages(messages: Any) -> list[Any]:
 
 
 def _parse_arguments(calls: Any) -> None:
-    """Templates write a call's arguments as the object that they are; APIs carry them as JSON text. What is no JSON object stays text."""
+    """Turns the arguments of calls into objects, which templates write; APIs carry them as JSON text. Text that is no JSON object stays."""
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
@@ -214,7 +217,7 @@ def _parse_arguments(calls: Any) -> None:
 
 
 def _spell_arguments(messages: list[Any]) -> list[Any]:
-    """Messages whose calls have their arguments as JSON text."""
+    """The messages, with the arguments of their calls as JSON text."""
 
     def of(call: Any) -> Any:
         inner = call.get("function") if isinstance(call, dict) else None
@@ -231,7 +234,7 @@ def _spell_arguments(messages: list[Any]) -> list[Any]:
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of plain types: a template sees no object that has methods of its own."""
+    """A copy of plain types, so that a template sees no object with methods."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -255,7 +258,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -> ChatTemplate | None:
-    """The chat template of a model, or None: nothing is guessed. override: a template's text, a path to one, or its name among several."""
+    """The chat template of a model; None: it has none, and none is guessed. override: a template's text, its path, or its name among
+    several."""
     if isinstance(override, ChatTemplate):
         return override
     if override is not None and not isinstance(override, str | Path):
@@ -295,7 +299,7 @@ def _overriding(given: str, named: dict[str, str]) -> str:
 
 
 def _named(value: Any, where: Any) -> dict[str, str]:
-    """A template, or a list of {"name": ..., "template": ...}."""
+    """Templates by name, from a text or a list of {"name": ..., "template": ...}."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -315,7 +319,8 @@ def _folder_of(file: ModelFile) -> Path:
 
 
 def _folder_templates(folder: Path) -> dict[str, str]:
-    """chat_template.jinja goes before chat_template.json and tokenizer_config.json, as in transformers, which knows a folder of more."""
+    """The templates of a folder, by name. As in transformers, chat_template.jinja goes before chat_template.json and tokenizer_config.json,
+    and a folder may hold more."""
     found = _named(read_object(folder / "tokenizer_config.json").get("chat_template"), folder / "tokenizer_config.json")
     separate = read_json(folder / "chat_template.json")
     if isinstance(separate, dict):

@@ -1,10 +1,12 @@
-"""Markers in text that comes piece by piece, such as <tool_call>, and the regular expressions that describe them.
+"""Markers such as <tool_call> in text that comes piece by piece, and the regular expressions that describe them.
 
-Python's re cannot say that a text may still become a match, and takes exponential time over some patterns, also over texts that match:
-(?:(?:a|a)*c|a*b) tries 2^40 ways before it takes 40 letters a and a b. So a pattern becomes an automaton here that reads each character
-once: it finds what re would find (leftmost, the pattern's own order of choices), and knows at every character whether more could follow.
-The groups of a match come from a second walk over the same program, which tries each of its steps once at each character (as RE2's
-BitState does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re reads single characters, and finds the place
+Python's re cannot say whether a text may still become a match. It also takes exponential time over some patterns, even where the text
+matches: for (?:(?:a|a)*c|a*b) and forty letters a before a b it tries 2^40 ways. So a pattern becomes an automaton here, which reads each
+character once. It finds the matches of re (leftmost, by the pattern's order of choices), and knows at each character whether more could
+follow.
+
+The groups of a match come from a second walk over the same program, which tries each step at most once at each character (as RE2's BitState
+does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re is used for single characters, and for finding the places
 where a match may begin.
 """
 
@@ -16,16 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # characters of a pattern
-MAX_PROGRAM = 1024  # steps of its automaton; those of known templates have 130 at most
-MAX_DEPTH = 50  # of groups in groups
-MAX_FIRST = 24  # characters of a marker that re looks for before the automaton looks closer
-MAX_MARKER = 1 << 9  # characters that a marker may have: what is held back at most
-MAX_LEAD = 256  # blanks before a marker that belong to it
-MAX_MOVES = 1 << 9  # remembered transitions of a state
-MAX_TRIED = 1 << 26  # steps of the program times characters of a match
-WORK = 4  # characters that find_all() reads for a character of text, on average
-BUILDING = 64  # steps of programs that a Scanner takes for a character of text, on average, to make states that it has not met before
-FREE_BUILDING = 1 << 19  # the same for a text, besides
+MAX_PROGRAM = 1024  # steps of its automaton; those of known templates have 153 at most
+MAX_DEPTH = 50  # levels of groups
+MAX_FIRST = 24  # re looks for so many first characters of a marker
+MAX_MARKER = 1 << 9  # characters of a marker; a Scanner holds back so many at most
+MAX_LEAD = 256  # blanks before a marker that are taken with it
+MAX_MOVES = 1 << 9  # transitions that a state remembers
+MAX_TRIED = 1 << 26  # limit of: steps of the program times characters of the match
+WORK = 4  # find_all() reads so many characters for each character of the text, on average
+BUILDING = 64  # a Scanner takes so many steps of programs for each character, on average, to make states that it has not met before
+FREE_BUILDING = 1 << 19  # a Scanner may take so many such steps in any case
 
 # ---- patterns: what is read ------------------------------------------------------------------------------------
 
@@ -41,33 +43,34 @@ def _kept(sign: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Node:
-    """A part of a pattern: char (test, source), seq, alt, repeat (low, high, greedy), named (source is the name), look, end."""
+    """A part of a pattern. kind: char (test, source), seq, alt, repeat (low, high, greedy), named (source is the group's name), look,
+    end."""
 
     kind: str
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
-    literal: str = ""  # a char that is one character and no class
+    literal: str = ""  # the character, where a char is no class
     low: int = 0
     high: int | None = None
     greedy: bool = True
-    unbounded: bool = False  # it, or something in it, repeats without end
-    looks: bool = False  # a (?=...) is in it
+    unbounded: bool = False  # it contains a repetition without a limit, or is one
+    looks: bool = False  # it contains a (?=...), or is one
 
     def steps(self) -> int:
-        """How many steps of a program it becomes."""
+        """The number of steps of its program."""
         inner = [part.steps() for part in self.parts]
         if self.kind == "alt":
             return sum(inner) + 2 * (len(inner) - 1)
         if self.kind != "repeat":
             return sum(inner) + {"char": 1, "end": 1, "look": 1, "named": 2}.get(self.kind, 0)
-        if inner[0] == 0:  # nothing, so often
+        if inner[0] == 0:  # a repetition of the empty text is the empty text
             return 0
         return self.low * inner[0] + (inner[0] + 2 if self.high is None else (self.high - self.low) * (inner[0] + 1))
 
 
 class _Reader:
-    """The syntax: literals, classes, groups, |, quantifiers, (?=...) at the end, $. Everything else is refused with its place."""
+    """Parses a pattern: literals, classes, groups, |, quantifiers, (?=...) at the end, $. Anything else is refused with its place."""
 
     def __init__(self, source: str) -> None:
         self.source, self.at, self.depth = source, 0, 0
@@ -217,7 +220,7 @@ class _Reader:
 
 
 class State:
-    """Where an automaton is: the places in its program that may come next, in the pattern's order of choices."""
+    """A state of an automaton: the places of the program that may come next, in the pattern's order of choices."""
 
     __slots__ = ("accepts", "at_end", "places", "moves")
 
@@ -227,7 +230,7 @@ class State:
 
 
 class Pattern:
-    """A regular expression that reads character by character. `.` is every character."""
+    """A regular expression that reads one character at a time. `.` matches every character."""
 
     def __init__(self, source: str) -> None:
         if len(source) > MAX_SOURCE:
@@ -237,7 +240,7 @@ class Pattern:
         self.source, self.names = source, tuple(reader.names)
         if tree.steps() >= MAX_PROGRAM:
             raise ValueError(f"the pattern {source!r} repeats too much: its automaton has over {MAX_PROGRAM} steps")
-        self._plain = not (reader.names or tree.looks)  # a match is its text and nothing more
+        self._plain = not (reader.names or tree.looks)  # it has no groups and no (?=...)
         self.lead, rest = _without_lead(tree)
         start = self._compiled(rest)
         if self.lead is not None and start is not None and not self._stands_apart(self.lead, start):
@@ -245,7 +248,7 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        self.first = _Firsts(self).found()  # what a match begins with, for re; "": nothing but the end of a text
+        self.first = _Firsts(self).found()  # the beginnings of matches, as a pattern for re; "": only a $ begins a match
 
     def _compiled(self, tree: _Node) -> State | None:
         self._program: list[tuple[Any, ...]] = []
@@ -255,14 +258,14 @@ class Pattern:
         return self._state((0,))
 
     def _stands_apart(self, lead: _Node, start: State) -> bool:
-        """Whether the characters that are repeated before a match begin none: only then does it begin where they end."""
+        """Whether no match begins with a character of `lead`. Only then does a match begin where a run of these characters ends."""
         assert lead.test is not None
         firsts = [step for step in map(self._program.__getitem__, start.places) if step[0] == "char"]
         return all(step[3] and lead.test(step[3]) in (None, False) for step in firsts)
 
     @classmethod
     def literals(cls, texts: Sequence[str]) -> Pattern:
-        """The pattern of several texts, of which the longest that fits is found."""
+        """A pattern for several texts, which prefers the longest."""
         return cls("|".join(re.escape(text) for text in sorted(set(texts), key=lambda t: (-len(t), t))))
 
     def _emit(self, node: _Node) -> None:
@@ -276,7 +279,7 @@ class Pattern:
             self._emit(node.parts[0])
             program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
-            if node.kind == "look":  # what it reads is no part of the match
+            if node.kind == "look":  # the match ends before the (?=...)
                 program.append(("save", "", 1))
             for part in node.parts:
                 self._emit(part)
@@ -321,7 +324,7 @@ class Pattern:
             program[at] = split(at, len(program))
 
     def _state(self, places: Sequence[int]) -> State | None:
-        """What is reached from these places without a character; None: nothing."""
+        """The state that is reached from these places without reading; None: there is none."""
         program = self._program
         kept: list[int] = []
         seen: set[int] = set()
@@ -334,7 +337,7 @@ class Pattern:
             seen.add(place)
             step = program[place]
             if step[0] == "match":
-                accepts = True  # what stands behind it in order would lose
+                accepts = True  # later choices would lose against this match
                 break
             if step[0] == "jump":
                 waiting.append(step[1])
@@ -355,7 +358,7 @@ class Pattern:
         return known
 
     def _ends(self, places: Sequence[int]) -> bool:
-        """Whether a match ends here where the text does."""
+        """Whether a match ends here where the text ends."""
         program = self._program
         waiting, seen = [place + 1 for place in places if program[place][0] == "end"], set()
         while waiting:
@@ -373,7 +376,7 @@ class Pattern:
         return False
 
     def move(self, state: State, character: str) -> State | None:
-        """The state behind a character; None: no match begins here."""
+        """The state after a character; None: no match goes on with it."""
         program = self._program
         after = [p + 1 for p in state.places if program[p][0] == "char" and program[p][1](character) not in (None, False)]
         result = self._state(after) if after else None
@@ -383,7 +386,7 @@ class Pattern:
         return result
 
     def takes_nothing(self) -> bool:
-        """Whether a match may have no characters of its own: a (?=...) alone."""
+        """Whether a match may have no characters: a (?=...) alone."""
         waiting, seen = [0], set()
         while waiting:
             place = waiting.pop()
@@ -397,16 +400,16 @@ class Pattern:
         return False
 
     def parts(self, text: str, start: int, end: int) -> tuple[int, dict[str, str]]:
-        """Where a match ends that the automaton has found from start to end, without what its (?=...) read; and its groups."""
+        """The end of a match without the characters of its (?=...), and its groups. The automaton has found the match from start to end."""
         if self._plain:
             return end, {}
         program, width = self._program, end - start + 1
-        tried = bytearray(len(program) * width)  # each step of the program once at each character: no way of choices is gone twice
+        tried = bytearray(len(program) * width)  # a flag for each step and character: a way that failed once is not tried again
         saved: dict[tuple[str, int], int] = {}
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            if before:  # a choice behind this step failed: what it saved is forgotten
+            if before:  # a choice behind this step failed, so its mark is taken back
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue
             while not tried[place * width + at - start]:
@@ -428,10 +431,10 @@ class Pattern:
                 elif step[0] == "split":
                     waiting.append((step[2], at))
                 place = step[1] if step[0] in ("jump", "split") else place + 1
-        return end, {}  # never: the automaton has seen it match
+        return end, {}  # not reached: the automaton has found a match
 
     def find_all(self, text: str) -> Iterator[tuple[int, int, dict[str, str]]]:
-        """Begin, end and groups of each match in a text, one behind the other. Raises ValueError where that takes too long."""
+        """Yields begin, end and groups of each match in a text. Raises ValueError where that takes too long."""
         if not self.first:
             return
         first = re.compile(self.first, re.DOTALL)
@@ -468,9 +471,9 @@ class Pattern:
 
 
 class _Firsts:
-    """What the matches of a pattern begin with, as a regular expression: re finds the places that it fits faster than the automaton."""
+    """Makes a pattern for re that matches the beginnings of a pattern's matches: re finds them in a text faster than the automaton."""
 
-    MOST_WORK = 1 << 14  # steps of the program, so that no pattern is read for longer than some ms
+    MOST_WORK = 1 << 14  # steps of the program: some milliseconds
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern, self._work = pattern, 0
@@ -485,7 +488,7 @@ class _Firsts:
         return best
 
     def _of(self, depth: int, places: Sequence[int]) -> str:
-        """The first so many characters, or those that a text has before it ends."""
+        """The first `depth` characters of matches from these places; fewer where a match ends before."""
         by_source: dict[str, list[int]] = {}
         self._work += len(places)
         for place in places:
@@ -505,7 +508,8 @@ class _Firsts:
 
 
 def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
-    """A pattern that begins with a class repeated without end (blanks before a marker) is looked for without it, and extended backwards."""
+    """Takes off a class that is repeated without a limit at the pattern's beginning (blanks before a marker): the rest is looked for, and a
+    match is then extended backwards."""
     if tree.kind == "seq" and tree.parts[0].kind == "repeat":
         first = tree.parts[0]
         if first.low == 0 and first.high is None and first.greedy and first.parts[0].kind == "char":
@@ -518,7 +522,7 @@ def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
 
 
 class Watch:
-    """Several patterns that are looked for together, with what each one means. Shared by all texts."""
+    """Patterns to look for together, each with its meaning. Any number of texts share it."""
 
     def __init__(self, marks: Sequence[tuple[Any, Pattern]]) -> None:
         self.marks = tuple(marks)
@@ -529,7 +533,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Found:
-    """A marker: what it means, its text and the named groups of its pattern."""
+    """A marker in a text: its meaning, its text and its named groups."""
 
     mark: Any
     text: str
@@ -545,27 +549,27 @@ class _Attempt:
 
 
 class Scanner:
-    """Text comes in; text that is no marker, and markers, go out. Where the text is cut into pieces changes nothing."""
+    """Splits text into markers and the text between them. It takes text in pieces; the cuts between pieces change nothing."""
 
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
-        self._building = FREE_BUILDING  # steps that are left
-        self.gave_up = ""  # the pattern that takes too long over this text: from there on all is text
+        self._building = FREE_BUILDING  # steps that are left for making new states
+        self.gave_up = ""  # the pattern that took too long; from then on everything is text
         self._forget()
 
     def watch(self, watch: Watch) -> None:
-        """What to look for from here on."""
+        """Sets the patterns to look for from here on."""
         self._watch = watch
         self._forget()
 
     def go_on(self, found: Found) -> None:
-        """What was found is text: look for the same behind it. One of no characters would be found again."""
+        """The marker that was found is text: the search goes on behind it, and behind its first character where it has none."""
         self._forget()
         self._from += not found.text
 
     def _forget(self) -> None:
-        self._from = self._at  # where a marker may begin
+        self._from = self._at  # a marker may begin here
         self._attempts: list[_Attempt] | None = None
         self._start = self._seen = self._at
 
@@ -581,7 +585,7 @@ class Scanner:
             attempt.end = max(attempt.end - gone, -1)
 
     def next(self, final: bool) -> tuple[str, Found | None]:
-        """Text, and the marker behind it; None: nothing more is certain yet (final: there is none)."""
+        """Text, and the marker behind it. None in place of a marker: no more is certain yet, or (final) none follows."""
         text, watch = self._text, self._watch
         while True:
             if self.gave_up:
@@ -599,7 +603,7 @@ class Scanner:
                 continue
             if any(attempt.state is not None for attempt in self._attempts):
                 return self._released(self._start, final), None
-            best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest, of equals the first
+            best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest, and of equally long ones the first
             self._attempts = None
             if best.end < 0:
                 self._from = self._start + 1
@@ -629,7 +633,7 @@ class Scanner:
                 state = after
                 if state.accepts:
                     attempt.end = place + 1
-                    if not state.places:  # nothing could be longer
+                    if not state.places:  # no longer match can follow
                         alive = False
                         break
             if alive and final and size <= limit and state.at_end:
@@ -647,7 +651,7 @@ class Scanner:
         return before, Found(best.mark, text[start:end], groups)
 
     def _released(self, end: int, final: bool) -> str:
-        """What stands before `end`, without blanks that may belong to a marker."""
+        """The text before `end`, without blanks that may belong to a marker."""
         if not final and self._watch.leads:
             end = self._back(end, self._watch.leads)
         out = self._text[self._at : end]

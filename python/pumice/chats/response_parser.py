@@ -1,8 +1,8 @@
-"""A model's answer taken apart as it comes: what it says, what it thinks, which tools it calls.
+"""Takes a model's answer apart as it comes: what it says, what it thinks, which tools it calls.
 
-What an answer looks like is data: a response template in transformers' form, version 1
+The form of an answer is data: a response template in transformers' form, version 1
 (https://huggingface.co/docs/transformers/chat_response_parsing), from the model's own files or a row of response_templates.py. One parser
-reads all of them; a whole text is a text in one piece, and how it is cut changes nothing.
+reads all of them. A whole text is a text in one piece: where an answer is cut changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..generate.answers import DECODER, Kind, ToolCall
 from .markers import Found, Pattern, Scanner, Watch
 from .tool_schemas import typed
 
-# What the fields of a template are to us.
+# The fields that a template may have, and the kind of each.
 FIELDS: dict[str, Kind] = {
     "content": "content",
     "reasoning_content": "reasoning",
@@ -28,17 +28,17 @@ FIELDS: dict[str, Kind] = {
     "thinking": "reasoning",
     "tool_calls": "tool_call",
 }
-_BETWEEN = "\n"  # parts of a text that stand apart in an answer, where the template has no "join"
-_MOST_CALLS = 1024  # of one answer
+_BETWEEN = "\n"  # joins the parts of a text, where the template has no "join"
+_MOST_CALLS = 1024  # most calls of one answer
 _MOST_ERRORS = 100
 
 
 @dataclass(frozen=True)
 class Event:
-    """News of an answer.
+    """A piece of an answer, as the parser has read it.
 
-    kind "content", "reasoning": text. "tool_call": a call begins (begun; name, where its marker tells it), more of its text as the model
-    wrote it (text), or it has ended (calls: what it says; several where a marker opens a list)."""
+    kind "content", "reasoning": text. kind "tool_call": a call begins (begun; name, where its marker has it), more of its text as the model
+    wrote it (text), or it has ended (calls: one, or several where a marker opens a list)."""
 
     kind: Kind
     text: str = ""
@@ -66,7 +66,7 @@ class Field:
 
 
 class ResponseTemplate:
-    """A checked response template. Any number of parsers share it. Raises ValueError that names the key."""
+    """A checked response template. Any number of parsers may share it. Raises ValueError that names the key."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         try:
@@ -98,7 +98,7 @@ class ResponseTemplate:
 
     @property
     def calls(self) -> bool:
-        """Whether it knows tool calls."""
+        """Whether it has a field for tool calls."""
         return any(f.kind == "tool_call" for f in self.fields)
 
     def _watch(self, calls: bool) -> Watch:
@@ -110,25 +110,25 @@ class ResponseTemplate:
         return Watch(marks)
 
     def watch(self, inside: Field | None, calls: bool) -> Watch:
-        """The markers to look for inside of a field, or between fields (None); those of tool calls where `calls`."""
+        """The markers to look for inside of a field, or between fields (None). calls: with those of tool calls."""
         return self._watches[calls] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
-        """Whether a special token is (part of) one of its markers; others are no text."""
+        """Whether a special token is a marker or a part of one. The parser reads such a token as text, and no others."""
         return token in self._spelt[calls]
 
     def opens_in(self, text: str) -> bool:
-        """Whether one of its fields may begin in a text."""
+        """Whether the marker of a field stands in a text. Raises ValueError where a pattern takes too long."""
         return any(f.open is not None and next(f.open.find_all(text), None) is not None for f in self.fields)
 
     def last_part(self, prompt: str) -> str:
-        """What stands behind the last place where an answer begins."""
+        """The text behind the last place where an answer begins. Raises ValueError where a pattern takes too long."""
         ends = [end for _, end, _ in self.anchor.find_all(prompt)] if self.anchor is not None else []
         return prompt[ends[-1] :] if ends else ""
 
 
 def _spelt(fields: Mapping[str, Any], calls: bool) -> str:
-    """The fields' markers without the backslashes of patterns."""
+    """The texts of the fields' markers; backslashes of patterns are dropped."""
     told = {name: given for name, given in fields.items() if calls or FIELDS[name] != "tool_call"}
     return re.sub(r"\\(.)", r"\1", json.dumps(told, ensure_ascii=False).replace("\\\\", "\\"))
 
@@ -198,7 +198,7 @@ def _field(name: str, given: Any) -> Field:
 
 
 def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """content_args with their patterns compiled."""
+    """content_args, checked, with its patterns as Pattern."""
     known = {
         "json": ("unquoted_keys", "string_delims", "allow_non_json"),
         "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates"),
@@ -257,7 +257,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _json_values(text: str) -> Any:
-    """A value, or the list of several that stand one behind the other (MiniMax M1 writes a call a line)."""
+    """The value in a text; a list where several values follow each other (MiniMax M1 writes one call a line)."""
     values: list[Any] = []
     at = 0
     while at < len(text) or not values:
@@ -273,7 +273,7 @@ _BARE_KEY = re.compile(r"[{,]\s*([\w.$-]+)\s*:")
 
 
 def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
-    """JSON whose texts stand between marks of the model's own, and whose keys have no quotes, as JSON."""
+    """Standard JSON from JSON with bare keys, or with texts between marks of the model's own."""
     closers = dict(arguments.get("string_delims", []))
     marks = sorted([*closers, '"'], key=len, reverse=True)
     step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
@@ -325,7 +325,7 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: dict[str, Any] = {"text": _read_text, "json": _read_json, "xml-inline": _read_tags, "kv-lines": _read_lines}
-_SPELT_OUT = ("xml-inline", "kv-lines")  # values come as text: a tool's schema says what they are
+_SPELT_OUT = ("xml-inline", "kv-lines")  # readers whose values are text: the tool's schema says which type they have
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
@@ -358,7 +358,7 @@ def _filled(transform: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, arguments) of what a region came to: one call or a list of them, with or without "function" around it."""
+    """Yields (name, arguments) of each call in a region's value, which is one call or a list, with or without "function" around it."""
     if isinstance(value, list):
         if not value:
             raise ValueError("it is an empty list")
@@ -374,7 +374,7 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     arguments = function.get("arguments", function.get("parameters", {}))
     if not isinstance(name, str) or not name.strip():
         raise ValueError("it has no name of a function")
-    if isinstance(arguments, str):  # some write the object as a text
+    if isinstance(arguments, str):  # some models write the object as a text
         arguments = _read_json(arguments, {}) if arguments.strip() else {}
     if arguments is None:
         arguments = {}
@@ -384,7 +384,7 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _OpenText:
-    """Whether JSON that comes piece by piece is inside of a text."""
+    """Tells whether JSON that comes in pieces is inside of a string."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._closers = {'"': '"', **dict(arguments.get("string_delims", []))}
@@ -411,7 +411,7 @@ class _OpenText:
                 at = found.end()
                 if found[0] == '"':
                     self._closer = ""
-                elif found[0] == "\\":  # what it escapes comes with the next piece
+                elif found[0] == "\\":  # the escaped character comes with the next piece
                     self._rest = "\\"
         return bool(self._closer)
 
@@ -431,16 +431,16 @@ def call_id(prefix: str) -> str:
 
 @dataclass
 class _Text:
-    """A text that comes in parts: blanks at the edges of a part are not its own, parts stand apart."""
+    """A text that comes in parts. Blanks at the edges of a part are dropped, and parts are joined by `join`."""
 
     join: str = _BETWEEN
     strip: bool = True
     parts: list[str] = field(default_factory=list)
     blanks: list[str] = field(default_factory=list)
-    begun: bool = False  # this part has text
+    begun: bool = False  # the current part has text
 
     def add(self, text: str) -> str:
-        """What is certain to be text with it."""
+        """Adds text to the current part. Returns the text that is certain with it."""
         if not self.begun:
             text = text.lstrip() if self.strip else text
             if not text:
@@ -464,10 +464,10 @@ class _Text:
 
 
 class ResponseParser:
-    """One answer. feed() and finish() give Events; content, reasoning, calls and errors are what there is so far.
+    """Reads one answer. feed() and finish() return Events. content, reasoning, calls and errors are what has been read so far.
 
-    tools: the tools of the call, whose schemas give types to arguments that come as text. calls: False: calls are text like all else.
-    prompt: what the answer's own beginning is in the prompt, such as "<think>"."""
+    tools: the tools of the call, whose schemas give types to arguments that come as text.  calls: False: calls are text.  prompt: the
+    beginning of the answer that stands in the prompt, such as "<think>"."""
 
     def __init__(
         self,
@@ -483,11 +483,11 @@ class ResponseParser:
         self._scanner = Scanner()
         self._inside: Field | None = None
         self._texts = {kind: _Text(**_edges(template, kind)) for kind in ("content", "reasoning")}
-        self._raw: list[str] = []  # of the call that is read
+        self._raw: list[str] = []  # the text of the call that is being read
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
-        self._open_text: _OpenText | None = None  # of a call in JSON
-        self._heard = 0  # parts of the body that it has seen
+        self._open_text: _OpenText | None = None  # for a call in JSON
+        self._heard = 0  # so many parts of the body were given to _open_text
         self._gave_up = False
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
@@ -499,7 +499,7 @@ class ResponseParser:
 
     @property
     def kind(self) -> Kind:
-        """Of what is read right now."""
+        """The kind of text that is being read now."""
         return self._inside.kind if self._inside is not None else "content"
 
     @property
@@ -513,12 +513,12 @@ class ResponseParser:
         return "".join(self._texts["reasoning"].parts) or None
 
     def feed(self, text: str) -> list[Event]:
-        """More of the answer's text; the Events that are certain with it."""
+        """Takes more of the answer's text. Returns the Events that are certain with it."""
         self._scanner.feed(text)
         return self._read(final=False)
 
     def finish(self) -> list[Event]:
-        """The answer is complete: what was held back is what it looks like now."""
+        """The answer ends here: text that was held back gets its meaning."""
         events = self._read(final=True)
         self._leave(events, "")
         return events
@@ -540,7 +540,8 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """A marker: out of where we are, and into what it opens. In a text of a call's JSON it is a part of that: code has `};`."""
+        """Handles a marker: leaves the current field, and enters the field that the marker opens. Inside of a string of a call's JSON it is
+        text: code has `};`."""
         if self._open_text is not None:
             new, self._heard = self._body[self._heard :], len(self._body)
             if self._open_text.after("".join(new)):
@@ -562,7 +563,7 @@ class ResponseParser:
 
     def _take(self, events: list[Event], text: str) -> None:
         where = self._inside or self._template.sink
-        if where is None:  # between regions, where the template has no field for the rest
+        if where is None:  # between fields, and the template has no field for other text
             return
         if where.kind == "tool_call":
             self._raw.append(text)
@@ -609,7 +610,7 @@ class ResponseParser:
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:
-    """How the parts of a text are joined, as the template's field of that kind says."""
+    """How the parts of a kind of text are joined, as the template's field says."""
     for f in template.fields:
         if f.kind == kind:
             return {"join": f.join, "strip": bool(f.arguments.get("strip", True))}

@@ -1,7 +1,7 @@
-"""What answers look like, by the shape that a model's chat template shows. Data: a new shape is a row, a known one costs nothing.
+"""Known forms of answers, each with the texts that show it in a chat template. They are data: a new form is a row.
 
-A row's response template has transformers' form (version 1). It needs no start_anchor: what the generation prompt adds to a prompt is
-where the answer begins. The first row whose markers all stand in the chat template's text is taken, so the more special ones come first.
+A row's response template has transformers' form (version 1). It needs no start_anchor: the answer begins where the generation prompt
+begins. The first row whose markers all stand in the chat template's text is taken, so special rows stand before general ones.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 
 class Written(NamedTuple):
-    """How a model of a shape writes calls, for the grammars that make it do so. A blank stands for up to four.
+    """How a model writes calls, for grammars that force them. A blank stands for up to four blanks.
 
     call: one call, with %name% and %arguments% (JSON), %bare% (JSON with bare keys, and texts between two of `mark`), %call% (a JSON object
-    of name and arguments, by `keys`), %calls% (a list of those), or %parameters%, which is one `parameter` after another with %key% and
-    %value%; %index% is a number. before, between and after stand around them all. alone: a call is a whole answer."""
+    of name and arguments, by `keys`), %calls% (a list of such objects), or %parameters%, which repeats `parameter` with %key% and %value%;
+    %index% is a number.  before, between, after: texts around the calls.  alone: a call is the whole answer."""
 
     call: str
     before: str = ""
@@ -28,8 +28,8 @@ class Written(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """What stands around reasoning, and what before and behind a text, where the fields of the template do not spell it out. aside: what
-    begins a text that is no answer yet; it ends as reasoning does."""
+    """Texts around reasoning and around content, where the fields of the template do not name them. aside: opens a text that is no answer
+    yet, and that ends as reasoning does."""
 
     open: str
     close: str
@@ -41,10 +41,10 @@ class Thought(NamedTuple):
 class Row(NamedTuple):
     """A shape of answers: the texts that show it in a chat template, how it is read, how grammars write it."""
 
-    name: str  # what errors call it
+    name: str  # its name in messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # or why no grammar writes them
+    written: Written | str = "it has no tool calls"  # or a sentence why no grammar writes calls
     thought: Thought | None = None
 
 
@@ -53,7 +53,7 @@ _NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{cont
 
 
 def _shape(text: Mapping[str, Any] | None = None, reasoning: Mapping[str, Any] | None = None, **calls: Any) -> dict[str, Any]:
-    """text: what the field of the content says (it takes all that no other field opens); calls: what that of the tool calls says."""
+    """text: entries of the content's field, which takes all text that no other field opens. calls: entries of the tool calls' field."""
     fields: dict[str, Any] = {"content": text or {}, "reasoning_content": reasoning or _THINK}
     if calls:
         fields["tool_calls"] = {"repeats": True, "content": "json", **calls}
@@ -81,7 +81,7 @@ ROWS: tuple[Row, ...] = (
         "gpt-oss (harmony channels)",
         ("<|channel|>", "<|message|>"),
         _shape(
-            # Whatever else opens or ends a message: what stands in it is content.
+            # All other markers of messages: text between them is content.
             text={
                 "close_pattern": r"(?:<\|end\|>|<\|return\|>)?(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)"
                 r"(?:\s*<\|constrain\|>\w*)?<\|message\|>|<\|end\|>|<\|return\|>|<\|start\|>assistant"
@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
-        # <|call|>, <|return|> or <|end|> ends the answer, and is left to the model.
+        # The model itself writes what ends an answer: <|call|>, <|return|> or <|end|>.
         Written("<|channel|>commentary to=functions.%name% <|constrain|>json<|message|>%arguments%", alone=True),
         Thought(
             "<|channel|>analysis<|message|>",
@@ -307,7 +307,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def row_of(chat_template: str) -> Row | None:
-    """What a chat template's text says of the answers that it was made for."""
+    """The first row whose markers stand in a chat template's text; None: there is none."""
     return next((row for row in ROWS if all(marker in chat_template for marker in row.markers)), None)
 
 
@@ -317,11 +317,11 @@ def known_shapes() -> str:
 
 
 def id_prefix(chat_template: str) -> str:
-    """What ids of calls begin with. Mistral's templates refuse ids that are not nine letters or digits."""
+    """The beginning of ids of calls. Mistral's chat templates refuse ids that are not nine letters or digits."""
     return "" if "[TOOL_CALLS]" in chat_template else "call_"
 
 
 def reasoning_key(chat_template: str) -> str:
-    """What a message's reasoning is called by the template that reads it."""
+    """The key of a message under which a chat template reads reasoning."""
     other = any(mark in chat_template for mark in (".thinking", "['thinking']", '["thinking"]'))
     return "thinking" if other and "reasoning_content" not in chat_template else "reasoning_content"

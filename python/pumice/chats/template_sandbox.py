@@ -1,8 +1,8 @@
-"""Jinja programs from strangers, run in a sandbox that also bounds time, memory and output.
+"""Runs Jinja programs from strangers in a sandbox that also bounds time, memory and output.
 
-Jinja's sandbox keeps a template from reaching Python, but limits neither time nor memory (its documentation says so). Here every loop
-step, call, filter, test, comparison and operator passes a meter, and everything that can grow asks it first. It counts work and the
-thread's own processor time, so it works in any thread and a busy machine changes nothing.
+Jinja's sandbox keeps a template from reaching Python, but limits neither time nor memory (its documentation says so). Here a meter is asked
+at each loop step, call, filter, test, comparison and operator, and before anything that can grow is made. It counts work and the thread's
+own processor time, so it works in any thread, and a busy machine changes nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ FIX = "Pass chat_template= with the text of a Jinja template (or a path to one).
 
 MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 8 << 20  # characters
-MAX_VOLUME = 48 << 20  # bytes of all the strings and lists a rendering makes
-MAX_WEIGHT = 16 << 20  # of one value: its characters, and ITEM_WEIGHT for each item, written out in full
-ITEM_WEIGHT = 64  # about what an item costs in memory
-MAX_ITEMS = 1 << 18  # of one split
+MAX_VOLUME = 48 << 20  # bytes of all strings and lists that a rendering makes
+MAX_WEIGHT = 16 << 20  # of one value: its characters and ITEM_WEIGHT for each item, counted as if written out in full
+ITEM_WEIGHT = 64  # about the bytes of one item
+MAX_ITEMS = 1 << 18  # items of one split
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1.0  # of the rendering thread's processor time
 MAX_CALL_DEPTH = 64
 MAX_TREE_DEPTH = 100
-MAX_TOKENS = 60_000  # of the source: counted before the parser, which takes longer, sees it
-MAX_TREE_NODES = 20_000  # compiling this many takes a good half second
-MAX_REGEX_TEXT = 1 << 18  # characters that a filter made of regular expressions reads
-MAX_WIDTH = 4096  # of padding and indentation
+MAX_TOKENS = 60_000  # of the source; they are counted before the parser, which takes longer, sees them
+MAX_TREE_NODES = 20_000  # compiling so many takes half a second
+MAX_REGEX_TEXT = 1 << 18  # characters of a text that a filter with regular expressions reads
+MAX_WIDTH = 4096  # characters of padding and indentation
 
 
 def _words(text: str) -> list[str]:
@@ -53,7 +53,7 @@ class _Stop(jinja2.TemplateError):
 
 
 class _Meter:
-    """What one rendering may still do."""
+    """The work, memory and time that one rendering has left."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -70,12 +70,12 @@ class _Meter:
             raise _Stop(f"it takes more than {MAX_SECONDS:g} s")
 
     def room(self, size: int, what: str) -> None:
-        """Before something of `size` bytes is made."""
+        """To be called before a value of `size` bytes is made. Raises _Stop."""
         if size > MAX_WEIGHT or self.volume + size > MAX_VOLUME:
             raise _Stop(f"{what} would take {size} bytes")
 
     def produced(self, value: Any) -> Any:
-        """After something was made."""
+        """To be called with a new value, which it counts and returns."""
         if isinstance(value, str | list | tuple | dict):
             self.volume += sys.getsizeof(value)
             if self.volume > MAX_VOLUME:
@@ -83,7 +83,7 @@ class _Meter:
         return value
 
     def weigh(self, value: Any) -> Any:
-        """Refuses values that are small in memory and endless written out: a list of one list twice, of one list twice, ..."""
+        """Refuses values that are small in memory and endless when written out: a list of one list twice, of one list twice, and so on."""
         weight, items, waiting = 0, 0, [value]
         while waiting:
             item = waiting.pop()
@@ -155,7 +155,7 @@ def _number(value: Any) -> Any:
 
 
 def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
-    """Formatting repeats its values and pads them."""
+    """Counts what formatting will make: it repeats values and pads them."""
     if re.search(r"\d{4}|\*|\{[^{}]*\{", text) and mark in text:
         raise _Stop("a format has a width that is too large")
     total = sum(16 + (len(v) if isinstance(v, str) else len(str(_meter().weigh(v)))) for v in values)
@@ -214,7 +214,7 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 
 
 class _Format:
-    """A text's format method, checked whoever calls it: a template, or a filter that was handed it."""
+    """A text's format method, with checks: a template may call it, or hand it to a filter."""
 
     def __init__(self, text: str, format_safely: Callable[..., str]) -> None:
         self._text, self._format = text, format_safely
@@ -228,7 +228,7 @@ class _Format:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Names that begin with an underscore are Python's, not a template's."""
+    """A namespace without names that begin with an underscore, which are Python's."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, given = args[0], dict(*args[1:], **kwargs)
@@ -258,7 +258,7 @@ def _metered(items: Any) -> Iterator[Any]:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """As transformers has it: no escaping of HTML, characters as they are."""
+    """tojson as in transformers: HTML is not escaped, and characters stay as they are."""
     _meter().weigh(value)
     if isinstance(indent, int | str) and (indent if isinstance(indent, int) else len(indent)) > 32:
         raise _Stop("tojson indents by more than 32")
@@ -321,7 +321,7 @@ def _format(text: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def _from_json(text: Any) -> Any:
-    """No filter of Jinja or transformers: three templates written for llama.cpp have it."""
+    """from_json: neither Jinja nor transformers has this filter, and three templates for llama.cpp use it."""
     return _meter().weigh(json.loads(_regex_text(text)))
 
 
@@ -350,7 +350,7 @@ def _reverse(value: Any) -> Any:
 
 
 def _wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
-    """A filter or test that passes the meter; those over sequences read theirs step by step and give a list at once."""
+    """A filter or test that asks the meter. One over a sequence reads the sequence step by step and returns a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
@@ -386,7 +386,7 @@ _OVER_SEQUENCES = {
 
 
 class _Generation(ext.Extension):
-    """{% generation %} marks what an assistant said, for training; here it is its content."""
+    """{% generation %} marks an assistant's words for training; here its content is rendered."""
 
     tags = {"generation"}
 
@@ -395,7 +395,7 @@ class _Generation(ext.Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # what compiled templates add to calls inside loops and blocks
+_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # keywords that compiled templates add to calls inside of loops and blocks
 
 
 class _Environment(sandbox.ImmutableSandboxedEnvironment):
@@ -407,7 +407,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[_Generation, ext.loopcontrols],
             finalize=_finalize,
-            optimized=False,  # nothing runs while compiling
+            optimized=False,  # True would run code while the template is compiled
             cache_size=0,
         )
         self.filters = {
@@ -417,7 +417,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         known: dict[str, Any] = dict(tests.TESTS)
         self.tests = {name: _wrap(f, sequence=False) for name, f in known.items()}
         self.globals = {
-            "range": sandbox.safe_range,  # at most 100,000 numbers
+            "range": sandbox.safe_range,  # gives at most 100,000 numbers
             "dict": lambda *args, **kwargs: _meter().weigh(dict(*args, **kwargs)),
             "namespace": _Namespace,
             "raise_exception": _raise_exception,
@@ -458,7 +458,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         text = str(value.__self__)
         return _Format(text, wrapped)
 
-    # What the rewritten tree calls.
+    # Functions that the rewritten tree calls.
 
     def each(self, items: Any, cost: int) -> Iterator[Any]:
         meter = _meter()
@@ -507,7 +507,7 @@ _FORBIDDEN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
 class _Metering(visitor.NodeTransformer):
-    """Puts the meter into the tree where Jinja's own hooks do not reach."""
+    """Puts calls of the meter into the tree where Jinja has no hooks."""
 
     def _call(self, name: str, *args: Any, line: int) -> nodes.Call:
         return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None, lineno=line)
@@ -553,7 +553,7 @@ _FILE = "<chat template>"
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """A template with the meter in it. Raises ChatTemplateError."""
+    """A compiled template that asks the meter. Raises ChatTemplateError."""
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE:
         raise ChatTemplateError(f"the chat template has {size} bytes; at most {MAX_SOURCE} are read. {FIX}")
@@ -589,7 +589,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def run_template(template: jinja2.Template, variables: dict[str, Any], now: datetime) -> str:
-    """What a compiled template writes. now: what strftime_now() tells. Raises ChatTemplateError."""
+    """The text that a compiled template renders. now: the time for strftime_now(). Raises ChatTemplateError."""
     _rendering.meter, _rendering.now = _Meter(), now
     try:
         parts, size = [], 0
@@ -613,7 +613,7 @@ def run_template(template: jinja2.Template, variables: dict[str, Any], now: date
 
 
 def _line(template: jinja2.Template, error: BaseException) -> str:
-    """Where in the template: the innermost of its frames."""
+    """The line of the template that raised an error, from the innermost of its frames."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:

@@ -1,5 +1,5 @@
-"""Arguments that come as text, one parameter behind another (Qwen3-Coder, GLM, MiniMax): texts as they are, whatever else as JSON. What may
-be said is what tool_schemas.typed() reads as a value of the schema.
+"""Arguments that come as text, one parameter behind another (Qwen3-Coder, GLM, MiniMax): strings as they are, all other values as JSON. The
+rules allow what tool_schemas.typed() reads as a value of the schema.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
 _LENGTHS = ("minLength", "maxLength")
-_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # beside other keywords nothing says whether a text may come
+_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # beside other keywords these leave open whether a string is allowed
 
 
 @dataclass
 class _May:
-    """What a value may be: any text; some texts, as rules with the mark behind them; texts of some length; JSON of one of some schemas."""
+    """Values that are allowed: any string; some strings, as rules with the mark behind them; strings of some lengths; JSON of some
+    schemas."""
 
     any_text: bool = False
     texts: list[str] = field(default_factory=list)
@@ -32,7 +33,8 @@ class _May:
 
 
 class TextArguments:
-    """The rules of one call's arguments. form: one of them, with %key% and %value%; schema: a strict function's; guidance: of JSON."""
+    """The rules for one call's arguments. form: one parameter, with %key% and %value%.  schema: a strict function's.  guidance: options for
+    JSON."""
 
     def __init__(self, made: AnswerGrammar, form: str, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
         self._made, self._name, self._schema, self._guidance = made, name, schema, guidance
@@ -42,7 +44,7 @@ class TextArguments:
         self._count = 0
 
     def strict(self) -> str:
-        """Parameters in the schema's order."""
+        """A rule for the schema's parameters, in its order."""
         properties = is_a(dict, self._schema.get("properties", {}), "#/properties")
         required = is_a(list, self._schema.get("required", []), "#/required")
         found = []
@@ -52,7 +54,7 @@ class TextArguments:
         return " ".join(found)
 
     def free(self, keys: Sequence[str]) -> str:
-        """Any parameters of these names, with any text."""
+        """A rule for any parameters with these names, and any text in them."""
         found = [f"({self._one(key, self._made.spelt(self._middle), self._until())})" for key in keys]
         return f"({' | '.join(found)})*" if found else ""
 
@@ -72,7 +74,7 @@ class TextArguments:
         middle, mark = self._made.spelt(self._middle), self._made.spelt(self._mark)
         if may.any_text:
             return self._one(key, middle, self._until())
-        if may.lengths:  # what else may come is read as a text, but for null; and blanks before it would count
+        if may.lengths:  # but for null, other JSON would be read as a string, and blanks before it would count
             may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
             middle = " ".join(
                 lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
@@ -85,7 +87,8 @@ class TextArguments:
         return self._one(key, middle, f"({' | '.join(found)})")
 
     def _sized(self, least: int, most: int | None) -> str:
-        """A text of so many characters without blanks at its edges, which some readers drop, and behind it the mark."""
+        """A rule for a text of least to most characters and the mark behind it. The text has no blanks at its edges, which some readers
+        drop."""
         mark = self._made.spelt(self._mark)
         inner = f"{{{max(least - 2, 0)},{'' if most is None else most - 2}}}"
         forms = ([r"\S"] if least < 2 and most != 0 else []) + ([rf"\S(?s:.{inner})\S"] if most is None or most > 1 else [])
@@ -95,7 +98,7 @@ class TextArguments:
         return text if least else f"({text} | {mark})"
 
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
-        """seen: the references that led here."""
+        """Adds the values of a schema to `may`. seen: the references that led here."""
         if schema is False:
             return
         here = {} if schema is True else {word: value for word, value in is_a(dict, schema, path).items() if word not in ABOUT}
@@ -136,7 +139,7 @@ class TextArguments:
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
         name = self._new()
-        root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}  # where the numbers of `one` are seen
+        root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}  # so that the numbers of `one` are found
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 
 

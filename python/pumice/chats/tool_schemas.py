@@ -1,4 +1,4 @@
-"""Tools as chat templates take them: dicts of OpenAI's shape, or Python functions, whose signature and docstring say the same."""
+"""Tools as chat templates take them: dicts of OpenAI's shape, made of Python functions by signature and docstring, or given as they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_TOOLS = 1024
 
 
 class Exact(dict[str, Any]):
-    """A Python function as OpenAI's dict: its schema says all that it takes, as that of a "strict" one does."""
+    """The dict of a Python function. Its schema names all arguments, as the schema of a "strict" function does."""
 
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
@@ -84,8 +84,8 @@ _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a model is told of a Python function, or of whatever else can be called. Raises TypeError for a parameter without a type, or one
-    that JSON has no word for."""
+    """The dict that describes a Python function, or another callable, to a model. Raises TypeError for a parameter without a type, or of a
+    type that JSON cannot express."""
     inner, bound = function, set[str]()
     while isinstance(inner, functools.partial):
         bound |= inner.keywords.keys()
@@ -126,7 +126,7 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    if isinstance(function, type):  # what makes an instance: a dataclass names its fields
+    if isinstance(function, type):  # a class: a dataclass names its fields, others the parameters of __init__
         made = vars(function).get("__init__")
         return typing.get_type_hints(function, include_extras=True) | (typing.get_type_hints(made, include_extras=True) if made else {})
     routine = inspect.isroutine(function) or hasattr(function, "__wrapped__")
@@ -140,8 +140,8 @@ def _documentation(function: Any) -> str:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------
-# A call's arguments are what JSON has: a list where a tuple or a set is asked for, the value of an Enum. So classes whose instances a
-# function would miss (dataclasses, NamedTuple, dates) are refused.
+# Arguments of a call are values of JSON: a list for a tuple or a set, the value of an Enum. So a class whose instances a function would
+# miss (dataclasses, NamedTuple, dates) is refused.
 
 _LISTS = (
     list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
@@ -150,7 +150,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict, abc.Mapping, a
 
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
-    """A type as JSON schema."""
+    """The JSON schema of a type."""
     if hint is None or (isinstance(hint, type) and hint in _SIMPLE):
         return {"type": _SIMPLE[type(None) if hint is None else hint]}
     if hint is Any:
@@ -194,7 +194,7 @@ def _union(arguments: Sequence[Any], where: str) -> dict[str, Any]:
 
 
 def _tuple(arguments: Sequence[Any], empty: bool, where: str) -> dict[str, Any]:
-    """empty: without arguments it is tuple[()]."""
+    """The schema of a tuple. empty: no arguments mean tuple[()]."""
     if arguments in ((), ((),)):
         return {"type": "array", **({"maxItems": 0} if empty else {})}
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -207,7 +207,7 @@ def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
     properties, required = {}, []
     for key, inner in typing.get_type_hints(hint, include_extras=True).items():
         is_required = key in hint.__required_keys__
-        while (word := _key_word(inner)) is not None:  # where annotations are texts, __required_keys__ has not seen these
+        while (word := _key_word(inner)) is not None:  # __required_keys__ does not see these where annotations are texts
             is_required = {"Required": True, "NotRequired": False}.get(word, is_required)
             inner = typing.get_args(inner)[0]
         properties[key] = _schema(inner, where)
@@ -217,7 +217,7 @@ def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
 
 
 def _key_word(hint: Any) -> str | None:
-    """Required, NotRequired or ReadOnly, of typing or of typing_extensions."""
+    """ "Required", "NotRequired" or "ReadOnly", of typing or typing_extensions; None for other types."""
     name = getattr(typing.get_origin(hint), "_name", None)
     return name if name in ("Required", "NotRequired", "ReadOnly") else None
 
@@ -232,7 +232,7 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# What Annotated[] may say of a value, by the names that annotated_types, pydantic and msgspec share: the keyword for each type.
+# Constraints in Annotated[], by the names that annotated_types, pydantic and msgspec share: the keyword for each type.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
@@ -244,7 +244,8 @@ _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "max_length": ("texts, lists and dicts", {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}),
     "pattern": ("texts", dict.fromkeys(_TEXTS, "pattern")),
 }
-_UNSAID = ("Predicate", "Not", "Timezone", "LowerCase", "UpperCase", "IsDigit", "IsAscii")  # of annotated_types: a check in Python
+# annotated_types: checks in Python, for which JSON Schema has no keyword
+_UNSAID = ("Predicate", "Not", "Timezone", "LowerCase", "UpperCase", "IsDigit", "IsAscii")
 
 
 def _package(value: Any) -> str:
@@ -252,7 +253,7 @@ def _package(value: Any) -> str:
 
 
 def _with_metadata(schema: dict[str, Any], metadata: Iterable[Any], where: str) -> dict[str, Any]:
-    """A schema with what Annotated[] says. Objects of packages that are not known here say nothing, as PEP 593 has it."""
+    """A schema with the constraints of Annotated[]. Objects of unknown packages are ignored, as PEP 593 says."""
     for said in metadata:
         if isinstance(said, str):
             schema = {**schema, "description": said}
@@ -278,7 +279,7 @@ def _with(schema: dict[str, Any], name: str, value: Any, where: str) -> dict[str
     if not keywords:
         raise TypeError(f"{where} has {name}={shown(value)}, which is for {who}")
     if name == "pattern":
-        value = getattr(value, "pattern", value)  # a compiled one
+        value = getattr(value, "pattern", value)  # a compiled pattern has its text there
     else:
         value = float(value) if isinstance(value, decimal.Decimal) else value
         if type(value) not in (int, float) or not_finite(value) is not None:
@@ -293,7 +294,7 @@ _FIELD = re.compile(r"^:param\s+(?:[^:\n]*\s)?(\w+)\s*:[ \t]*(.*(?:\n[ \t]+\S.*)
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What a function does and what its parameters are: Google's form (Args:) or Sphinx' (:param x:)."""
+    """The description of a function, and those of its parameters, from a docstring in Google's form (Args:) or Sphinx' (:param x:)."""
     described = {name: " ".join(about.split()) for name, about in _FIELD.findall(text)}
     about = text[: found.start()] if (found := re.search(r"^:\w+", text, re.MULTILINE)) else text
     section = _ARGS.search(about)
@@ -324,14 +325,14 @@ def _entries(text: str) -> dict[str, str]:
 
 
 def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Arguments that were written as text, as the tool's schema says. What fits none of its types stays text."""
+    """Arguments that a model wrote as text, with the types of the tool's schema. A text that fits no type stays text."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return dict(arguments)
     result = {}
     for name, value in arguments.items():
         known, listed = _types(properties.get(name), schema)
-        if isinstance(value, list) and "array" not in known:  # one name several times
+        if isinstance(value, list) and "array" not in known:  # the same name came several times
             result[name] = [_as(item, known, listed) for item in value]
         else:
             result[name] = _as(value, known, listed)
@@ -339,7 +340,7 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
-    """The types of values that are not listed, and those that are."""
+    """The types of a schema whose values are not listed, and the values that are."""
     if not isinstance(schema, Mapping) or depth > 8:
         return [], []
     kinds: list[str] = []
