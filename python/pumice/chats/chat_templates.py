@@ -39,7 +39,7 @@ _MOST_UNSEEN = 4  # most messages that are looked for one by one, with a renderi
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
-    """The messages' texts without their roles: templates build control tokens from roles (<|user|>)."""
+    """Messages without their roles, from which templates build control tokens (<|user|>)."""
     return [{name: value for name, value in message.items() if name != "role"} for message in messages]
 
 

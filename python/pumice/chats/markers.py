@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # characters of a pattern
-MAX_PROGRAM = 1024  # steps of its automaton; those of known templates have 153 at most
+MAX_PROGRAM = 2048  # steps of its automaton; those of known templates have 153 at most
 MAX_DEPTH = 50  # levels of groups
 MAX_FIRST = 24  # re looks for so many first characters of a marker
 MAX_MARKER = 1 << 9  # characters of a marker; a Scanner holds back so many at most
