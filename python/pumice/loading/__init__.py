@@ -1,1 +1,1 @@
-"""From what load() is given to weights on devices."""
+"""Sources and options of load(): paths, the hub, adapters, placement, and a file's own information."""

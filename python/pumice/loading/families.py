@@ -1,4 +1,4 @@
-"""What is known of model families that pumice does not run: for messages and for `pumice info`. Those that it runs are in build_info()."""
+"""Names of model families that pumice does not run, for messages and `pumice info`. Families that it runs are in build_info()."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ REFUSED = "is not planned"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A family that is not run: what people call it, and what is missing for it."""
+    """A family that is not run: its usual name, and the feature that is missing for it."""
 
     name: str
     missing: str
 
 
-# By model_type of config.json and general.architecture of GGUF files, as transformers and llama.cpp write them.
+# Keys: model_type of config.json and general.architecture of GGUF files, as transformers and llama.cpp write them.
 _NOT_RUN: dict[str, tuple[str, str]] = {
     "mixtral": ("Mixtral", EXPERTS),
     "qwen2_moe qwen2moe": ("Qwen 2 MoE", EXPERTS),
@@ -57,7 +57,8 @@ def _runs(architecture: str, kind: str) -> str | None:
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
-    """One sentence on a family by the name that a file of a kind ("gguf", "safetensors") gives it or its text half: run, known, unknown."""
+    """One sentence on a family: it is run, known, or unknown. architecture: its name in a file of a kind ("gguf", "safetensors").
+    text_half: the name of a multimodal model's text half."""
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):

@@ -1,4 +1,4 @@
-"""What a model's file says of itself, beside its weights."""
+"""Information in a model's file beside its weights."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def open_layout(layout: Layout) -> _core.ModelFile:
     return _core.open_file(str(layout.source))
 
 
-_POOLING_LAST = 3  # of llama.cpp's enum llama_pooling_type, <architecture>.pooling_type
+_POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum llama_pooling_type
 
 
 def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer) -> list[str]:
-    """What the file "lacks ..." of the model or "has ..." that is not run, so that results are not the original's."""
+    """What the file "lacks ..." of the model, or "has ..." that is not run: each makes results differ from the original's."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
         found.append(
@@ -53,7 +53,8 @@ def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer
 
 
 def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[str, ...]:
-    """Names of a classifier's labels: id2label of config.json, classifier.output_labels of GGUF; else as transformers calls them."""
+    """The names of a classifier's labels: id2label of config.json, classifier.output_labels of GGUF, else LABEL_0 and so on, as in
+    transformers."""
     if config.score_ids:
         return ("score",)
     if file.kind == "gguf":
@@ -67,5 +68,5 @@ def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tupl
 
 
 def has_types(file: _core.ModelFile) -> bool:
-    """Whether the file has vectors of two or more token types (token_types in GGUF)."""
+    """Whether the model has vectors for two or more token types (token_types in GGUF)."""
     return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)

@@ -1,4 +1,4 @@
-"""From what load() was given to a path: local files first, then the local cache of the hub, then the hub itself."""
+"""Turns the source of load() into a path. Local files go first, then the local cache of the hub, then the hub itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..errors import FallbackWarning
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
-# What a folder of safetensors needs beside its weights. Never pickles, never code.
+# Files that a folder of safetensors has beside its weights. Pickles and code are never among them.
 _SIDE_FILES = (
     "config.json",
     "generation_config.json",
@@ -47,7 +47,8 @@ _MODULES = "modules.json"
 
 
 def resolve(source: str | os.PathLike[str]) -> Path:
-    """The local path of a model: as given when it exists, else from the hub when it looks like "org/name[:file]"."""
+    """The local path of a model: the source itself where it exists, else that of the hub's "org/name[:file]". Raises FileNotFoundError and
+    other OSErrors."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"source must be a path or a hub id, not {type(source).__name__}")
     text = os.fspath(source)
@@ -92,7 +93,7 @@ def _nearby(path: Path) -> str:
 
 
 def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[str]:
-    """Which files of a hub repository make the model: one GGUF file (all its parts), or the safetensors folder at its root."""
+    """The files of a hub repository that make the model: one GGUF file (with all its parts), or the safetensors folder at the root."""
     names = sorted(names)
     ggufs = [n for n in names if n.endswith(".gguf") and "mmproj" not in n.lower()]
     if wanted is not None:
@@ -123,7 +124,8 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
 
 
 def _of_module(name: str) -> bool:
-    """A file of the folder of one of sentence-transformers' modules: 1_Pooling/config.json, query_0_StaticEmbedding/model.safetensors."""
+    """Whether a file is in the folder of one of sentence-transformers' modules: 1_Pooling/config.json,
+    query_0_StaticEmbedding/model.safetensors."""
     folder, _, file = name.partition("/")
     kind = folder.rsplit("_", 1)[-1]
     return kind in KNOWN_MODULES and (file in _SIDE_FILES or (file.endswith(".safetensors") and "/" not in file))
@@ -149,7 +151,7 @@ def _parts(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
-    """The model's path, and what a warning has to say of it."""
+    """The model's path, and the text of a warning about it (None: there is none)."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -174,13 +176,13 @@ def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
 
 
 def _model_path(first: Path, files: Sequence[str]) -> Path:
-    """The .gguf file (its first part), or the folder of the snapshot."""
+    """The .gguf file (the first part of several), or the snapshot's folder."""
     return first if files[0].endswith(".gguf") else first.parents[files[0].count("/")]
 
 
 def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
-    """The model in the local cache, and what it may lack ("": nothing): other programs keep only the files that they need, and a download
-    may have been cut short."""
+    """The model in the local cache, and what it may lack ("": nothing). Other programs download only the files that they need, and a
+    download may have been cut short."""
     try:
         folder = Path(hub.snapshot_download(repo, local_files_only=True))
     except (OSError, ValueError):  # LocalEntryNotFoundError is both

@@ -1,4 +1,4 @@
-"""lora=: low-rank adapters (Hu et al. 2021) beside a model, from PEFT folders and GGUF files: what is adapted, and by how much.
+"""lora=: low-rank adapters (Hu et al. 2021) from PEFT folders and GGUF files: which matrices they change, and by what scale.
 
 Sources: peft's LoraConfig and save_pretrained() (names and scales), llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
 """
@@ -21,7 +21,7 @@ from ..errors import ModelFormatError, UnsupportedModelError
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MOST_SCALE, MOST_RANK, MOST_ALPHA = 1e6, 4096, 10**9
 
-# Switches of adapter_config.json that change what is computed, and the values that mean nothing.
+# Switches of adapter_config.json that change what is computed, each with its values that mean off.
 _OFF: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "bias": ("none",),
@@ -38,12 +38,13 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "monteclora_config": ({},),
     "velora_config": ({},),
 }
-_STARTS = (True, False, "gaussian", "eva", "orthogonal")  # of init_lora_weights; others change the model's own weights (PiSSA, OLoRA, ...)
+# values of init_lora_weights that leave the model's own weights as they are (PiSSA, OLoRA and others change them)
+_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 _MERGE = "Merge it into the model with peft (merge_and_unload) and load that"
 
 
 def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
-    """(path, scale) of each."""
+    """lora= as (path, scale) for each adapter. Raises TypeError and ValueError."""
     if given is None:
         return ()
     pair = isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], (str, os.PathLike, tuple, list))
@@ -60,7 +61,7 @@ def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
 
 
 def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
-    """What the engine is told: of each adapter its open file and (matrix, tensor a, tensor b, scale, layout)."""
+    """The adapters for the engine: of each one its open file, and (matrix, tensor a, tensor b, scale, layout) for each matrix."""
     return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
 
 
@@ -116,7 +117,7 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
 
 
 def _pairs_of_peft(weights: _core.ModelFile) -> list[tuple[str, str, str, int, bool]]:
-    """Module, tensors a and b, rank, whether it is an embedding's."""
+    """For each module: its name, tensors a and b, the rank, whether it is an embedding."""
     found: dict[str, dict[str, tuple[str, tuple[int, ...], bool]]] = {}
     for tensor, _, shape, _ in weights.tensors:
         match = re.fullmatch(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.(?:default|weight|default\.weight))?", tensor)
@@ -154,7 +155,8 @@ def _alpha(file: Path, key: str, value: Any) -> float:
 
 
 def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
-    """rank_pattern, alpha_pattern: the end of a module's name, or with ^ the whole of it, to a number. peft takes regular expressions."""
+    """The entry for a module in rank_pattern or alpha_pattern. Keys are regular expressions for the end of a module's name, or with ^ for
+    the whole name, as in peft."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise _broken(file, key, f"{key} is {shown(given)}, not an object")
@@ -172,10 +174,10 @@ def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> flo
 
 
 class _Selection:
-    """Which modules adapter_config.json asks for: peft leaves the tensors of others unread and says nothing.
+    """The modules that adapter_config.json selects. peft ignores the tensors of all other modules, and says nothing.
 
-    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata do not read is not looked at: the tensors
-    are what peft has trained."""
+    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata do not read selects every module: the
+    tensors show what peft has trained."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -201,7 +203,7 @@ class _Selection:
             raise self._contradiction("layers_to_transform", f"{module}, which layers_to_transform leaves out")
 
     def _layer(self, module: str) -> int | None:
-        """The number behind the name of a list of layers; without layers_pattern any name is one."""
+        """The number behind the name of a list of layers. Without layers_pattern the list may have any name."""
         lists = [rf"(?:^|.*?\.){re.escape(name)}" for name in self._lists] or [r".*?\.[^.]*"]
         found = next((found for each in lists if (found := re.match(each + r"\.(\d{1,9})\.", module))), None)
         return int(found[1]) if found else None
@@ -211,7 +213,7 @@ class _Selection:
 
 
 class _Names:
-    """target_modules or exclude_modules: names of modules or their ends in a list, or a regular expression for whole names."""
+    """target_modules or exclude_modules: a list of modules' names or their ends, or a regular expression for whole names."""
 
     def __init__(self, file: Path, config: Mapping[str, Any], key: str) -> None:
         given = config.get(key)
@@ -224,12 +226,12 @@ class _Names:
             self._known = False
         else:
             try:
-                self._pattern = Pattern(f"/(?:{given})$")  # behind a character: a pattern that matches an empty text is no marker
+                self._pattern = Pattern(f"/(?:{given})$")  # the "/" is there because a Pattern must not match the empty text
             except ValueError:
                 self._known = False
 
     def match(self, module: str) -> bool | None:
-        """None: not known."""
+        """Whether a module's name matches; None: the expression is not read here."""
         if not self._known:
             return None
         if self._pattern is not None:

@@ -1,4 +1,4 @@
-"""The keywords of load() and plan(), each checked, and what the engine is told of them."""
+"""The keywords of load() and plan(): their checks, and their values for the engine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
 
 
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """load()'s options, all of them, each checked."""
+    """The options of load(), complete and checked. Raises TypeError and ValueError that name the option."""
     for name in given:
         if name not in LOAD_DEFAULTS:
             raise unknown_keyword(function, name, LOAD_DEFAULTS)
@@ -63,7 +63,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
-    if o["kv_dtype"] is None:  # float32 that rounds keys and values is none: logits of a Llama differ by 6e-3, without by 1e-5
+    # with float32 weights, keys and values in f16 would change a Llama's logits by 6e-3; in f32 they differ by 1e-5
+    if o["kv_dtype"] is None:
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     if o["task"] is not None:
         o["task"] = check_text(o["task"], "task")
@@ -83,7 +84,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_pooling(given: Any) -> tuple[str, ...] | None:
-    """None, or one or several names."""
+    """pooling= as a tuple of names; None: as the model's files say."""
     if given is None or isinstance(given, str):
         name = choice("pooling", given, (None, *POOLINGS))
         return None if name is None else (str(name),)
@@ -93,7 +94,7 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
 
 
 def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
-    """What the engine is told of load()'s options (checked ones) for a file."""
+    """The engine's options for a file, from checked options of load()."""
     gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
     return _core.LoadOptions(
         device=options["device"],

@@ -1,4 +1,4 @@
-"""pumice.plan() and Model.summary(): where each layer lives and what it takes."""
+"""pumice.plan() and Model.summary(): the device of each layer, and its bytes."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ class Plan:
 
 
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs of rows that differ in their number only become one: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
+    """Joins rows that differ only in their number: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
 
-    Why they are not on the GPU may differ too: each lacks some memory more than the next."""
+    `why` may differ within a run: each layer lacks a little more memory than the one before."""
     folded: list[dict[str, Any]] = []
     last_number = 0
     for row in rows:
