@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
-_HOME = {  # where each lazy name lives (no module is named like a function: importing it would hide the function)
+# the file of each name that is imported when it is first used (no module has the name of a function: importing it would hide that)
+_HOME = {
     "load": "model.load",
     "Model": "model.model",
     "AsyncStream": "event_loops.streams",

@@ -26,7 +26,7 @@ BENCH_TEXT = (
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own is silent where it cannot write
+    def _print_message(self, message: str, file: Any = None) -> None:  # argparse ignores an error here
         (say if file is sys.stdout else complain)(message.removesuffix("\n"))
 
     def error(self, message: str) -> NoReturn:
@@ -121,7 +121,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # now: Python's end would wait for a driver that compiles for seconds
+        os._exit(1)  # at once: Python's end would wait seconds for a driver that compiles
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -142,11 +142,12 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .loading.hub import resolve
 
     path = resolve(arguments.model)
-    apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()  # the model is in a module's folder
+    # the model is in the folder of a module
+    apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
-    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # of a multimodal folder
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # the text half of a multimodal model
     static = bool(layout and layout.static) or file.architecture == "model2vec"
     say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
@@ -176,7 +177,7 @@ def _text(line: bytes, number: int, source: str) -> str:
 
 
 def _argument(text: str) -> str:
-    """A text of the command line: UTF-8, whatever the locale says of its bytes."""
+    """A text of the command line. Its bytes are read as UTF-8 in every locale."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -191,9 +192,8 @@ def _lines(path: str) -> Iterator[str]:
 
 
 class _VectorFile:
-    """Where encode puts its .npy file, asked for before the work: a plain file, which appears when it is whole, or something that takes
-    bytes one after the other, which may be standard output itself: a pipe, a terminal, /dev/null. (np.save adds .npy to a name, and asks a
-    pipe for its position.)"""
+    """The .npy file that encode writes, opened before the work. A plain file appears when it is whole. A pipe, a terminal or /dev/null,
+    which may be standard output, takes bytes as they come. (np.save() would add .npy to the name, and ask a pipe for its position.)"""
 
     def __init__(self, path: str) -> None:
         from . import _core
@@ -230,7 +230,7 @@ class _VectorFile:
         except BrokenPipeError as error:
             raise OutputError(error) from None
         except OSError as error:
-            if error.errno is None or error.filename is not None:  # the message names the file
+            if error.errno is None or error.filename is not None:  # the message of an error with a name says which file
                 raise
             raise OSError(f"cannot write {self._path}: {error.strerror}") from None
 
@@ -288,7 +288,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
                         say("\n")
                     kind = chunk.kind if chunk.text else kind
                     say(chunk, end="")
-            except KeyboardInterrupt:  # ends the answer, not the conversation
+            except KeyboardInterrupt:  # Ctrl-C ends the answer, not the conversation
                 if not talks:
                     raise
                 stream.close()

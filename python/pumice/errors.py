@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # characters of a message: a file's own text may be megabytes
+_LONGEST = 4000  # most characters of a message: a text of a file may have megabytes
 
 
 class PumiceError(Exception):
     """The base of every error that is pumice's own."""
 
     def __init__(self, *args: object) -> None:
-        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # the end says what to do
+        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # keeps the end, which says what to do
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)
 
@@ -45,23 +45,24 @@ class UnsupportedModelError(PumiceError):
 
 
 class TokenizerError(PumiceError):
-    """The tokenizer of a model is missing, broken or of an unknown kind. `tokenizer=` of load() replaces it."""
+    """The tokenizer of a model is missing, broken or of an unknown kind. load(tokenizer=) replaces it."""
 
 
 class ChatTemplateError(PumiceError):
-    """No chat template, or one that does not render. `chat_template=` of load() replaces it."""
+    """A model without a chat template, or a template that does not render. load(chat_template=) replaces it."""
 
 
 class ContextLengthError(PumiceError, ValueError):
-    """More tokens than the model, or the context it was loaded with, can take."""
+    """More tokens than the model, or the context that it was loaded with, can take."""
 
 
 class GrammarError(PumiceError, ValueError):
-    """A grammar or schema that cannot be enforced: where (a JSON pointer or a line), why, and what can be."""
+    """A grammar or schema that cannot be enforced. The message has the place (a JSON pointer or a line), the reason, and what can be
+    enforced."""
 
 
 class DeviceError(PumiceError):
-    """A device failed."""
+    """A device failed, or cannot do what was asked."""
 
 
 class DeviceNotFoundError(DeviceError):
@@ -69,7 +70,7 @@ class DeviceNotFoundError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The driver gave the device up in the middle of work."""
+    """The driver gave up the device while it worked."""
 
 
 class ForkedDeviceError(DeviceError):
@@ -85,11 +86,11 @@ class NumericError(PumiceError):
 
 
 class OverloadedError(PumiceError):
-    """More calls of the async API wait than the model's limits allow: try again later. Calls that block wait, and never get it."""
+    """More async calls wait than the model's limits allow: try again later. Calls that block wait for their turn, and never raise it."""
 
 
 class EventLoopError(PumiceError, RuntimeError):
-    """An async call outside of an asyncio event loop (under trio, say), or a stream that is read in another loop than it began in."""
+    """An async call was made outside of an asyncio event loop (under trio, say), or a stream was read in another loop than it began in."""
 
 
 class UnsupportedTaskError(PumiceError, TypeError):
@@ -97,23 +98,23 @@ class UnsupportedTaskError(PumiceError, TypeError):
 
 
 class TruncationWarning(UserWarning):
-    """Texts were cut to the model's length: says how many and how long the longest was."""
+    """Texts were cut to the model's length. The message has their number and the longest length."""
 
 
 class FallbackWarning(UserWarning):
-    """Something else was done than what was asked: says what was asked, what was done and why."""
+    """Something else was done than what was asked for. The message says what was asked, what was done and why."""
 
 
 class IncompleteModelWarning(UserWarning):
-    """The file lacks a part of the model (a dense layer, an end token), or its layers have tensors that are not run, so that results are
-    not the original's: says which, and what to load in its place."""
+    """The file lacks a part of the model (a dense layer, an end token), or its layers have tensors that are not run, so that results differ
+    from the original's. The message names them, and what to load instead."""
 
 
 class GrammarWarning(UserWarning):
-    """An answer may break a part of its schema, because relax= said so: says which."""
+    """An answer may break a part of its schema, because relax= allows it. The message names the part."""
 
 
-# Kinds of the engine's errors (ErrorKind in cpp/core/error.h) as Python classes.
+# Classes for the kinds of the engine's errors (ErrorKind in cpp/core/error.h).
 BY_KIND: dict[str, type[BaseException]] = {
     "base": PumiceError,
     "invalid_argument": ValueError,

@@ -1,5 +1,5 @@
-"""The parts of a loaded model, which all its calls share: its engine, its tokenizer, what does each task, and the way to the CPU when a GPU
-is lost."""
+"""The parts of a loaded model that all its calls share: the engine, the tokenizer, an object for each task, and the move to the CPU when a
+GPU is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ B = TypeVar("B", bound="ModelBase")
 
 
 def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
-    """With device="auto", a call whose GPU is lost warns, moves the model to the CPU and is done again there."""
+    """A decorator: with device="auto", a call whose GPU is lost warns, moves the model to the CPU, and is made again there."""
 
     @functools.wraps(method)
     def call(self: B, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,7 +55,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
             if self._options["device"] != "auto":
                 raise
             self._move_to_cpu(engine, lost)
-            if any(isinstance(arg, Iterator) for arg in args):  # it has been read, and cannot be read again
+            if any(isinstance(arg, Iterator) for arg in args):  # an iterator has been read, and cannot be read again
                 raise
             return method(self, *args, **kwargs)
 
@@ -63,7 +63,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
 
 
 class ModelBase:
-    """A loaded model without its calls, which are by task in the classes beside this one."""
+    """A loaded model without its calls. Those are in the classes beside this one, by task."""
 
     def __init__(
         self,
@@ -75,18 +75,18 @@ class ModelBase:
         settings: ModelSettings,
         options: dict[str, Any],
     ) -> None:
-        """settings: what the model's files say of generating.  options: load()'s, all of them, checked."""
+        """settings: the settings of generation in the model's files.  options: all options of load(), checked."""
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
         self._incomplete = incomplete_parts(file, engine, tokenizer)
         self._encoder = self._make_encoder(engine)
-        self._routes: dict[str, Any] = {}  # Models, by name
+        self._routes: dict[str, Any] = {}  # name -> Model
         self._default_route: str | None = None
         vocab_size = int(engine.info["vocab_size"])
         self._generator = Generator(tokenizer, settings, vocab_size)
         self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
-        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # that have this model's tokenizer
+        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models that were found to have this model's tokenizer
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
@@ -103,7 +103,7 @@ class ModelBase:
         }
 
     def _make_encoder(self, engine: Engine) -> Encoder:
-        # Both spellings of sentence-transformers' CrossEncoder, now and before version 4; config.json comes with dotted keys.
+        # The key of sentence-transformers' CrossEncoder, now and before version 4. Keys of config.json are dotted.
         keys = ("sentence_transformers.activation_fn", "sbert_ce_default_activation_function")
         named = (*map(self._file.get, keys), self._config.activation)
         activation = next((name for name in named if isinstance(name, str)), None)
@@ -111,7 +111,8 @@ class ModelBase:
         return Encoder(engine, self._tokenizer, self._config, activation, has_types(self._file), render)
 
     def _pair_ids(self, query: str, document: str) -> Int32:
-        """A pair as a causal reranker reads it: by its chat template, with the roles query and document (and its prompt as system's)."""
+        """The ids of a pair for a causal reranker: its chat template has the roles query and document, and takes the model's prompt as
+        system's text."""
         prompt = self._config.prompts.get(self._config.default_prompt or "", "")
         messages = [{"role": "system", "content": prompt}] if prompt else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
@@ -128,19 +129,19 @@ class ModelBase:
             )
 
     def _layers(self, call: str) -> _core.Model:
-        """The engine of a model with layers."""
+        """The engine of a model with layers. Raises UnsupportedTaskError."""
         if isinstance(self._core, StaticEngine):
             raise UnsupportedTaskError(f"{call} needs a model with layers; this one is a table of vectors (static). It can do encode()")
         return self._core
 
     def _decoder(self, call: str) -> _core.Model:
-        """The engine of a model that generates."""
+        """The engine of a model that generates. Raises UnsupportedTaskError, and ValueError where the model is closed."""
         self._need("generate", call)
         return self._layers(call)
 
     def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
         with self._moving:
-            if self._core is not lost_core:  # another thread has done it
+            if self._core is not lost_core:  # another thread has moved the model already
                 return
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)

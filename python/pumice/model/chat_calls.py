@@ -1,4 +1,4 @@
-"""Model's calls with conversations."""
+"""The calls of Model for conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model's calls from texts to vectors and scores."""
+"""The calls of Model from texts to vectors and scores."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class EncodeCalls(ModelBase):
         role: str | None = None,
         cancel: _core.Cancel | None = None,
     ) -> Any:
-        """encode() by the default route, or by that of `role`, which is then this model."""
+        """encode() by the default route, or by the route that `role` names, which this model then is."""
         self._check_encode(role)
         return self._encoder.encode(inputs, options, role, cancel)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
-        """encode(), but for what the engine computes, where `options.takes_few(inputs)`."""
+        """All of encode() but what the engine computes, for a call for which `options.takes_few(inputs)`."""
         self._check_encode(None)
         return self._encoder.prepare(inputs, options)
 
@@ -76,12 +76,13 @@ class EncodeCalls(ModelBase):
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode() by the model's route "query", and with its prompt "query", where it has them."""
+        """encode() by the model's route "query" and with its prompt "query", where it has them. Takes what encode() takes."""
         return self._encode_as(("query",), inputs, EncodeOptions(**options))
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode() by the model's route "document", and with its prompt "document", "passage" or "corpus", where it has them."""
+        """encode() by the model's route "document" and with its prompt "document", "passage" or "corpus", where it has them. Takes what
+        encode() takes."""
         return self._encode_as(("document", "passage", "corpus"), inputs, EncodeOptions(**options))
 
     def _encode_as(self, names: Sequence[str], inputs: Any, options: EncodeOptions) -> Any:

@@ -1,4 +1,4 @@
-"""Model's calls from prompts to text."""
+"""The calls of Model from prompts to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GenerateCalls(ModelBase):
-    """Prompts to text: calls of one or several prompts, and what their batch does."""
+    """Prompts to text, and the state of the batch of all calls."""
 
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
 logger = logging.getLogger("pumice")
-logger.addHandler(logging.NullHandler())  # without a handler of the application's, Python would write warnings to stderr
+logger.addHandler(logging.NullHandler())  # without a handler, Python would write warnings to standard error
 
 
 @checked_keywords(LOAD_DEFAULTS)
@@ -74,7 +74,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
 
 
 def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
-    """Each route is a model; the one of the default route (or of documents) is returned and holds the others."""
+    """Loads the model of each route. Returns that of the default route (or of documents), which holds the others."""
     routes: dict[str, Model] = {}
     loaded: list[tuple[Layout, Model]] = []
     try:
@@ -106,21 +106,21 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
 
             return load_tokenizer(file, checked["tokenizer"])
 
-    # The tokenizer is built beside the weights: a quarter second for most, one for 262,144 words.
+    # The tokenizer is built in a thread while weights are read: a quarter second for most, one second for 262,144 words.
     tokenizer_task = Task(build_tokenizer)
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
         engine: _core.Model | StaticEngine
         engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
     except Exception:
-        tokenizer_task.wait()  # no thread goes on behind an error; a Ctrl-C does not wait
+        tokenizer_task.wait()  # no thread goes on after an error; a Ctrl-C does not wait
         raise
     finally:
         bar.close()
     try:
         tokenizer = tokenizer_task.result()
         model = Model(path, file, engine, tokenizer, config, settings, checked)
-        model._chats.check_given()  # templates that were asked for fail here, not at the first chat
+        model._chats.check_given()  # errors of given templates come from load(), not from the first chat()
     except BaseException:
         engine.close()
         raise
@@ -152,23 +152,23 @@ def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticE
 def _load_engine(
     file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
 ) -> tuple[_core.Model, str | None]:
-    """The loaded engine, and why it is on the CPU where device="auto" had chosen a GPU that failed."""
+    """The loaded engine, and a sentence where device="auto" had chosen a GPU that failed and the CPU runs the model."""
     try:
         return _core.load(file, engine_options(file, options, config), progress), None
-    except ForkedDeviceError:  # no GPU has failed: this is a child, without the threads that the load began with
+    except ForkedDeviceError:  # no GPU has failed: this is a forked child, without the threads of the parent's load
         raise
     except DeviceError as error:
-        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU stay with it
+        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU do not go elsewhere
             raise
         engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
-load.__module__ = "pumice"  # a pickle names it so, and no file of this package, which may be called otherwise in a later version
+load.__module__ = "pumice"  # a pickle names it so; the files of this package may be called otherwise in a later version
 
 
 def _load_call(model: Model) -> tuple[Callable[..., Model], tuple[str]]:
-    """What a Model pickles as: a call of pumice.load()."""
+    """A Model pickles as this call of pumice.load()."""
     options = {k: v for k, v in model._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
     return functools.partial(load, **options), (str(model.path),)
 

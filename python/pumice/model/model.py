@@ -1,4 +1,4 @@
-"""What load() gives: a model, its calls under an event loop, and what it shows of itself. Its other calls are in files beside this one."""
+"""The class Model: its calls under an event loop, and its own state. Its other calls are in the files beside this one."""
 
 from __future__ import annotations
 
@@ -39,26 +39,34 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
     async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
         """generate(), awaited in an asyncio event loop. Cancelling the task ends the request; other calls go on.
 
-        Raises what generate() raises, and OverloadedError where more calls wait than set_limits() allows."""
+        Takes what generate() takes. Raises what generate() raises, OverloadedError where more calls wait than set_limits() allows, and
+        EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.generate(self, prompt, sampling)
 
     def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
-        """stream() for `async for`: `async for chunk in m.astream(p): ...`. Wrong arguments are told with the first chunk."""
+        """stream() for `async for`: `async for chunk in m.astream(p): ...`. Takes what stream() takes.
+
+        A model that does not generate raises UnsupportedTaskError here. The first chunk raises everything else: the errors of stream(),
+        OverloadedError, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return async_calls.stream(self, prompt, sampling)
 
     async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Any:
-        """chat(), awaited in an asyncio event loop; with stream=True an AsyncStream."""
+        """chat(), awaited in an asyncio event loop; with stream=True an AsyncStream. Takes what chat() takes.
+
+        Raises what chat() raises, OverloadedError where more calls wait than set_limits() allows, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.chat(self, messages, options)
 
     @checked_keywords(ENCODE_DEFAULTS)
     async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode(), awaited in an asyncio event loop. Few texts are run together with those of other calls that wait."""
+        """encode(), awaited in an asyncio event loop. Few texts are computed together with those of other calls. Takes what encode() takes.
+
+        Raises what encode() raises, OverloadedError where too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.encode(self, inputs, EncodeOptions(**options))
@@ -73,14 +81,16 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
     ) -> list[RankHit]:
-        """rank(), awaited in an asyncio event loop, as aencode()."""
+        """rank(), awaited in an asyncio event loop. Takes what rank() takes.
+
+        Raises what rank() raises, OverloadedError where too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:
-        """Bytes: weights, kv_budget, kv_reserved, kv_used, scratch."""
+        """Bytes by use: weights, kv_budget, kv_reserved, kv_used, scratch (planned for one run)."""
         return self._core.memory()
 
     def _headline(self) -> str:
@@ -114,7 +124,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
             f"file {shown_path(self.path)} ({size(i['file_bytes'])})",
             f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
         ]
-        if "encode" in i["tasks"][:1]:  # what the model is for
+        if "encode" in i["tasks"][:1]:  # the model's first task is encode()
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
             pooling = f"{i['pooling']} pooling" if self._config.pools else "one for each token"

@@ -1,4 +1,4 @@
-"""speculate= and draft=: tokens that are guessed ahead, so that one step checks several. What is generated stays the same."""
+"""speculate= and draft=: guesses of the next tokens, of which one step checks several. The tokens that are generated stay the same."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..common.arguments import integer, shown, shown_path
 if TYPE_CHECKING:
     from .base import ModelBase
 
-MATCHING = 3  # ids that stand before what a lookup guesses
+MATCHING = 3  # a lookup guesses what followed the last so many ids
 
 
 def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine is told of guesses: GenerateParams by name. Raises TypeError and ValueError that name speculate= or draft=."""
+    """The fields of GenerateParams for guesses, by name. Raises TypeError and ValueError that name speculate= or draft=."""
     how, draft = call.get("speculate"), call.get("draft")
     result: dict[str, Any] = {}
     if isinstance(how, Mapping):
         for key, value in how.items():
             if key not in ("lookup", "guesses"):
                 raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup' and 'guesses'")
-            setattr(_core.GenerateParams(), key, value)  # raises what the engine says of it
-            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # a lookup of 0 is none
+            setattr(_core.GenerateParams(), key, value)  # raises the engine's error for a wrong value
+            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # 0 would mean no lookup
     elif how == "lookup":
         result["lookup"] = MATCHING
     elif how is not None and how != "off":

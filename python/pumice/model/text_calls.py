@@ -1,4 +1,4 @@
-"""Model's calls between texts and token ids."""
+"""The calls of Model between texts and token ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32:
-    """A text's ids: int32 (T,). Ctrl-C is seen while a long one is read."""
+    """The ids of a text, int32 (T,). Tokenizing a long text can be interrupted."""
     text = check_text(text, "text")
     work = functools.partial(tokenizer.encode, text, add_special=add_special)
     ids = interruptible(work) if len(text) > DIRECT_CHARACTERS else work()
@@ -30,22 +30,24 @@ def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32
 
 
 class TextCalls(ModelBase):
-    """Texts to token ids and back. They work on when the model is closed."""
+    """Texts to token ids and back. These calls work on a closed model too."""
 
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
-        """Token ids of a text: int32 (T,). add_special: with the tokens that the model wants around it."""
+        """The token ids of a text, int32 (T,). add_special: with the special tokens that the model wants around a text. Raises TypeError
+        and ValueError for what is no text."""
         return text_ids(self._tokenizer, text, flag("add_special", add_special))
 
     @checked_keywords()
     def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
-        """The text of token ids (bytes that make no character become U+FFFD)."""
+        """The text of token ids; bytes that make no character become U+FFFD. skip_special: without special tokens. Raises ValueError for
+        ids that the model does not have."""
         array = check_ids(ids, self.info["vocab_size"], "ids")
         skip_special = flag("skip_special", skip_special)
         return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens a text is, special ones included."""
+        """The number of tokens of a text, special ones included."""
         return len(text_ids(self._tokenizer, text))
 
     @property
