@@ -31,7 +31,7 @@ RESERVED = frozenset(
     )
 )  # fmt: skip
 
-# ---- whose words ------------------------------------------------------------------------------------------------
+# ---- control tokens in messages -----------------------------------------------------------------------------------
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")

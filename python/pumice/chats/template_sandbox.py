@@ -31,14 +31,14 @@ FIX = "Pass chat_template= with the text of a Jinja template (or a path to one).
 MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 8 << 20  # characters
 MAX_VOLUME = 48 << 20  # bytes of all strings and lists that a rendering makes
-MAX_WEIGHT = 16 << 20  # of one value: its characters and ITEM_WEIGHT for each item, counted as if written out in full
+MAX_WEIGHT = 16 << 20  # weight of one value: its characters, and ITEM_WEIGHT for each item, counted as if written out in full
 ITEM_WEIGHT = 64  # about the bytes of one item
 MAX_ITEMS = 1 << 18  # items of one split
 MAX_STEPS = 1_000_000
-MAX_SECONDS = 1.0  # of the rendering thread's processor time
+MAX_SECONDS = 1.0  # processor time of the rendering thread
 MAX_CALL_DEPTH = 64
 MAX_TREE_DEPTH = 100
-MAX_TOKENS = 60_000  # of the source; they are counted before the parser, which takes longer, sees them
+MAX_TOKENS = 60_000  # tokens of the source, counted before the parser runs, which takes longer
 MAX_TREE_NODES = 20_000  # compiling so many takes half a second
 MAX_REGEX_TEXT = 1 << 18  # characters of a text that a filter with regular expressions reads
 MAX_WIDTH = 4096  # characters of padding and indentation

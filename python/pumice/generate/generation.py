@@ -77,10 +77,10 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """News of a stream: text that is final, and the tokens it came with. str() of it is the text.
+    """A piece of a stream: text that is final, and its tokens. str() of it is the text.
 
-    index: which sequence (prompt * n + sample). finish_reason: set in a sequence's last chunk. Arrays as in Generation.
-    kind: of a chat's text: what the model says, thinks, or writes to call a tool. calls: the tool calls that are complete with it."""
+    index: the sequence (prompt * n + sample). finish_reason: None but in a sequence's last chunk. ids and log-probabilities: as in
+    Generation, of the chunk's tokens. kind: of a chat's text: "content", "reasoning" or "tool_call". calls: tool calls that end here."""
 
     text: str
     ids: Int32

@@ -48,18 +48,22 @@ class ChatCalls(ModelBase):
     ) -> Any:
         """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
 
-        messages: dicts with "role" and "content", or one string for a single user message. The model's chat template makes the prompt
-            of them; there is no guessed template: ChatTemplateError says what to do without one.
-        tools: functions that the model may call: Python functions (schema from signature and docstring) or dicts of OpenAI's shape. What it
-            calls is in .tool_calls; nothing is run here. tool_choice: "auto", "none" (the model is not told of them), "required", or the
-            name of one that it has to call. parallel_tool_calls=False: one call at most.
+        messages: dicts with "role" and "content", or one string, which is a single user message. The model's chat template makes the
+            prompt of them. No template is guessed: ChatTemplateError says what to do without one.
+        stream: True gives a Stream.
+        tools: functions that the model may call: Python functions (the schema comes from signature and docstring), or dicts of OpenAI's
+            shape. .tool_calls has the calls that the model wants; nothing is run here.
+        tool_choice: "auto", "none" (the model is not told of the tools), "required", or the name of a tool that it has to call.
+        parallel_tool_calls: False: one call at most.
         response_format: {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a
-            TypeAdapter or a Grammar: what the answer has to be, and what .parsed then gives.
-        dry_run: only renders: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables for the template, such as documents or enable_thinking.
-        parse_special: False: control tokens spelt out in messages, tools and documents are text, only the template's own are more.
+            TypeAdapter or a Grammar: what the answer has to be, and what .parsed then returns.
+        dry_run: only renders the prompt: the ChatResult has .prompt and .prompt_tokens, and no text.
+        template_kwargs: further variables of the template, such as documents or enable_thinking.
+        parse_special: False: control tokens that messages, tools and documents spell are text; only the template's own are control tokens.
         max_tokens: another name of max_new_tokens.
-        Everything else as in generate(). GrammarError: what is asked for cannot be enforced.
+
+        All other keywords are those of generate(). Raises ChatTemplateError, GrammarError where the demands on the answer cannot be
+        enforced, and what generate() raises.
         """
         options: dict[str, Any] = dict(sampling)
         if (max_tokens := options.pop("max_tokens", None)) is not None:
@@ -100,12 +104,12 @@ class ChatCalls(ModelBase):
         tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Int32:
-        """Computes the beginning of prompts and keeps its keys and values in a file; the token ids in it.
+        """Computes the beginning of prompts and writes its keys and values to a file. Returns the token ids in it, int32 (T,).
 
+        path: a new name or a plain file. The new file takes its place when it is whole.
         prompt_or_messages: a string or token ids as in generate(), or messages as in chat(), with its tools and template_kwargs.
 
-        The file is written beside `path` and takes its place in the end. Raises OSError, ContextLengthError, MemoryError, and what
-        generate() and chat() raise for a prompt."""
+        Raises OSError, ContextLengthError, MemoryError, and what generate() and chat() raise for a prompt."""
         engine, target = self._decoder("save_prefix()"), path_of(path)
         if is_conversation(prompt_or_messages):
             question = check_question(prompt_or_messages, tools, None, True, template_kwargs, False)
@@ -123,7 +127,7 @@ class ChatCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
-        """Takes what save_prefix() wrote into the cache of prefixes, where calls that begin with it find it; its token ids.
+        """Reads a file of save_prefix() into the cache of prefixes, where calls with the same beginning find it. Returns its token ids.
 
         Results have the same bits as without. A file of the same model loaded otherwise (another device, kv_dtype, quantize, lora or
         version of pumice) is computed again from its ids, with a FallbackWarning that says what differs. Raises ModelFormatError for one

@@ -141,10 +141,14 @@ class EncodeCalls(ModelBase):
         """Scores of (query, document) pairs, or of single texts, by a classifier: float32 (n,), or (n, labels) when it has several labels.
 
         pairs: an iterable of pairs, or of strings. One string, or a tuple or list of exactly two (a pair), gives one result.
-        activation: of the scores. None: the one that the model's config names; otherwise a sigmoid for one label and none for more.
-        output: "scores", or "labels": a list of Predictions with the label's name (info["labels"]) and its probability: by `activation`,
-            None: softmax over several labels (a sigmoid for each where config.json says multi_label_classification, or for one).
-        """
+        activation: "none", "sigmoid", "softmax" or "tanh" of the logits. None: the one that the model's config names, else a sigmoid for
+            one label and none for several.
+        output: "scores", or "labels": Predictions with a label's name (info["labels"]) and its probability. By `activation`; None: softmax
+            of several labels, a sigmoid of one, and of each where config.json says multi_label_classification.
+        truncate: True: longer texts are cut, with one TruncationWarning. "error": ContextLengthError.
+        show_progress_bar: True, False, or None: when the logger `pumice` is at INFO.
+
+        Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError."""
         self._need("classify", "predict()")
         choice("output", output, ("scores", "labels"))
         pair = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
@@ -175,7 +179,12 @@ class EncodeCalls(ModelBase):
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
     ) -> list[RankHit]:
-        """The documents by a cross-encoder's score for the query, best first (ties keep their order): RankHit(index, score, document)."""
+        """The documents as RankHit(index, score, document), by a cross-encoder's score for the query, best first; ties keep their order.
+
+        query: a text.  documents: an iterable of texts.  top_k: the best so many; None: all.
+        truncate, show_progress_bar: as in predict().
+
+        Raises UnsupportedTaskError (also for a model with several labels), ContextLengthError, TypeError and ValueError."""
         return self._rank(query, documents, top_k, truncate, show_progress_bar)
 
     @survives_its_device

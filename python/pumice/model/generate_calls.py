@@ -26,30 +26,34 @@ class GenerateCalls(ModelBase):
     def generate(
         self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
     ) -> Any:
-        """What follows a prompt: a Generation. A list of them for a list of prompts, or n > 1 (each prompt's samples together).
+        """The text that follows a prompt: a Generation. For a list of prompts, or n > 1, a list of them, prompt by prompt.
 
-        prompt: a string (the model's special tokens are added; a first token that it spells out is not doubled), token ids (taken as
-            they are), or a list of either; a list runs as one batch.
-        sampling: for a list of prompts: a dict of the settings below for each, or None; the call's keywords count where it says nothing.
-        max_new_tokens: at most so many tokens.  stop: strings (found across token borders, cut off with all that follows) or token ids.
-        min_new_tokens: before so many, no end token and no token id of `stop` comes.  ignore_eos: end tokens are tokens like others.
-        bad_words: strings, or lists of token ids, that never come.
-        logits_processor: a function of (ids, row): all token ids so far, int32, and the logits of the next one, float32, which it
-            changes in place (-inf forbids a token). It is called in this thread; what it raises ends the call.
-        temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None takes the
-            model's own setting, else it is off. A filter without a temperature means temperature 1.
-        dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: against repetitions (DRY). top_n_sigma, xtc_probability,
-            xtc_threshold, mirostat_tau, mirostat_eta: more filters; docs/python.md says what they do, and in which order.
-        logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids it).
-        seed: None: fresh, and reported in the result.  n: samples per prompt.
-        logprobs: True, or how many alternatives per token, for log-probabilities.
+        prompt: a string (the model's special tokens are added; a first token that the string spells is not doubled), token ids (used as
+            they are), or a list of either, which runs as one batch.
+        sampling: settings for each prompt of a list: dicts of keywords below, or None; the call's keywords count where one says nothing.
+        max_new_tokens: the most tokens that are generated.
+        min_new_tokens: before so many tokens, no end token and no token id of `stop` is generated.
+        ignore_eos: end tokens are tokens like others.
+        stop: strings or token ids. Strings are found across token borders, and cut off with all that follows.
+        bad_words: strings, or lists of token ids, that are never generated.
+        temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
+            model's own setting, else off. A filter without a temperature means temperature 1.
+        dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: against repetitions (DRY).
+        top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta: more filters; docs/python.md has them in their order.
+        logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids the token).
+        logits_processor: a function of (ids, row): all token ids so far, int32, and the logits of the next token, float32, which it
+            changes in place (-inf forbids a token). It is called in this thread; an error that it raises ends the call.
+        seed: None: a fresh one, which the result names.
+        n: samples of each prompt.
+        logprobs: True: log-probabilities of the chosen tokens. A number: also those of so many likeliest tokens.
         grammar: what the answer must look like: a Grammar, a Lark grammar as text, or a list with one for each prompt (None: free).
-        speculate: "lookup" guesses the next tokens from what followed the same tokens before, so that a step may give several;
-            {"lookup": 3, "guesses": 8}: how many must match, and how many are guessed. draft: a smaller Model with the same tokenizer
-            that guesses. The tokens stay the same; it stops where it does not pay.
+        priority: among the calls on a model, higher ones go first.
+        speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may give several;
+            {"lookup": 3, "guesses": 8} says how many tokens must match, and how many are guessed. "off": no guesses.
+        draft: a smaller Model with the same tokenizer, which guesses. The tokens stay the same; guessing stops where it does not pay.
 
-        Raises GrammarError, ContextLengthError, UnsupportedTaskError, TypeError and ValueError that name the argument. KeyboardInterrupt
-        carries what there is as .partial.
+        Raises GrammarError, ContextLengthError, UnsupportedTaskError, and TypeError and ValueError that name the argument. A
+        KeyboardInterrupt has the result so far as .partial.
         """
         return self._generate(prompt, options, stream=False, sampling=sampling)
 
@@ -57,10 +61,10 @@ class GenerateCalls(ModelBase):
     def stream(
         self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
     ) -> Stream:
-        """generate() as an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
+        """generate() as an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`. Takes what generate() takes.
 
-        Text comes in whole characters, and never a part of a stop string. Closing the iterator cancels; its .result is then the
-        Generation. Nothing is locked between chunks: other calls on the model go on."""
+        Text comes in whole characters, and no chunk has a part of a stop string. Closing the iterator cancels the rest; its .result is then
+        the Generation so far. No lock is held between chunks, so other calls on the model go on."""
         return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
 
     def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
@@ -89,16 +93,22 @@ class GenerateCalls(ModelBase):
         return self._core.cache_stats()
 
     def stats(self) -> dict[str, Any]:
-        """What the batch of all callers does. Requests: running (they have pages), waiting, lagging (their readers do). Of the last step:
-        step_rows. Since load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave their pages to others),
-        busy_seconds. Pages of 32 positions: pages_in_use, pages_cached, pages_budget."""
+        """The state of the batch of all calls.
+
+        Requests: running (they have pages), waiting, lagging (paused, because their stream is not read). The last step: step_rows. Since
+        load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave up their pages), busy_seconds. Pages of 32
+        positions: pages_in_use, pages_cached, pages_budget."""
         return self._decoder("stats()").stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
-        """Changes what is given, and says all: at most `running` requests take part in steps, `waiting` more may wait before agenerate(),
-        achat() and astream() raise OverloadedError (generate() and its like always wait); a step that reads a prompt while another request
-        gets tokens takes about step_seconds."""
+        """Sets the limits that are given, and returns all of them.
+
+        running: the most requests that take part in steps.
+        waiting: so many more requests may wait; beyond them agenerate(), achat() and astream() raise OverloadedError. Calls that block wait
+            in any case.
+        step_seconds: the time of a step that reads a prompt while another request gets tokens. Smaller is smoother for streams, and prompts
+            take longer."""
         return self._decoder("set_limits()").set_limits(
             None if running is None else integer("running", running, 1, 2**31 - 1),
             None if waiting is None else integer("waiting", waiting, 0, 2**31 - 1),

@@ -21,16 +21,21 @@ _MOST_ATTENTION = 4096  # tokens
 
 
 class InsideCalls(ModelBase):
-    """What the model computes on the way to its answers."""
+    """Numbers inside of the model: logits, log-probabilities, hidden states, attention."""
 
     def _some_ids(self, given: str | Ids) -> Int32:
-        """The ids of a text, with the tokens that the model wants around it, or those that were given."""
+        """The ids of a text (with the special tokens that the model wants around it), or given ids, checked."""
         return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
 
     @checked_keywords()
     @survives_its_device
     def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
-        """The model's raw next-token scores: float32 (V,) after the last token, or (T, V) after each of T tokens."""
+        """Logits of the next token: float32 (V,), or (T, V).
+
+        ids: a text, tokenized as a prompt is, or token ids.
+        positions: "last": after the last token. "all": after each of T tokens, which takes 4 * T * V bytes.
+
+        Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         engine = self._decoder("logits()")
         choice("positions", positions, ("last", "all"))
         return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
@@ -38,7 +43,11 @@ class InsideCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def score(self, text_or_ids: str | Ids) -> Float32:
-        """The natural log-probability of each token after the first, given those before it: float32 (T-1,)."""
+        """The natural log-probability of each token after the first, given the tokens before it: float32 (T - 1,).
+
+        text_or_ids: a text, tokenized as a prompt is, or token ids. No array of tokens x vocabulary is made.
+
+        Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         return self._decoder("score()").score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
     @checked_keywords()
@@ -47,8 +56,8 @@ class InsideCalls(ModelBase):
         """The rows of a text inside the model: float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
 
         ids: a text (with the tokens that the model wants around it), or token ids.
-        layers: 0 is what the first layer reads (embeddings), n what the n-th layer gives, info["layers"] the last, after the final norm
-            where the model has one; -1 is the last, -2 the one before. None: all, from 0 on, as output_hidden_states=True of transformers.
+        layers: 0: the input of the first layer (embeddings). n: the output of layer n. info["layers"] or -1: the output of the last layer,
+            after the final norm where the model has one. None: all, from 0 on, as with output_hidden_states=True of transformers.
 
         Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
         Raises ContextLengthError for longer texts, ValueError for layers that are not there."""
@@ -64,11 +73,11 @@ class InsideCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def attentions(self, ids: str | Ids, layer: int = -1) -> Float32:
-        """What each token of a text looks at in one layer: float32 (heads, T, T), where [h, i, j] is how much of token j's value head h of
-        token i takes; each row adds up to 1.
+        """The attention weights of one layer: float32 (heads, T, T). [h, i, j] is the weight of token j's value in token i's output of head
+        h; each row adds up to 1.
 
-        ids: a text (with the tokens that the model wants around it), or token ids.  layer: 1 is the first, info["layers"] or -1 the last
-            (attention in layer n reads hidden_states(layers=n - 1)).
+        ids: a text (with the special tokens that the model wants around it), or token ids.
+        layer: 1 is the first, info["layers"] or -1 the last. Layer n reads hidden_states(layers=n - 1).
 
         For small texts: the softmax is computed beside the model, from its queries and keys in double, by one thread (about 1 s for 512
         tokens and 12 heads), and the result takes 4 * heads * T * T bytes. At most 4096 tokens. Raises ContextLengthError for more."""
