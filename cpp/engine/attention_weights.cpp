@@ -11,8 +11,8 @@
 namespace pumice::engine {
 namespace {
 
-// One call of Backend::parallel() should take tens of milliseconds. A product of 64 columns takes about 50 ns, a job of so many 3 ms.
-constexpr std::int64_t kProductsOfJob = 64 * 1024, kJobsOfWorker = 8;
+// One call of Backend::parallel() should take tens of milliseconds. A score takes about 100 ns, a job of so many 3 ms.
+constexpr std::int64_t kScoresOfJob = 32 * 1024, kJobsOfWorker = 8;
 
 struct Text {
   const Attend& attend;
@@ -59,7 +59,7 @@ void attention_weights(const Attend& a, const Weights& weights, std::span<const 
                   .rows = rows.data(),
                   .width = width,
                   .tokens = static_cast<std::int64_t>(rows.size()) / width};
-  const std::int64_t tokens = text.tokens, block = std::clamp<std::int64_t>(kProductsOfJob / tokens, 1, tokens);
+  const std::int64_t tokens = text.tokens, block = std::clamp<std::int64_t>(kScoresOfJob / tokens, 1, tokens);
   const std::int64_t blocks = ceil_div(tokens, block), jobs = a.q.width / a.key_dim * blocks;
   std::vector<std::vector<double>> scores(static_cast<std::size_t>(host.workers()), std::vector<double>(static_cast<std::size_t>(tokens)));
   const std::int64_t jobs_of_call = kJobsOfWorker * host.workers();
