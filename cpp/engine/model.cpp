@@ -20,7 +20,7 @@ using model::Output;
 using model::Role;
 
 // The pooling where neither options nor files name one. In a decoder only the last row has seen the whole text.
-PoolKind usual_pooling(const model::Description& d) { return d.config.layers.front().attention.causal ? PoolKind::last : PoolKind::mean; }
+PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
   model::Description d =

@@ -182,10 +182,8 @@ class Placer {
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
     Cost cost = parts.layers[layer];
     if (layer > first && shares_weights(layer, first)) cost.weights = 0;
-    const std::int32_t from = d_.config.layers[layer].attention.kv_from;
-    if (from < 0) return cost;
-    for (std::size_t l = layer; l > first && cost.page > 0; --l) {
-      if (static_cast<std::int32_t>(l - 1) == from || d_.config.layers[l - 1].attention.kv_from == from) cost.page = 0;
+    for (std::size_t l = first; l < layer; ++l) {
+      if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;
     }
     return cost;
   }

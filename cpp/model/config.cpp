@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <array>
 
 #include "model/reader.h"
@@ -31,18 +32,20 @@ void refuse_what_no_family_runs(const Reader& read) {
 // Decoders that were trained on to see both ways say so (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
-  const bool causal = c.layers.front().attention.causal;
+  const bool causal = c.causal();
   if (read.flag("attention.causal", "is_causal", causal) == causal) return;
   if (!causal) read.unsupported(where, " true is not run for ", c.family->name);
   for (Layer& layer : c.layers) {
-    if (layer.attention.window > 0)
-      read.unsupported(where, " false beside a window of ", layer.attention.window, ": where such a window of ", c.family->name,
-                       " ends is not known");
-    layer.attention.causal = false;
+    Attention& a = layer.attention();
+    if (a.window > 0)
+      read.unsupported(where, " false beside a window of ", a.window, ": where such a window of ", c.family->name, " ends is not known");
+    a.causal = false;
   }
 }
 
-// llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank.
+// llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder of kind rank with two labels has the head's rows of "yes" and
+// "no" (Qwen3-Reranker).
+bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
   const std::int64_t said = read.gguf() ? read.integer("pooling_type", "").value_or(0) : 0;
@@ -60,6 +63,25 @@ void refuse_other_positions(const Reader& read, const Config& c) {
 
 }  // namespace
 
+bool Config::causal() const {
+  return std::ranges::all_of(layers, [](const Layer& l) { return !l.if_attention() || l.if_attention()->causal; });
+}
+
+const Attention* Config::first_attention() const {
+  const auto first = std::ranges::find_if(layers, [](const Layer& l) { return l.if_attention() != nullptr; });
+  return first == layers.end() ? nullptr : first->if_attention();
+}
+
+const RelativePlaces* Config::places() const {
+  const Attention* a = first_attention();
+  return a && a->places ? &*a->places : nullptr;
+}
+
+std::size_t Config::cache_of(std::size_t layer) const {
+  const Attention* a = layers[layer].if_attention();
+  return a && a->kv_from ? a->kv_from->layer : layer;
+}
+
 Config read_config(const files::ModelFile& file) {
   const Reader plain(file);
   Config c;
@@ -70,7 +92,7 @@ Config read_config(const files::ModelFile& file) {
   c.family->configure(read, c);
   refuse_other_positions(read, c);
   read_mask(read, c);
-  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false};  // of decoders
+  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};  // of decoders
   if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }

@@ -1,10 +1,9 @@
 #include "model/description.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "files/model_file.h"
-#include "model/places.h"
+#include "model/mixers/places.h"
 #include "model/positions.h"
 #include "model/rope_factors.h"
 #include "model/tensor_names.h"
@@ -75,23 +74,11 @@ class Resolver {
     }
   }
 
-  // GGUF files of Qwen3-Reranker keep of the head the rows of "yes" and "no": how much likelier yes is than no is the score.
   void score_by_difference() {
-    constexpr std::int64_t kRank = 4;  // of llama.cpp's enum llama_pooling_type
-    const std::string key = str(file_->string("general.architecture").value_or(""), ".pooling_type");
-    if (!config().gguf || !config().has_head || d_.labels != 2 || file_->integer(key) != kRank) return;
+    if (!config().classifier.difference || d_.labels != 2) return;
     const Parameter pair = d_.global(Role::classifier);
-    const Matrix& rows = d_.matrix(pair.matrix);
-    Matrix difference{.name = rows.name, .format = Format::F32, .rows = 1, .cols = rows.cols};
-    difference.read = [floats = floats_of(rows), cols = rows.cols](std::int64_t, std::int64_t count, std::uint8_t* out) {
-      if (count < 1) return;
-      std::vector<float> yes_no(static_cast<std::size_t>(2 * cols));
-      floats(0, 2, yes_no.data());
-      for (std::int64_t i = 0; i < cols; ++i) yes_no[static_cast<std::size_t>(i)] -= yes_no[static_cast<std::size_t>(cols + i)];
-      std::memcpy(out, yes_no.data(), static_cast<std::size_t>(cols) * sizeof(float));
-    };
     Parameter& score = d_.globals[index(Role::classifier)];
-    score.matrix = d_.add(std::move(difference));
+    score.matrix = d_.add(difference_of_rows(d_.matrix(pair.matrix)));
     if (pair.bias != VectorId::none) {
       const std::vector<float>& bias = d_.vector(pair.bias).values;
       score.bias = d_.add(Vector{.name = "score bias", .values = {bias[0] - bias[1]}});
@@ -106,7 +93,7 @@ class Resolver {
     Config& c = d_.config;
     if (!c.has_head) return;
     Parameter& head = d_.globals[index(Role::head)];
-    const bool causal = c.layers.front().attention.causal, tied = c.gguf || file_->boolean("tie_word_embeddings") != false;
+    const bool causal = c.causal(), tied = c.gguf || file_->boolean("tie_word_embeddings") != false;
     if (!causal || d_.labels > 0 || (!head.present() && !tied && !names_.wrapped())) {
       c.has_head = false;
       head = {};

@@ -14,6 +14,7 @@
 #include "model/config.h"
 #include "model/family.h"
 #include "model/lora.h"
+#include "model/mixers/places.h"
 
 namespace pumice::model {
 
@@ -47,12 +48,7 @@ struct Description {
   VectorId alibi_slopes = VectorId::none;   // of layers with PositionBias::alibi
   VectorId position_bias = VectorId::none;  // of layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
   std::int32_t position_reach = 0;
-  VectorId places = VectorId::none;  // of layers with PositionBias::places: 2 place_reach + 1 indices, as Attend has them
-  std::int32_t place_reach = 0;
-  struct OfPlaces {  // of each head: a row for each place
-    std::vector<MatrixId> keys, queries;
-  };
-  std::vector<OfPlaces> of_places;                   // of each layer
+  PlaceTables places;                                // of layers with Attention::places
   std::vector<PoolKind> pooling = {PoolKind::mean};  // side by side, in this order
   std::vector<Module> modules;
   Parameter score;              // rows of the head that a reranker reads at the last token; they are its labels

@@ -17,17 +17,38 @@ Asked make(Need need, Shape shape, bool bias, Use use) {
   return {.need = need, .rows = shape.rows, .cols = shape.cols, .bias = bias, .use = use};
 }
 
+bool has_part(const Layer& layer, Of part) {
+  switch (part) {
+    case Of::model:
+    case Of::end:
+    case Of::layer:
+      return true;
+    case Of::attention:
+      return layer.if_attention() != nullptr;
+    case Of::feed_forward:
+      return layer.if_feed_forward() != nullptr;
+  }
+  return false;
+}
+
 }  // namespace
 
 Asked asked(const Description& d, Role role, std::size_t layer) {
   using enum Need;
   using enum Use;
-  static const Layer kNone;
+  static const Norms kNoNorms{.before = false};
+  static const Layer kNone{.mixer = Attention{}, .network = FeedForward{}};
   const Config& c = d.config;
   const Layer& l = of_layer(role) ? c.layers[layer] : kNone;
-  const Attention& a = l.attention;
-  const FeedForward& f = l.feed_forward;
-  const std::int64_t hidden = c.hidden_size;
+  if (!has_part(l, of(role))) return {};
+  const Attention& a = l.if_attention() ? *l.if_attention() : kNone.attention();
+  const FeedForward& f = l.if_feed_forward() ? *l.if_feed_forward() : kNone.feed_forward();
+  const Norms& m = std::holds_alternative<std::monostate>(l.mixer) ? kNoNorms : l.mixer_norms;
+  const Norms& n = std::holds_alternative<std::monostate>(l.network) ? kNoNorms : l.network_norms;
+  const std::int64_t heads = c.first_attention() ? c.first_attention()->heads : 0;
+  const RelativePlaces p = c.places() ? *c.places() : RelativePlaces{};
+  const std::int64_t hidden = c.hidden_size, inputs = c.layer_inputs ? c.layer_inputs->width : 0;
+  const bool norm_after_map = c.embedding_map && c.embedding_map->norm_after;
   const auto when = [](bool asks) { return asks ? always : never; };
   const auto norm = [&](bool asks) { return when(asks && c.norm_weight); };
   switch (role) {

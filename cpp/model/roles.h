@@ -22,8 +22,8 @@ inline constexpr std::string_view kRoleNames[] = {
 };
 inline constexpr std::size_t kRoles = std::size(kRoleNames);
 
-// Whose tensors a role's are: the model's, each layer's, or the model's and perhaps outside of what a task's wrapper wraps.
-enum class Of : std::uint8_t { model, layer, end };
+// Which part of a model has tensors of a role (roles.def).
+enum class Of : std::uint8_t { model, end, layer, attention, feed_forward };
 constexpr Of of(Role role) {
   constexpr Of kOf[] = {
 #define PUMICE_ROLE(name, of, ...) Of::of,
@@ -32,7 +32,7 @@ constexpr Of of(Role role) {
   };
   return kOf[static_cast<std::size_t>(role)];
 }
-constexpr bool of_layer(Role role) { return of(role) == Of::layer; }
+constexpr bool of_layer(Role role) { return of(role) != Of::model && of(role) != Of::end; }
 
 enum class Need : std::uint8_t {
   never,
@@ -52,7 +52,7 @@ enum class Use : std::uint8_t {
   bytes = 16,        // what it multiplies may bear codes of 8 bits in an encoder (docs/numerics.md): not where an error is not damped by a
                      // softmax (values), nor where the largest activations stand far above the rest of their block (gated networks)
   apart = 32,        // an adapter's factors may stand beside it: what it gives is added to before an activation changes it
-  ends_branch = 64,  // its bias takes part in Layer::branch_scale
+  ends_branch = 64,  // its bias is multiplied by Join::scale
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }

@@ -211,9 +211,9 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
 // Of the layers with a window, or without; of all where there are none of the kind.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
-    if ((layer.attention.window > 0 || layer.windowed) == windowed) return layer.attention.head_dim;
+    if ((layer.attention().window > 0 || layer.windowed) == windowed) return layer.attention().head_dim;
   }
-  return c.layers.front().attention.head_dim;
+  return c.layers.front().attention().head_dim;
 }
 
 // Where the settings of most layers are.
@@ -246,7 +246,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
     of_full.partial = defaults.proportional;
   }
   c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, theta * defaults.stretch, scaling, of_full)};
-  for (Layer& layer : c.layers) layer.attention.rope = 0;
+  for (Layer& layer : c.layers) layer.attention().rope = 0;
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
   const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
@@ -255,7 +255,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
   const char* const columns = own ? "rope.dimension_count_swa" : "rope.dimension_count";
   c.ropes.push_back(rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
-  for (Layer& layer : c.layers) layer.attention.rope = layer.attention.window > 0 || layer.windowed ? 1 : 0;
+  for (Layer& layer : c.layers) layer.attention().rope = layer.attention().window > 0 || layer.windowed ? 1 : 0;
 }
 
 }  // namespace pumice::model

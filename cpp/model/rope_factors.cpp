@@ -29,7 +29,6 @@ void divide_by_rope_factors(const files::ModelFile& file, Config& config) {
   const auto require = [&](const char* name) {
     if (!file.find(name)) missing(file, name);
   };
-  if (config.rope_factors) require("rope_freqs.weight");
   RopeTable& rope = config.ropes.front();
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight"}) divide(file, name, rope.inv_freq);
   if (rope.long_inv_freq.empty()) return;

@@ -65,6 +65,19 @@ void repack(Matrix& matrix, Format to, AddRow change) {
   matrix.format = to;
 }
 
+Matrix difference_of_rows(const Matrix& rows) {
+  Matrix difference{.name = rows.name, .format = Format::F32, .rows = 1, .cols = rows.cols};
+  difference.read = [floats = floats_of(rows), cols = static_cast<std::size_t>(rows.cols)](std::int64_t, std::int64_t count,
+                                                                                           std::uint8_t* out) {
+    if (count < 1) return;
+    std::vector<float> both(2 * cols);
+    floats(0, 2, both.data());
+    for (std::size_t i = 0; i < cols; ++i) both[i] -= both[cols + i];
+    std::memcpy(out, both.data(), cols * sizeof(float));
+  };
+  return difference;
+}
+
 std::function<void(std::int64_t, std::int64_t, float*)> floats_of(const Matrix& matrix) {
   return [read = matrix.read, from = matrix.format, cols = matrix.cols](std::int64_t first, std::int64_t count, float* out) {
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));

@@ -22,6 +22,9 @@ ReadRows read_floats(std::vector<float> values, std::int64_t cols);  // of value
 // `matrix` keeps its name and shape: its rows are read as floats, `change` is done to each, and they are packed in format `to`.
 void repack(Matrix& matrix, Format to, AddRow change = {});
 
+// One row in F32: the first row of `rows` less the second.
+Matrix difference_of_rows(const Matrix& rows);
+
 std::function<void(std::int64_t first, std::int64_t count, float* out)> floats_of(const Matrix& matrix);
 
 }  // namespace pumice::model

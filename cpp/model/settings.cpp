@@ -87,10 +87,10 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   const auto widths = read_ffn_widths(read, c, layers, defaults.ffn_factor);
   const Activation activation = read_activation(read, defaults.activation);
   for (std::size_t i = 0; i < layers; ++i) {
-    Layer layer{.attention = attention, .feed_forward = {.width = static_cast<std::int32_t>(widths[i]), .activation = activation}};
-    layer.attention.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
-    check_kv_heads(read, layer.attention, read.key("attention.head_count_kv", "num_key_value_heads"));
-    c.layers.push_back(layer);
+    Attention a = attention;
+    a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
+    check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
+    c.layers.push_back({.mixer = a, .network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation}});
   }
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
@@ -150,7 +150,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
       here = types[i] == "sliding_attention";
     }
     c.layers[i].windowed = here;
-    c.layers[i].attention.window = here ? static_cast<std::int32_t>(window) : 0;
+    c.layers[i].attention().window = here ? static_cast<std::int32_t>(window) : 0;
   }
 }
 
@@ -165,15 +165,15 @@ void read_position_buckets(const Reader& read, Config& c, const PositionBuckets&
   if (buckets.max_distance <= buckets.count / 4)
     read.unsupported("relative_attention_max_distance is ", buckets.max_distance, " for ", buckets.count, " buckets; more than ",
                      buckets.count / 4, " is needed");
-  for (Layer& layer : c.layers) layer.attention.position_bias = PositionBias::buckets;
+  for (Layer& layer : c.layers) layer.attention().position_bias = PositionBias::buckets;
 }
 
 void make_bert_layers(Config& c) {
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
-    layer.feed_forward.gated = false;
+    layer.attention().causal = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
+    layer.feed_forward().gated = false;
   }
 }
 
@@ -190,12 +190,12 @@ std::int32_t position_after_padding(const Reader& read, const Config& c) {
 
 void read_attention_bias(const Reader& read, Config& c) {
   const bool bias = read.flag("", "attention_bias", false);
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = bias;
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = bias;
 }
 
 void read_mlp_bias(const Reader& read, Config& c) {
   const bool bias = read.flag("", "mlp_bias", false);
-  for (Layer& layer : c.layers) layer.feed_forward.bias = bias;
+  for (Layer& layer : c.layers) layer.feed_forward().bias = bias;
 }
 
 }  // namespace pumice::model

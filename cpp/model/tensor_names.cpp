@@ -131,22 +131,16 @@ TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_v
 Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
   if (role == Role::position_embedding) return {.first = config_.position_offset};
   if (name.fused == Fused::no) return {};
-  const Layer& l = config_.layers[layer];
-  const std::int64_t q = l.attention.q_width(), kv = l.attention.kv_width(), width = l.feed_forward.width, dim = l.attention.head_dim;
-  const std::int64_t group = l.attention.heads / l.attention.kv_heads * dim, stride = group + 2 * dim, all = q + 2 * kv;
-  switch (name.fused) {
-    case Fused::no:
-      break;
-    case Fused::qkv:
-      return role == Role::q ? Part{0, q, q, all} : Part{role == Role::k ? q : q + kv, kv, kv, all};
-    case Fused::qkv_by_head:
-      return role == Role::q ? Part{0, group, stride, all} : Part{role == Role::k ? group : group + dim, dim, stride, all};
-    case Fused::gate_up:
-      return {role == Role::gate ? 0 : width, width, width, 2 * width};
-    case Fused::up_gate:
-      return {role == Role::gate ? width : 0, width, width, 2 * width};
+  if (name.fused == Fused::gate_up || name.fused == Fused::up_gate) {
+    const std::int64_t width = config_.layers[layer].feed_forward().width;
+    const bool second = (role == Role::gate) == (name.fused == Fused::up_gate);
+    return {second ? width : 0, width, width, 2 * width};
   }
-  return {};
+  const Attention& a = config_.layers[layer].attention();
+  const std::int64_t q = a.q_width(), kv = a.kv_width(), dim = a.head_dim, all = q + 2 * kv;
+  if (name.fused == Fused::qkv) return role == Role::q ? Part{0, q, q, all} : Part{role == Role::k ? q : q + kv, kv, kv, all};
+  const std::int64_t group = a.heads / a.kv_heads * dim, stride = group + 2 * dim;
+  return role == Role::q ? Part{0, group, stride, all} : Part{role == Role::k ? group : group + dim, dim, stride, all};
 }
 
 std::string TensorNames::first_name(Role role, std::size_t layer, std::string_view suffix) const {

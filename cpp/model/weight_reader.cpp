@@ -40,7 +40,7 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
   if (!found.tensor) return VectorId::none;
   const VectorId bias = read_vector(found, length, 0);
-  if (const float by = has(ask.use, Use::ends_branch) ? d_.config.layers[layer].branch_scale : 1; by != 1) {
+  if (const float by = has(ask.use, Use::ends_branch) ? d_.config.layers[layer].join.scale : 1; by != 1) {
     for (float& value : d_.weights.vectors[static_cast<std::size_t>(bias)].values) value *= by;
   }
   return bias;
@@ -121,7 +121,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     low.reset();
   }
   if (has(ask.use, Use::product)) {
-    const bool both_ways = of_layer(role) && !d_.config.layers[layer].attention.causal;
+    const bool both_ways = of_layer(role) && !d_.config.causal();
     finish(matrix, both_ways && has(ask.use, Use::bytes));
   }
   parameter.matrix = d_.add(matrix);

@@ -45,7 +45,7 @@ py::dict model_info(const ModelHandle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
-  const model::Attention& first = c.layers.front().attention;
+  const model::Attention& first = c.layers.front().attention();
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
@@ -131,7 +131,7 @@ py::array_t<float> attentions(const ModelHandle& handle, const py::array& ids, s
   const auto& layers = m->description().config.layers;
   require(layer >= 0 && layer < static_cast<std::int64_t>(layers.size()), "layer ", layer, " is not 0 to ", layers.size() - 1);
   const auto n = static_cast<py::ssize_t>(tokens.size()),
-             heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention.heads);
+             heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention().heads);
   py::array_t<float> out({heads, n, n});
   const auto target = writable(out);
   interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });

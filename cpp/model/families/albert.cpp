@@ -36,7 +36,7 @@ void configure(const Reader& read, Config& c) {
       read.unsupported(key, " is ", groups, "; layers that differ are not run: 1 is needed");
   }
   make_bert_layers(c);
-  c.embedding_size = read.size("", "embedding_size", kMaxWidth, 128);
+  c.embedding_map = {.width = read.size("", "embedding_size", kMaxWidth, 128)};
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ void configure_arcee(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.feed_forward.gated = false;
+    layer.feed_forward().gated = false;
   }
 }
 
@@ -68,8 +68,8 @@ void read_xielu(const Reader& read, Config& c) {
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     if (beta[i] != 0.5) read.unsupported("xielu with beta ", beta[i], " in layer ", i, " is not run; 0.5 is");
     if (!(eps[i] <= 0 && eps[i] >= -1e-5)) read.unsupported("xielu with eps ", eps[i], " in layer ", i, " is not run; -1e-6 is");
-    c.layers[i].feed_forward.alpha_p = static_cast<float>(softplus(p[i]));
-    c.layers[i].feed_forward.alpha_n = static_cast<float>(beta[i] + softplus(n[i]));
+    c.layers[i].feed_forward().xielu = {.alpha_p = static_cast<float>(softplus(p[i])),
+                                        .alpha_n = static_cast<float>(beta[i] + softplus(n[i]))};
   }
 }
 
@@ -77,11 +77,11 @@ void configure_apertus(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 65536, .eps = 1e-5, .activation = Activation::xielu});
   if (!c.gguf && !read.has("", "rope_parameters") && !read.has("", "rope_scaling")) read.missing(read.key("", "rope_scaling"));
   read_ropes(read, c, {.theta = 12000000});
-  if (c.layers.front().feed_forward.activation == Activation::xielu) read_xielu(read, c);
+  if (c.layers.front().feed_forward().activation == Activation::xielu) read_xielu(read, c);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.feed_forward.gated = false;
-    layer.attention.qk_norm = QkNorm::head;
+    layer.feed_forward().gated = false;
+    layer.attention().qk_norm = QkNorm::head;
   }
 }
 

@@ -35,13 +35,13 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.embedding_norm = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
-  c.alibi_slopes = alibi_slopes(c.layers.front().attention.heads);
+  c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads);
   const bool replace = read.flag("", "apply_residual_connection_post_layernorm", false);
   for (Layer& layer : c.layers) {
-    layer.attention.position_bias = PositionBias::alibi;
-    layer.attention.norms.replace = layer.feed_forward.norms.replace = replace;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.feed_forward.gated = false;
+    layer.attention().position_bias = PositionBias::alibi;
+    layer.mixer_norms.residual = layer.network_norms.residual = replace ? Residual::normalised : Residual::row;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.feed_forward().gated = false;
   }
 }
 

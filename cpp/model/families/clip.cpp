@@ -27,11 +27,11 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = false;
-  c.learned_positions = c.norm_bias = c.projection = true;
+  c.learned_positions = c.norm_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 77, .eps = 1e-5, .activation = Activation::quick_gelu});
   for (Layer& layer : c.layers) {
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.feed_forward.gated = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.feed_forward().gated = false;
   }
   c.pooling = PoolKind::last;
   const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");

@@ -17,8 +17,8 @@ void read_common(const Reader& read, Config& c) {
   c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.parallel = true;
-    layer.feed_forward.norms.before = false;
+    layer.join.parallel = true;
+    layer.network_norms.before = false;
   }
 }
 
@@ -35,7 +35,7 @@ void configure2(const Reader& read, Config& c) {
   read_windows(read, c, {.window = 4096, .full_every = 4});
   read_ropes(read, c, {.interleaved = true});
   for (Layer& layer : c.layers) {
-    if (!layer.windowed) layer.attention.rope = -1;
+    if (!layer.windowed) layer.attention().rope = -1;
   }
 }
 

@@ -50,10 +50,10 @@ void read_terms(const Reader& read, RelativePlaces& places) {
 }
 
 void read_places(const Reader& read, Config& c) {
-  RelativePlaces& places = c.places;
+  RelativePlaces places;
   read_terms(read, places);
   for (Layer& layer : c.layers) {
-    Attention& a = layer.attention;
+    Attention& a = layer.attention();
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim) * (1 + places.by_query + places.by_key)));
   }
   if (!read.flag("", "relative_attention", false)) return;  // the scale above is what it is all the same
@@ -75,13 +75,13 @@ void read_places(const Reader& read, Config& c) {
     if (places.max_distance - 1 <= places.span / 2)
       read.unsupported(kMost, " is ", most, " for ", buckets, " ", kBuckets, "; more than ", places.span / 2 + 1, " is needed");
   }
-  for (Layer& layer : c.layers) layer.attention.position_bias = PositionBias::places;
+  for (Layer& layer : c.layers) layer.attention().places = places;
 }
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.embedding_norm = c.norm_after_map = c.norm_bias = true;
+  c.embedding_norm = c.norm_bias = true;
   c.learned_positions = read.flag("", "position_biased_input", true);
   c.token_types = read.in_range(read.integer("", "type_vocab_size").value_or(0), 0, 1 << 16, "type_vocab_size") > 0;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-7, .activation = Activation::gelu});
@@ -92,7 +92,7 @@ void configure(const Reader& read, Config& c) {
   if (const std::int64_t kernel = read.integer("", "conv_kernel_size").value_or(0); kernel > 0)
     read.unsupported("conv_kernel_size is ", kernel, ": the convolution behind the first layer (deberta-v2-xlarge) is not run");
   const std::int32_t width = read.size("", "embedding_size", kMaxWidth, c.hidden_size);
-  if (width != c.hidden_size) c.embedding_size = width;
+  if (width != c.hidden_size) c.embedding_map = {.width = width, .norm_after = true};
   read_places(read, c);
 }
 

@@ -20,7 +20,7 @@ void configure(const Reader& read, Config& c) {
   refuse_decoders(read);
   make_bert_layers(c);
   const std::int32_t width = read.size("", "embedding_size", kMaxWidth, 128);
-  if (width != c.hidden_size) c.embedding_size = width;
+  if (width != c.hidden_size) c.embedding_map = {.width = width};
 }
 
 }  // namespace

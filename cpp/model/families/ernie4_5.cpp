@@ -13,7 +13,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   if (read.positive("", "compression_ratio", 1) != 1) read.unsupported("compression_ratio (of positions) is not run");
   for (Layer& layer : c.layers)
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = read.flag("", "use_bias", false);
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = read.flag("", "use_bias", false);
 }
 
 }  // namespace

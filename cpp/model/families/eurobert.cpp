@@ -29,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 250000});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
-  for (Layer& layer : c.layers) layer.attention.causal = false;
+  for (Layer& layer : c.layers) layer.attention().causal = false;
 }
 
 }  // namespace

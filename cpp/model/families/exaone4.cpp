@@ -23,9 +23,9 @@ void configure(const Reader& read, Config& c) {
   const bool says = read.has("attention.sliding_window", "sliding_window");  // null: no windows, and rope in every layer
   const bool windows = (says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) : otherwise) > 0;
   for (Layer& layer : c.layers) {
-    if (windows && !layer.windowed) layer.attention.rope = -1;
-    layer.attention.qk_norm = QkNorm::head;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .branch = true};
+    if (windows && !layer.windowed) layer.attention().rope = -1;
+    layer.attention().qk_norm = QkNorm::head;
+    layer.mixer_norms = layer.network_norms = {.before = false, .branch = true};
   }
 }
 

@@ -52,7 +52,7 @@ Kind kind_of(const Reader& read, const Config& c) {
   if (!grouped && norms == 2) read.unsupported("num_ln_in_parallel_attn 2 without new_decoder_architecture is not run");
   Kind kind{.parallel = parallel, .two_norms = norms == 2, .alibi = read.flag("", "alibi", false), .bias = read.flag("", "bias", false)};
   // num_kv_heads counts only in the new architecture; falcon-7b's config.json says 71 and means one.
-  if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention.heads;
+  if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention().heads;
   return kind;
 }
 
@@ -62,19 +62,19 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   const Kind kind = kind_of(read, c);
   if (kind.alibi) {
-    c.alibi_slopes = alibi_slopes(c.layers.front().attention.heads);
+    c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads);
     // The bias is added before scores are divided by the root of a head. transformers also rounds it to bfloat16, which is not done here.
-    for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention.scale;
+    for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention().scale;
   } else {
     read_ropes(read, c, {});
   }
   for (Layer& layer : c.layers) {
-    if (kind.alibi) layer.attention.position_bias = PositionBias::alibi;
-    if (kind.kv_heads > 0) layer.attention.kv_heads = kind.kv_heads;
-    layer.parallel = kind.parallel;
-    layer.feed_forward.norms.before = !kind.parallel || kind.two_norms;
-    layer.feed_forward.gated = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = kind.bias;
+    if (kind.alibi) layer.attention().position_bias = PositionBias::alibi;
+    if (kind.kv_heads > 0) layer.attention().kv_heads = kind.kv_heads;
+    layer.join.parallel = kind.parallel;
+    layer.network_norms.before = !kind.parallel || kind.two_norms;
+    layer.feed_forward().gated = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = kind.bias;
   }
 }
 

@@ -37,7 +37,7 @@ void refuse_both_ways(const Reader& read) {
 void scale_of_27b(Config& c, std::size_t its_layers) {
   if (!c.gguf || c.layers.size() != its_layers) return;
   for (Layer& layer : c.layers)
-    layer.attention.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention.heads));
+    layer.attention().scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.hidden_size) / layer.attention().heads));
 }
 
 // A config.json of Gemma 1 says "gelu" and means gelu_pytorch_tanh: the first files had it wrong.
@@ -46,7 +46,7 @@ void configure1(const Reader& read, Config& c) {
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
   for (Layer& layer : c.layers) {
-    if (layer.feed_forward.activation == Activation::gelu) layer.feed_forward.activation = Activation::gelu_tanh;
+    if (layer.feed_forward().activation == Activation::gelu) layer.feed_forward().activation = Activation::gelu_tanh;
   }
 }
 
@@ -64,7 +64,7 @@ void configure2(const Reader& read, Config& c) {
   read_windows(read, c, {.window = 4096, .full_every = 2});
   read_ropes(read, c, {});
   scale_of_27b(c, 46);
-  for (Layer& layer : c.layers) layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
+  for (Layer& layer : c.layers) layer.mixer_norms.branch = layer.network_norms.branch = true;
 }
 
 // EmbeddingGemma (Schechter Vera et al. 2025) is a Gemma 3 that sees both ways, half of its window to each side.
@@ -104,9 +104,9 @@ void configure3(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
   scale_of_27b(c, 62);
   for (Layer& layer : c.layers) {
-    layer.attention.causal = !both_ways;
-    layer.attention.qk_norm = QkNorm::head;
-    layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
+    layer.attention().causal = !both_ways;
+    layer.attention().qk_norm = QkNorm::head;
+    layer.mixer_norms.branch = layer.network_norms.branch = true;
   }
 }
 

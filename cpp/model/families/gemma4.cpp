@@ -11,6 +11,7 @@
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
+#include "model/tensor_errors.h"
 
 namespace pumice::model::families_in_files::gemma4 {
 namespace {
@@ -77,7 +78,7 @@ void read_layer_config(const Reader& read, Config& c, const std::string& at) {
       read.unsupported(entry->first, " is not run; head_dim and num_key_value_heads of a layer are");
     const auto value = read.file().integer(entry->first);
     if (!value) continue;  // null: as all
-    Attention& a = c.layers[layer].attention;
+    Attention& a = c.layers[layer].attention();
     key == "head_dim" ? set_head_dim(read, a, *value, entry->first) : set_kv_heads(read, a, *value, entry->first);
   }
 }
@@ -91,8 +92,8 @@ void read_full_heads(const Reader& read, Config& c) {
   const auto kv_heads = read.integer("", "num_global_key_value_heads");
   for (Layer& layer : c.layers) {
     if (layer.windowed) continue;
-    set_head_dim(read, layer.attention, head_dim, read.key("", "global_head_dim"));
-    if (kv_heads && shared) set_kv_heads(read, layer.attention, *kv_heads, read.key("", "num_global_key_value_heads"));
+    set_head_dim(read, layer.attention(), head_dim, read.key("", "global_head_dim"));
+    if (kv_heads && shared) set_kv_heads(read, layer.attention(), *kv_heads, read.key("", "num_global_key_value_heads"));
   }
 }
 
@@ -103,7 +104,7 @@ void read_windowed_heads(const Reader& read, Config& c) {
     read.unsupported(read.key("attention.value_length_swa", ""), " is not ", head_dim, ", as ", read.key("attention.key_length_swa", ""),
                      ": heads of keys and of values must not differ in size");
   for (Layer& layer : c.layers) {
-    if (layer.windowed) set_head_dim(read, layer.attention, head_dim, read.key("attention.key_length_swa", ""));
+    if (layer.windowed) set_head_dim(read, layer.attention(), head_dim, read.key("attention.key_length_swa", ""));
   }
 }
 
@@ -115,7 +116,7 @@ void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
   read_windows(read, c, {.window = window, .full_every = 6});
   if (c.gguf) return read_windowed_heads(read, c);
   c.layers.back().windowed = false;  // whatever layer_types says
-  c.layers.back().attention.window = 0;
+  c.layers.back().attention().window = 0;
   read_full_heads(read, c);
 }
 
@@ -130,16 +131,17 @@ void read_shared_layers(const Reader& read, Config& c) {
   const bool twice_as_wide = read.flag("", "use_double_wide_mlp", false);
   for (std::size_t i = first; i < c.layers.size(); ++i) {
     Layer& layer = c.layers[i];
-    Attention& a = layer.attention;
-    a.kv_from = last[layer.windowed];
-    if (a.kv_from < 0)
+    Attention& a = layer.attention();
+    const std::int32_t number = last[layer.windowed];
+    if (number < 0)
       read.unsupported(where, " is ", shared, ": layer ", i, " needs a layer before layer ", first, " that has ",
                        layer.windowed ? "a window too" : "no window either");
-    const Attention& from = c.layers[static_cast<std::size_t>(a.kv_from)].attention;
+    a.kv_from = {.layer = static_cast<std::size_t>(number)};
+    const Attention& from = c.layers[a.kv_from->layer].attention();
     if (from.head_dim != a.head_dim || from.kv_heads != a.kv_heads)
-      read.unsupported(where, " is ", shared, ": layer ", i, " reads ", a.kv_heads, " heads of ", a.head_dim, ", layer ", a.kv_from,
-                       " keeps ", from.kv_heads, " of ", from.head_dim, "; they must be the same");
-    if (twice_as_wide) layer.feed_forward.width *= 2;
+      read.unsupported(where, " is ", shared, ": layer ", i, " reads ", a.kv_heads, " heads of ", a.head_dim, ", layer ", number, " keeps ",
+                       from.kv_heads, " of ", from.head_dim, "; they must be the same");
+    if (twice_as_wide) layer.feed_forward().width *= 2;
   }
 }
 
@@ -158,10 +160,12 @@ void read_layer_inputs(const Reader& read, Config& c) {
                              : there                                       ? 256
                                                                            : 0;
   const auto most = (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size());  // that a row of a program has
-  c.layer_inputs = {.width = static_cast<std::int32_t>(read.in_range(width, there ? 1 : 0, most, where)),
+  if (read.in_range(width, there ? 1 : 0, most, where) == 0) return;
+  c.layer_inputs = {.width = static_cast<std::int32_t>(width),
                     .embedding_scale = std::sqrt(static_cast<float>(width)),
                     .projection_scale = 1 / std::sqrt(static_cast<float>(c.hidden_size)),
-                    .scale = static_cast<float>(1 / std::numbers::sqrt2)};
+                    .scale = static_cast<float>(1 / std::numbers::sqrt2),
+                    .activation = c.layers.front().feed_forward().activation};
 }
 
 // Which layers have no matrix for values. GGUF files do not say: all full layers have one, or none has.
@@ -169,7 +173,7 @@ bool values_are_keys(const Reader& read, const Config& c) {
   if (!c.gguf) return read.flag("", "attention_k_eq_v", false);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     const bool has = read.file().find(str("blk.", i, ".attn_v.weight")) || read.file().find(str("blk.", i, ".attn_qkv.weight"));
-    if (has && !c.layers[i].windowed && c.layers[i].attention.kv_from < 0) return false;
+    if (has && !c.layers[i].windowed && !c.layers[i].attention().kv_from) return false;
   }
   return true;
 }
@@ -187,19 +191,18 @@ void configure(const Reader& read, Config& c) {
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
-  c.rope_factors = true;
+  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // which pairs turn
   read_shared_layers(read, c);
   read_layer_inputs(read, c);
   read_attention_bias(read, c);
   const bool without_values = values_are_keys(read, c);
   for (Layer& layer : c.layers) {
-    Attention& a = layer.attention;
+    Attention& a = layer.attention();
     a.scale = 1;
     a.qk_norm = QkNorm::head;
-    a.value_norm = true;
-    a.value_is_key = without_values && !layer.windowed;
-    a.norms.branch = layer.feed_forward.norms.branch = true;
-    layer.scaled = true;
+    a.values = {.normalised = true, .from_keys = without_values && !layer.windowed};
+    layer.mixer_norms.branch = layer.network_norms.branch = true;
+    layer.tail = {.input = c.layer_inputs.has_value(), .scaled = true};
   }
 }
 

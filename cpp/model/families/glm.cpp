@@ -21,12 +21,12 @@ constexpr TensorName kNames[] = {
 void configure1(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 2, .head_dim = 128, .n_ctx = 131072, .eps = 1.5625e-7});
   read_ropes(read, c, {.interleaved = true, .partial = 0.5});
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
 }
 
 void configure4(const Reader& read, Config& c) {
   configure1(read, c);
-  for (Layer& layer : c.layers) layer.attention.norms.branch = layer.feed_forward.norms.branch = true;
+  for (Layer& layer : c.layers) layer.mixer_norms.branch = layer.network_norms.branch = true;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one product for q, k and v, biases everywhere, tied head. OPT (Zhang et al.
-// 2022): the same with relu and separate projections; its table of positions begins at row 2.
+// GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one product for q, k and v, biases everywhere, tied head. StarCoder 1 and
+// SantaCoder (Li et al. 2023, "gpt_bigcode"): GPT-2 whose heads share one head of keys and values (Shazeer 2019), with weights as rows.
+// OPT (Zhang et al. 2022): GPT-2 with relu and separate projections; its table of positions begins at row 2.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -28,20 +29,38 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-void configure(const Reader& read, Config& c) {
+void configure_both(const Reader& read, Config& c, std::int32_t kv_heads) {
   c.norm = NormKind::layer;
   c.norm_bias = c.learned_positions = true;
-  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .n_ctx = 1024, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  read_sizes(read, c, {.kv_heads = kv_heads, .ffn_factor = 4, .n_ctx = 1024, .eps = 1e-5, .activation = Activation::gelu_tanh});
   if (read.flag("", "add_cross_attention", false)) read.unsupported("add_cross_attention (the decoder of a pair) is not run");
-  const bool scaled = read.flag("", "scale_attn_weights", true), by_layer = read.flag("", "scale_attn_by_inverse_layer_idx", false);
-  float number = 0;
+  const bool scaled = read.flag("", "scale_attn_weights", true);
   for (Layer& layer : c.layers) {
-    number += 1;
-    if (!scaled) layer.attention.scale = 1;
-    if (by_layer) layer.attention.scale /= number;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.feed_forward.gated = false;
+    if (!scaled) layer.attention().scale = 1;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.feed_forward().gated = false;
   }
+}
+
+void configure(const Reader& read, Config& c) {
+  configure_both(read, c, kNoSuchKey);
+  if (!read.flag("", "scale_attn_by_inverse_layer_idx", false)) return;
+  for (std::size_t i = 0; i < c.layers.size(); ++i) c.layers[i].attention().scale /= static_cast<float>(i + 1);
+}
+
+constexpr std::string_view kBigcodeGguf[] = {"starcoder"}, kBigcodeTypes[] = {"gpt_bigcode"};
+constexpr TensorName kBigcodeNames[] = {
+    {q, "blk.{}.attn_qkv", "h.{}.attn.c_attn", Fused::qkv},
+    {k, "blk.{}.attn_qkv", "h.{}.attn.c_attn", Fused::qkv},
+    {v, "blk.{}.attn_qkv", "h.{}.attn.c_attn", Fused::qkv},
+    {attn_out, "blk.{}.attn_output", "h.{}.attn.c_proj"},
+    {up, "blk.{}.ffn_up", "h.{}.mlp.c_fc"},
+    {down, "blk.{}.ffn_down", "h.{}.mlp.c_proj"},
+};
+
+void configure_bigcode(const Reader& read, Config& c) {
+  configure_both(read, c, 1);
+  if (!read.flag("", "multi_query", true)) read.unsupported("multi_query false (each head with keys of its own) is not run");
 }
 
 constexpr std::string_view kOptTypes[] = {"opt"}, kOptPrefixes[] = {"model.decoder.", "decoder."};
@@ -67,8 +86,8 @@ void configure_opt(const Reader& read, Config& c) {
   if (const auto width = read.integer("", "word_embed_proj_dim"); width && *width != c.hidden_size)
     read.unsupported("word_embed_proj_dim ", *width, " beside hidden_size ", c.hidden_size, " (OPT-350M) is not run");
   for (Layer& layer : c.layers) {
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = read.flag("", "enable_bias", true);
-    layer.feed_forward.gated = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = read.flag("", "enable_bias", true);
+    layer.feed_forward().gated = false;
   }
 }
 
@@ -81,6 +100,15 @@ const Family gpt2{.name = "gpt2",
                   .names = kNames,
                   .keys = kKeys,
                   .configure = configure};
+
+const Family gpt_bigcode{.name = "gpt_bigcode",
+                         .gguf_names = kBigcodeGguf,
+                         .model_types = kBigcodeTypes,
+                         .prefixes = kPrefixes,
+                         .names = kBigcodeNames,
+                         .more_names = kNames,
+                         .keys = kKeys,
+                         .configure = configure_bigcode};
 
 const Family opt{.name = "opt",
                  .model_types = kOptTypes,

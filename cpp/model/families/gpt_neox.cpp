@@ -34,10 +34,10 @@ void configure(const Reader& read, Config& c) {
   const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);
   const bool bias = read.biases("blk.0.attn_qkv.bias", "attention_bias", true);
   for (Layer& layer : c.layers) {
-    layer.parallel = parallel;
-    layer.attention.qkv_bias = layer.attention.out_bias = bias;
-    layer.feed_forward.bias = true;
-    layer.feed_forward.gated = false;
+    layer.join.parallel = parallel;
+    layer.attention().qkv_bias = layer.attention().out_bias = bias;
+    layer.feed_forward().bias = true;
+    layer.feed_forward().gated = false;
   }
 }
 

@@ -27,15 +27,15 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.head_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
-  const std::int32_t head_dim = c.layers.front().attention.head_dim;
+  const std::int32_t head_dim = c.layers.front().attention().head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
   // A hair more than the quotient: times head_dim it must not fall below rotary_dim.
   read_ropes(read, c, {.interleaved = true, .partial = turned == head_dim ? 1 : std::nextafter(static_cast<double>(turned) / head_dim, 1)});
   for (Layer& layer : c.layers) {
-    layer.parallel = true;
-    layer.feed_forward.norms.before = false;
-    layer.feed_forward.gated = false;
-    layer.feed_forward.bias = true;
+    layer.join.parallel = true;
+    layer.network_norms.before = false;
+    layer.feed_forward().gated = false;
+    layer.feed_forward().bias = true;
   }
 }
 

@@ -17,9 +17,9 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
     // GraniteConfig takes 1; a GGUF file that is silent means the root of a head, as in llama.cpp.
-    const double silent = c.gguf ? layer.attention.scale : 1;
-    layer.attention.scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
-    layer.branch_scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
+    const double silent = c.gguf ? layer.attention().scale : 1;
+    layer.attention().scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
+    layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
   }
 }
 

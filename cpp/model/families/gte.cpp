@@ -43,9 +43,9 @@ void configure(const Reader& read, Config& c) {
   if (read.number("", "rope_scaling.mixed_b")) read.unsupported("rope_scaling.mixed_b (mixed NTK) is not run");
   read_ropes(read, c, {.theta = 160000});
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = true;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
+    layer.attention().causal = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = true;
+    layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
   }
 }
 

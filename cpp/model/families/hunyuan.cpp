@@ -28,14 +28,11 @@ double stretch(const Reader& read, std::int32_t head_dim) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
-  read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention.head_dim)});
+  read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention().head_dim)});
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");
   read_attention_bias(read, c);
-  for (Layer& layer : c.layers) {
-    layer.attention.qk_norm = QkNorm::head;
-    layer.attention.norm_after_rope = true;
-  }
+  for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head_after_rope;
 }
 
 }  // namespace

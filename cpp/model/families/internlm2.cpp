@@ -30,7 +30,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
   read_ropes(read, c, {.interleaved = c.gguf});
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "bias", false);
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "bias", false);
 }
 
 }  // namespace

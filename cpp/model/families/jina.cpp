@@ -77,22 +77,22 @@ void configure2(const Reader& read, Config& c) {
   c.has_head = c.final_norm = false;
   c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
   read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-12, .activation = Activation::gelu});
-  c.alibi_slopes = alibi_slopes(c.layers.front().attention.heads, read.positive("attention.max_alibi_bias", "", 8));
+  c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads, read.positive("attention.max_alibi_bias", "", 8));
   const Activation activation = gate_of(read);
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.position_bias = PositionBias::alibi;
-    layer.attention.qkv_bias = layer.attention.out_bias = true;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
-    layer.feed_forward.activation = activation;
+    layer.attention().causal = false;
+    layer.attention().position_bias = PositionBias::alibi;
+    layer.attention().qkv_bias = layer.attention().out_bias = true;
+    layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
+    layer.feed_forward().activation = activation;
   }
 }
 
 void configure2_code(const Reader& read, Config& c) {
   configure2(read, c);
   for (Layer& layer : c.layers) {
-    layer.attention.qk_norm = QkNorm::whole;
-    layer.attention.norms.twice = true;
+    layer.attention().qk_norm = QkNorm::whole;
+    layer.mixer_norms.residual = Residual::twice;
   }
 }
 
@@ -128,10 +128,10 @@ void configure3(const Reader& read, Config& c) {
     c.incomplete.push_back(
         "lacks adapters of jina v3's tasks (files of their own in GGUF): vectors are the bare model's. Load its folder with task=");
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
-    layer.feed_forward.gated = false;
+    layer.attention().causal = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
+    layer.feed_forward().gated = false;
   }
 }
 

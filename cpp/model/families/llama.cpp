@@ -11,7 +11,7 @@ constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llam
 
 // Llama-Embed-Nemotron (2025): a Llama 3.1 that sees both ways. Its config.json says how its rows are pooled.
 void see_both_ways(const Reader& read, Config& c) {
-  for (Layer& layer : c.layers) layer.attention.causal = false;
+  for (Layer& layer : c.layers) layer.attention().causal = false;
   constexpr std::pair<std::string_view, PoolKind> kinds[] = {{"avg", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}};
   const auto said = read.string("", "pooling");
   if (!said) return;

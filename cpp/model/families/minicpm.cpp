@@ -27,7 +27,7 @@ void configure(const Reader& read, Config& c) {
     logits = read.positive("", "dim_model_base") / hidden;
   }
   c.logit_scale = static_cast<float>(logits);
-  for (Layer& layer : c.layers) layer.branch_scale = static_cast<float>(branch);
+  for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
 }  // namespace

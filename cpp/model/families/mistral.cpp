@@ -26,10 +26,7 @@ void configure3(const Reader& read, Config& c) {
     read.bad_number(read.key("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta"), growth, "0 to 1000");
   const std::int32_t length =
       read.size("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings", kMaxContext);
-  for (Layer& layer : c.layers) {
-    layer.attention.temperature = static_cast<float>(growth);
-    layer.attention.temperature_length = length;
-  }
+  for (Layer& layer : c.layers) layer.attention().temperature = {.growth = static_cast<float>(growth), .length = length};
 }
 
 }  // namespace

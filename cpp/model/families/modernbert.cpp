@@ -62,10 +62,10 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
   const auto said = read.string("hidden_activation", "");  // in GGUF; read_sizes() has read config.json's
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    if (c.gguf && said) layer.feed_forward.activation = activation_named(read, read.key("hidden_activation", ""), *said);
+    layer.attention().causal = false;
+    if (c.gguf && said) layer.feed_forward().activation = activation_named(read, read.key("hidden_activation", ""), *said);
   }
-  c.layers.front().attention.norms.before = false;
+  c.layers.front().mixer_norms.before = false;
 }
 
 }  // namespace

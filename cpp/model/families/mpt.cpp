@@ -61,11 +61,11 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   refuse_other_kinds(read, c);
   c.alibi_slopes =
-      alibi_slopes(c.layers.front().attention.heads, read.positive("attention.max_alibi_bias", "attn_config.alibi_bias_max", 8));
+      alibi_slopes(c.layers.front().attention().heads, read.positive("attention.max_alibi_bias", "attn_config.alibi_bias_max", 8));
   for (Layer& layer : c.layers) {
-    layer.attention.position_bias = PositionBias::alibi;
-    layer.attention.scale = static_cast<float>(read.positive("", "attn_config.softmax_scale", layer.attention.scale));
-    layer.feed_forward.gated = false;
+    layer.attention().position_bias = PositionBias::alibi;
+    layer.attention().scale = static_cast<float>(read.positive("", "attn_config.softmax_scale", layer.attention().scale));
+    layer.feed_forward().gated = false;
   }
 }
 

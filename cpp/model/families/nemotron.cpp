@@ -18,7 +18,7 @@ void configure(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.feed_forward.gated = false;
+    layer.feed_forward().gated = false;
   }
 }
 

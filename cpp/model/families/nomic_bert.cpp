@@ -70,10 +70,10 @@ void configure(const Reader& read, Config& c) {
     }
   }
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = read.flag("", "qkv_proj_bias", false);
-    layer.feed_forward.bias = read.flag("", "mlp_fc1_bias", false);
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .sum = true};
+    layer.attention().causal = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "qkv_proj_bias", false);
+    layer.feed_forward().bias = read.flag("", "mlp_fc1_bias", false);
+    layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
   }
 }
 

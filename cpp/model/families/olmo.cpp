@@ -29,8 +29,8 @@ void configure1(const Reader& read, Config& c) {
 void read_second(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.attention.qk_norm = QkNorm::whole;
-    layer.attention.norms = layer.feed_forward.norms = {.before = false, .branch = true};
+    layer.attention().qk_norm = QkNorm::whole;
+    layer.mixer_norms = layer.network_norms = {.before = false, .branch = true};
   }
 }
 

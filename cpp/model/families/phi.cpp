@@ -24,10 +24,10 @@ void configure2(const Reader& read, Config& c) {
   read_ropes(read, c, {.partial = 0.5});
   if (read.flag("", "qk_layernorm", false)) read.unsupported("qk_layernorm (a norm of queries and keys in Phi 2) is not run");
   for (Layer& layer : c.layers) {
-    layer.parallel = true;
-    layer.feed_forward.norms.before = false;
-    layer.feed_forward.gated = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = true;
+    layer.join.parallel = true;
+    layer.network_norms.before = false;
+    layer.feed_forward().gated = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = true;
   }
 }
 

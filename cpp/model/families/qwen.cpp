@@ -21,14 +21,14 @@ void read_common(const Reader& read, Config& c, SizeDefaults sizes) {
 
 void configure2(const Reader& read, Config& c) {
   read_common(read, c, {});
-  for (Layer& layer : c.layers) layer.attention.qkv_bias = true;
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = true;
 }
 
 void configure3(const Reader& read, Config& c) {
   read_common(read, c, {.head_dim = 128});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.attention.qk_norm = QkNorm::head;
+    layer.attention().qk_norm = QkNorm::head;
   }
 }
 

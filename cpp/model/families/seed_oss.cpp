@@ -16,8 +16,8 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
-    layer.attention.qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
-    layer.attention.out_bias = read.flag("", "attention_out_bias", false);
+    layer.attention().qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", true);
+    layer.attention().out_bias = read.flag("", "attention_out_bias", false);
   }
 }
 

@@ -27,8 +27,8 @@ void configure(const Reader& read, Config& c) {
   read_mlp_bias(read, c);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     Layer& layer = c.layers[i];
-    if (turned[i] == 0) layer.attention.rope = -1;
-    if (turned[i] != 0 && !types) layer.attention.window = 0;  // windows are those of layers without rope
+    if (turned[i] == 0) layer.attention().rope = -1;
+    if (turned[i] != 0 && !types) layer.attention().window = 0;  // windows are those of layers without rope
   }
 }
 

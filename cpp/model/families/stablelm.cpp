@@ -26,9 +26,9 @@ void configure(const Reader& read, Config& c) {
     for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
   }
   for (Layer& layer : c.layers) {
-    layer.parallel = parallel;
-    layer.feed_forward.norms.before = !parallel;
-    layer.attention.qkv_bias = read.flag("", "use_qkv_bias", false);
+    layer.join.parallel = parallel;
+    layer.network_norms.before = !parallel;
+    layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);
   }
 }
 

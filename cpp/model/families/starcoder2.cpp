@@ -23,8 +23,8 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   const bool biases = read.biases("blk.0.attn_q.bias", "use_bias", true);
   for (Layer& layer : c.layers) {
-    layer.feed_forward.gated = false;
-    layer.attention.qkv_bias = layer.attention.out_bias = layer.feed_forward.bias = biases;
+    layer.feed_forward().gated = false;
+    layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = biases;
   }
 }
 

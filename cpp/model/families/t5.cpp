@@ -41,8 +41,8 @@ void read_feed_forward(const Reader& read, Config& c) {
   const std::string act = gated ? kind.substr(6) : kind;
   const Activation activation = activation_named(read, "feed_forward_proj", kind == "gated-gelu" ? "gelu_new" : act);
   for (Layer& layer : c.layers) {
-    layer.feed_forward.gated = gated;
-    layer.feed_forward.activation = activation;
+    layer.feed_forward().gated = gated;
+    layer.feed_forward().activation = activation;
   }
 }
 
@@ -50,8 +50,8 @@ void configure(const Reader& read, Config& c) {
   c.has_head = false;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-6});
   for (Layer& layer : c.layers) {
-    layer.attention.causal = false;
-    layer.attention.scale = 1;
+    layer.attention().causal = false;
+    layer.attention().scale = 1;
   }
   read_feed_forward(read, c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});

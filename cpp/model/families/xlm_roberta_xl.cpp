@@ -24,7 +24,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 514, .eps = 1e-5, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
-  for (Layer& layer : c.layers) layer.attention.norms = layer.feed_forward.norms = {};
+  for (Layer& layer : c.layers) layer.mixer_norms = layer.network_norms = {};
 }
 
 }  // namespace

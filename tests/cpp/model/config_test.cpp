@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "model/family.h"
-#include "model/places.h"
+#include "model/mixers/places.h"
 #include "model/positions.h"
 #include "model/tiny.h"
 
@@ -27,12 +27,12 @@ Config read_folder(Json config) {
   return read({.gguf = false, .config = config, .tensors = {}});
 }
 
-const Attention& attention(const Config& c) { return c.layers.at(0).attention; }
-const FeedForward& feed_forward(const Config& c) { return c.layers.at(0).feed_forward; }
+const Attention& attention(const Config& c) { return c.layers.at(0).attention(); }
+const FeedForward& feed_forward(const Config& c) { return c.layers.at(0).feed_forward(); }
 
 std::vector<int> windows(const Config& c) {
   std::vector<int> list;
-  for (const Layer& layer : c.layers) list.push_back(layer.attention.window);
+  for (const Layer& layer : c.layers) list.push_back(layer.attention().window);
   return list;
 }
 
@@ -128,8 +128,8 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(windows(gemma), (std::vector{4096, 4096, 4096, 4096, 4096, 0, 4096}));
   EXPECT_NEAR(base_of(gemma.ropes[0]) / 1e6, 1, 1e-4);
   EXPECT_NEAR(base_of(gemma.ropes[1]) / 1e4, 1, 1e-4);
-  EXPECT_EQ(gemma.layers[0].attention.rope, 1);
-  EXPECT_EQ(gemma.layers[5].attention.rope, 0);
+  EXPECT_EQ(gemma.layers[0].attention().rope, 1);
+  EXPECT_EQ(gemma.layers[5].attention().rope, 0);
   // Its query_pre_attn_scalar is 256 whatever the head_dim.
   EXPECT_FLOAT_EQ(attention(read_folder({{"model_type", "gemma3_text"}, {"head_dim", 64}})).scale, 1.0f / 16);
 

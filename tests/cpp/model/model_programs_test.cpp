@@ -46,7 +46,7 @@ TEST(ModelPrograms, MatricesAndWidthsAreThoseOfTheProgram) {
   }
   EXPECT_EQ(programs.body(0, 2, Output::selected).input_width, 0);
   EXPECT_EQ(programs.head().output_width, d.vocab_size);
-  EXPECT_EQ(programs.queries(1).attend.head_dim, d.config.layers[1].attention.head_dim);
+  EXPECT_EQ(programs.queries(1).attend.key_dim, d.config.layers[1].attention().head_dim);
 }
 
 // A backend that folds norms into matrices finds them in the programs.
@@ -61,9 +61,9 @@ TEST(ModelPrograms, ShowWhichNormIsBeforeAMatrix) {
     for (std::size_t layer = 0; layer < 3; ++layer) {
       const Layer& l = d.config.layers[layer];
       const Parameter& last = layer == 0 ? d.global(Role::embedding_norm) : d.at(layer - 1, Role::ffn_residual_norm);
-      const Parameter& first = l.attention.norms.before ? d.at(layer, Role::attn_norm) : last;
+      const Parameter& first = l.mixer_norms.before ? d.at(layer, Role::attn_norm) : last;
       for (const Role role : {Role::q, Role::k, Role::v}) EXPECT_EQ(before(layer, role), of(first)) << name << ", layer " << layer;
-      EXPECT_EQ(before(layer, Role::up), of(d.at(layer, l.feed_forward.norms.before ? Role::ffn_norm : Role::attn_residual_norm))) << name;
+      EXPECT_EQ(before(layer, Role::up), of(d.at(layer, l.network_norms.before ? Role::ffn_norm : Role::attn_residual_norm))) << name;
       for (const Role role : {Role::attn_out, Role::down}) EXPECT_EQ(before(layer, role), cpu::NormBefore{}) << name;
     }
   }

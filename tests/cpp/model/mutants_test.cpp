@@ -145,8 +145,9 @@ MatrixId reordered(Description& d, MatrixId id, const std::function<std::int64_t
 bool other_heads(Description& d) {
   bool any = false;
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
-    Attention& a = d.config.layers[layer].attention;
-    if (a.head_dim % 4 != 0 || a.qk_norm == QkNorm::head || a.position_bias == PositionBias::alibi) continue;
+    Attention& a = d.config.layers[layer].attention();
+    if (a.head_dim % 4 != 0 || a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::head_after_rope || a.position_bias == PositionBias::alibi)
+      continue;
     a.heads *= 2;
     a.kv_heads *= 2;
     a.head_dim /= 2;
@@ -160,7 +161,7 @@ bool other_heads(Description& d) {
 bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
   return in_parameters("", "",
                        [&](Description& m, std::size_t layer) {
-                         Attention& a = m.config.layers[layer].attention;
+                         Attention& a = m.config.layers[layer].attention();
                          if (a.qk_norm != from) return false;
                          a.qk_norm = to;
                          for (const auto& [role, width] : {std::pair(Role::q_norm, a.q_width()), std::pair(Role::k_norm, a.kv_width())}) {
@@ -181,7 +182,7 @@ std::vector<Mutant> mutants() {
   const auto add = [&](Mutant m) { all.push_back(std::move(m)); };
   const auto attention = [&](const char* name, std::string what, std::function<bool(Attention&)> change) {
     add(in_layers(std::string("Attention::") + name, std::move(what),
-                  [change = std::move(change)](Layer& l) { return change(l.attention); }));
+                  [change = std::move(change)](Layer& l) { return change(l.attention()); }));
   };
   const auto config = [&](const char* name, std::string what, std::function<bool(Config&)> change) {
     add({std::string("Config::") + name, std::move(what), [change = std::move(change)](Description& d) { return change(d.config); }});
@@ -195,23 +196,23 @@ std::vector<Mutant> mutants() {
   add({"Attention::window", "in the next layer", [](Description& d) {
          auto& layers = d.config.layers;
          bool any = false;
-         const std::int32_t first = layers.front().attention.window;
+         const std::int32_t first = layers.front().attention().window;
          for (std::size_t i = 0; i < layers.size(); ++i)
-           any = set(layers[i].attention.window, i + 1 < layers.size() ? layers[i + 1].attention.window : first) || any;
+           any = set(layers[i].attention().window, i + 1 < layers.size() ? layers[i + 1].attention().window : first) || any;
          return any;
        }});
   attention("rope", "none", [](Attention& a) { return set(a.rope, -1); });
   add({"Attention::rope", "where there is none", [](Description& d) {
          bool any = false;
          for (Layer& layer : d.config.layers)
-           any = (!d.config.ropes.empty() && layer.attention.rope < 0 && set(layer.attention.rope, 0)) || any;
+           any = (!d.config.ropes.empty() && layer.attention().rope < 0 && set(layer.attention().rope, 0)) || any;
          return any;
        }});
   add({"Attention::rope", "the other layers' one", [](Description& d) {
          bool any = false;
          for (Layer& layer : d.config.layers)
-           any = (d.config.ropes.size() > 1 && !(d.config.ropes[0] == d.config.ropes[1]) && layer.attention.rope >= 0 &&
-                  set(layer.attention.rope, 1 - std::min(layer.attention.rope, 1))) ||
+           any = (d.config.ropes.size() > 1 && !(d.config.ropes[0] == d.config.ropes[1]) && layer.attention().rope >= 0 &&
+                  set(layer.attention().rope, 1 - std::min(layer.attention().rope, 1))) ||
                  any;
          return any;
        }});
@@ -222,36 +223,44 @@ std::vector<Mutant> mutants() {
   add({"Attention::qk_norm", "whole for each head", [](Description& d) { return other_qk_norm(d, QkNorm::head, QkNorm::whole); }});
   add({"Attention::qk_norm", "each head for whole", [](Description& d) { return other_qk_norm(d, QkNorm::whole, QkNorm::head); }});
   add({"Attention::qk_norm", "where there is none", [](Description& d) { return other_qk_norm(d, QkNorm::none, QkNorm::head); }});
-  attention("norm_after_rope", "the other side of rope",
-            [](Attention& a) { return a.qk_norm != QkNorm::none && a.rope >= 0 && set(a.norm_after_rope, !a.norm_after_rope); });
-  attention("value_norm", "none", [](Attention& a) { return !a.value_is_key && set(a.value_norm, false); });
-  attention("value_is_key", "where values have a matrix",
-            [](Attention& a) { return a.value_norm && a.kv_from < 0 && set(a.value_is_key, true); });
-  attention("kv_from", "the layer before", [](Attention& a) { return a.kv_from > 0 && set(a.kv_from, a.kv_from - 1); });
-  attention("temperature", "none", [](Attention& a) { return set(a.temperature, 0.0f); });
-  attention("temperature", "where there is none",  // a norm after it takes a factor away
-            [](Attention& a) { return a.temperature == 0 && !a.norm_after_rope && (a.temperature_length = 16, set(a.temperature, 0.1f)); });
-  attention("temperature_length", "half",
-            [](Attention& a) { return a.temperature > 0 && set(a.temperature_length, a.temperature_length / 2); });
+  attention("qk_norm", "the other side of rope", [](Attention& a) {
+    if (a.rope < 0) return false;
+    if (a.qk_norm == QkNorm::head) return set(a.qk_norm, QkNorm::head_after_rope);
+    return a.qk_norm == QkNorm::head_after_rope && set(a.qk_norm, QkNorm::head);
+  });
+  attention("values", "not normalised", [](Attention& a) { return a.values && !a.values->from_keys && set(a.values->normalised, false); });
+  attention("values", "keys where they have a matrix",
+            [](Attention& a) { return a.values && a.values->normalised && !a.kv_from && set(a.values->from_keys, true); });
+  attention("kv_from", "the layer before",
+            [](Attention& a) { return a.kv_from && a.kv_from->layer > 0 && set(a.kv_from->layer, a.kv_from->layer - 1); });
+  attention("temperature", "none", [](Attention& a) { return a.temperature && (a.temperature.reset(), true); });
+  attention("temperature", "where there is none", [](Attention& a) {  // a norm after it takes a factor away
+    if (a.temperature || a.qk_norm == QkNorm::head_after_rope) return false;
+    a.temperature = {.growth = 0.1f, .length = 16};
+    return true;
+  });
+  attention("temperature", "half the length",
+            [](Attention& a) { return a.temperature && set(a.temperature->length, a.temperature->length / 2); });
   attention("position_bias", "none", [](Attention& a) { return set(a.position_bias, PositionBias::none); });
   add({"Attention::position_bias", "where there is none", [](Description& d) {
-         if (d.alibi_slopes == VectorId::none) d.alibi_slopes = added(d, alibi_slopes(d.config.layers.front().attention.heads));
-         return in_layers("", "", [](Layer& l) { return set(l.attention.position_bias, PositionBias::alibi); }).change(d);
+         if (d.alibi_slopes == VectorId::none) d.alibi_slopes = added(d, alibi_slopes(d.config.layers.front().attention().heads));
+         return in_layers("", "", [](Layer& l) { return set(l.attention().position_bias, PositionBias::alibi); }).change(d);
        }});
   struct Branch {
     const char* name;
     Norms& (*norms)(Layer&);
   };
-  for (const Branch& b : {Branch{"Attention::norms", [](Layer& l) -> Norms& { return l.attention.norms; }},
-                          Branch{"FeedForward::norms", [](Layer& l) -> Norms& { return l.feed_forward.norms; }}}) {
+  for (const Branch& b : {Branch{"Layer::mixer_norms", [](Layer& l) -> Norms& { return l.mixer_norms; }},
+                          Branch{"Layer::network_norms", [](Layer& l) -> Norms& { return l.network_norms; }}}) {
     const auto norms = [&](const char* field, std::function<bool(Layer&)> change) {
       add(in_layers(field, std::string(field) + " of " + b.name, std::move(change)));
     };
     norms("Norms::before", [f = b.norms](Layer& l) { return f(l).before = !f(l).before, true; });
     norms("Norms::branch", [f = b.norms](Layer& l) { return f(l).branch = !f(l).branch, true; });
     norms("Norms::sum", [f = b.norms](Layer& l) { return !f(l).branch && set(f(l).sum, !f(l).sum); });
-    norms("Norms::replace", [f = b.norms](Layer& l) {  // beside attention nothing is replaced
-      return f(l).before && !(l.parallel && &f(l) == &l.feed_forward.norms) && set(f(l).replace, !f(l).replace);
+    norms("Norms::residual", [f = b.norms](Layer& l) {  // beside the mixer nothing is replaced
+      if (!f(l).before || (l.join.parallel && &f(l) == &l.network_norms)) return false;
+      return set(f(l).residual, f(l).residual == Residual::row ? Residual::normalised : Residual::row);
     });
   }
   const auto biases = [&](const char* field, std::vector<Role> roles) {
@@ -265,11 +274,11 @@ std::vector<Mutant> mutants() {
   biases("Attention::out_bias", {Role::attn_out});
   biases("FeedForward::bias", {Role::gate, Role::up, Role::down});
 
-  add(in_layers("FeedForward::gated", "not", [](Layer& l) { return set(l.feed_forward.gated, false); }));
+  add(in_layers("FeedForward::gated", "not", [](Layer& l) { return set(l.feed_forward().gated, false); }));
   add({"FeedForward::gated", "where there is no gate", [](Description& d) {
          return in_parameters("", "",
                               [](Description& m, std::size_t layer) {
-                                FeedForward& f = m.config.layers[layer].feed_forward;
+                                FeedForward& f = m.config.layers[layer].feed_forward();
                                 if (f.gated || f.activation == Activation::xielu) return false;
                                 of(m, layer, Role::gate) = of(m, layer, Role::up);
                                 return f.gated = true;
@@ -278,26 +287,28 @@ std::vector<Mutant> mutants() {
        }});
   add(in_parameters("FeedForward::gated", "gate and up swapped", [](Description& d, std::size_t layer) {
     std::swap(of(d, layer, Role::gate), of(d, layer, Role::up));
-    return d.config.layers[layer].feed_forward.gated;
+    return d.config.layers[layer].feed_forward().gated;
   }));
   for (const auto& [to, name] :
        {std::pair(Activation::silu, "silu"), std::pair(Activation::gelu, "gelu"), std::pair(Activation::gelu_tanh, "gelu_tanh"),
         std::pair(Activation::relu, "relu"), std::pair(Activation::relu2, "relu2")}) {
-    add(in_layers("FeedForward::activation", name, [to = to](Layer& l) { return set(l.feed_forward.activation, to); }));
+    add(in_layers("FeedForward::activation", name, [to = to](Layer& l) { return set(l.feed_forward().activation, to); }));
   }
-  for (const auto& [field, alpha] :
-       {std::pair("FeedForward::alpha_p", &FeedForward::alpha_p), std::pair("FeedForward::alpha_n", &FeedForward::alpha_n)}) {
-    add(in_layers(field, "a tenth more", [alpha = alpha](Layer& l) {
-      return l.feed_forward.activation == Activation::xielu && times(l.feed_forward.*alpha, 1.1);
-    }));
+  for (const auto& alpha : {&Xielu::alpha_p, &Xielu::alpha_n}) {
+    add(in_layers("FeedForward::xielu", alpha == &Xielu::alpha_p ? "a tenth more of alpha_p" : "a tenth more of alpha_n",
+                  [alpha](Layer& l) {
+                    std::optional<Xielu>& xielu = l.feed_forward().xielu;
+                    return xielu && times((*xielu).*alpha, 1.1);
+                  }));
   }
-  add(toggle("Layer::parallel", "the other way", [](Layer& l) -> bool& { return l.parallel; }));
-  add(in_layers("Layer::branch_scale", "1", [](Layer& l) { return set(l.branch_scale, 1.0f); }));
-  add(in_layers("Layer::branch_scale", "a tenth more", [](Layer& l) {  // a norm on the branch takes it away
-    return !l.attention.norms.branch && times(l.branch_scale, 1.1);
+  add(toggle("Join::parallel", "the other way", [](Layer& l) -> bool& { return l.join.parallel; }));
+  add(in_layers("Join::scale", "1", [](Layer& l) { return set(l.join.scale, 1.0f); }));
+  add(in_layers("Join::scale", "a tenth more", [](Layer& l) {  // a norm on the branch takes it away
+    return !l.mixer_norms.branch && times(l.join.scale, 1.1);
   }));
 
-  add(in_layers("Layer::scaled", "not", [](Layer& l) { return set(l.scaled, false); }));
+  add(in_layers("Layer::tail", "not scaled", [](Layer& l) { return l.tail && set(l.tail->scaled, false); }));
+  add(in_layers("Layer::tail", "without the layer's input", [](Layer& l) { return l.tail && set(l.tail->input, false); }));
 
   config("norm", "the other kind", [](Config& c) { return set(c.norm, c.norm == NormKind::rms ? NormKind::layer : NormKind::rms); });
   config("eps", "0.1", [](Config& c) { return set(c.eps, 0.1f); });
@@ -327,7 +338,7 @@ std::vector<Mutant> mutants() {
          }}}) {
     config("ropes", name, [change = change, factor = std::string(name) == "larger"](Config& c) {
       bool any = false;
-      if (factor && c.layers.front().attention.norm_after_rope) return false;
+      if (factor && c.layers.front().attention().qk_norm == QkNorm::head_after_rope) return false;
       for (RopeTable& rope : c.ropes) any = change(rope) || any;
       return any;
     });
@@ -342,9 +353,8 @@ std::vector<Mutant> mutants() {
   config("embedding_scale", "1", [](Config& c) { return set(c.embedding_scale, 1.0f); });
   config("embedding_scale", "a tenth more",  // a norm after it takes a factor away
          [](Config& c) { return !c.embedding_norm && times(c.embedding_scale, 1.1); });
-  config("layer_inputs", "none", [](Config& c) { return set(c.layer_inputs.width, 0); });
   config("layer_inputs", "a tenth more of the table",  // a norm takes factors of the sum and of the product away
-         [](Config& c) { return c.layer_inputs.width > 0 && times(c.layer_inputs.embedding_scale, 1.1); });
+         [](Config& c) { return c.layer_inputs && times(c.layer_inputs->embedding_scale, 1.1); });
   config("embedding_norm", "the other way", [](Config& c) { return set(c.embedding_norm, !c.embedding_norm); });
   add({"Config::learned_positions", "none",
        [](Description& d) { return set(global(d, Role::position_embedding).matrix, MatrixId::none); }});
@@ -367,7 +377,7 @@ std::vector<Mutant> mutants() {
     return true;
   }));
   add(in_parameters("roles", "q and k in the order of GGUF", [](Description& d, std::size_t layer) {
-    const Attention& a = d.config.layers[layer].attention;
+    const Attention& a = d.config.layers[layer].attention();
     if (a.rope < 0) return false;
     for (const Role role : {Role::q, Role::k}) {
       MatrixId& matrix = of(d, layer, role).matrix;
@@ -398,32 +408,35 @@ std::set<std::string> fields() {
     for (std::string name; std::getline(names >> std::ws, name, ',');) found.insert(type + "::" + name);
   };
   {
-    FIELDS(Norms, before, branch, sum, replace, twice);
+    FIELDS(Norms, before, branch, sum, residual);
   }
   {
-    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, norm_after_rope, value_norm, value_is_key,
-           kv_from, temperature, temperature_length, position_bias, norms, qkv_bias, out_bias);
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, qkv_bias, out_bias, places,
+           values, kv_from, temperature);
   }
   {
-    FIELDS(FeedForward, width, gated, activation, alpha_p, alpha_n, norms, bias);
+    FIELDS(FeedForward, width, gated, activation, bias, xielu);
   }
   {
-    FIELDS(Layer, attention, feed_forward, parallel, windowed, branch_scale, scaled);
+    FIELDS(Join, parallel, scale);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, rope_factors, alibi_slopes, position_buckets, places, norm, eps,
-           norm_weight, norm_bias, norm_offset, embedding_scale, embedding_size, layer_inputs, embedding_norm, norm_after_map,
-           learned_positions, position_offset, token_types, final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap,
-           projection, text_end, pooling, notes, incomplete, dense);
+    FIELDS(Layer, mixer, network, mixer_norms, network_norms, join, windowed, tail);
+  }
+  {
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias,
+           norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions, position_offset, token_types,
+           final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
 
 const std::map<std::string, std::string> kNoMutant = {
-    {"Attention::norms", "their fields have theirs"},
-    {"FeedForward::norms", "their fields have theirs"},
-    {"Layer::attention", "its fields have theirs"},
-    {"Layer::feed_forward", "its fields have theirs"},
+    {"Layer::mixer", "its fields have theirs"},
+    {"Layer::network", "its fields have theirs"},
+    {"Layer::mixer_norms", "their fields have theirs"},
+    {"Layer::network_norms", "their fields have theirs"},
+    {"Layer::join", "its fields have theirs"},
     {"Layer::windowed", "says which rope a layer takes while a file is read; Attention::rope has mutants"},
     {"FeedForward::width", "the tensors' shapes hold it"},
     {"Config::family", "names of tensors; a wrong one finds none"},
@@ -434,14 +447,10 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},
-    {"Norms::twice", "an encoder alone: jina_v2_code in tests/python/families/test_random_models.py"},
-    {"Config::rope_factors", "a tensor that must be there"},
     {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/families/test_random_models.py"},
-    {"Config::places", "encoders alone: deberta_v2 in tests/python/families/test_random_models.py"},
-    {"Config::norm_after_map", "encoders alone: deberta_v2_narrow"},
-    {"Config::embedding_size", "encoders alone: albert, electra_wide"},
+    {"Attention::places", "encoders alone: deberta_v2 in tests/python/families/test_random_models.py"},
+    {"Config::embedding_map", "encoders alone: albert, electra_wide, deberta_v2_narrow"},
     {"Config::classifier", "classifiers alone: their logits in tests/python/families/test_random_models.py"},
-    {"Config::projection", "clip_text_projection alone"},
     {"Config::text_end", "CLIP alone"},
     {"Config::pooling", "what the file says of vectors"},
     {"Config::notes", "texts"},
@@ -461,8 +470,8 @@ TEST(MutantsTable, EveryFieldHasOneOrAReason) {
 // ---------------------------------------------------------------- every decoder
 // "variant: field: mutant" that changes nothing that a golden could see, and why.
 const std::map<std::string, std::string> kUnnoticed = {
-    {"bloom_six_heads: Norms::sum: Norms::sum of Attention::norms", "a norm follows there, and one without weights before it is nothing"},
-    {"bloom_six_heads: Norms::sum: Norms::sum of FeedForward::norms", "likewise"},
+    {"bloom_six_heads: Norms::sum: Norms::sum of Layer::mixer_norms", "a norm follows there, and one without weights before it is nothing"},
+    {"bloom_six_heads: Norms::sum: Norms::sum of Layer::network_norms", "likewise"},
 };
 
 class Mutants : public testing::TestWithParam<random_models::Variant> {};

@@ -43,6 +43,29 @@ std::set<std::string> used_names(const Description& d, const Program& p) {
   return names;
 }
 
+TEST(Programs, APartThatALayerLacksHasNoOperationsAndNoRoles) {
+  const Loaded m(tiny::make("llama", 3));
+  Description without_network = m.d, without_mixer = m.d;
+  without_network.config.layers[1].network = {};
+  without_mixer.config.layers[1].mixer = {};
+  EXPECT_EQ(text(layer_program(m.d, 1)), "Norm Linear Rope Rope Attend Linear Norm GatedLinear Linear");
+  EXPECT_EQ(text(layer_program(without_network, 1)), "Norm Linear Rope Rope Attend Linear");
+  EXPECT_EQ(text(layer_program(without_mixer, 1)), "Norm GatedLinear Linear");
+  EXPECT_EQ(body_program(without_mixer, 0, 3, Output::selected).caches.size(), 2u);
+  for (const Role role : {Role::ffn_norm, Role::gate, Role::up, Role::down}) {
+    EXPECT_EQ(asked(m.d, role, 1).need, Need::always);
+    EXPECT_EQ(asked(without_network, role, 1).need, Need::never);
+    EXPECT_EQ(asked(without_mixer, role, 1).need, Need::always);
+  }
+  for (const Role role : {Role::attn_norm, Role::q, Role::k, Role::v, Role::attn_out}) {
+    EXPECT_EQ(asked(without_network, role, 1).need, Need::always);
+    EXPECT_EQ(asked(without_mixer, role, 1).need, Need::never);
+  }
+  files::testing::expect_error(ErrorKind::unsupported_model, "attention", [&] { (void)without_mixer.config.layers[1].attention(); });
+  files::testing::expect_error(ErrorKind::unsupported_model, "feed-forward",
+                               [&] { (void)without_network.config.layers[1].feed_forward(); });
+}
+
 TEST(Programs, OperationsOfEachFamily) {
   struct Expected {
     // The operations before the layers, of a layer that keeps a past, of a layer that does not, and of the norm after the layers.
@@ -173,7 +196,7 @@ TEST(Programs, DetailsOfTheLayers) {
     EXPECT_TRUE(attends[i].causal);
     EXPECT_EQ(attends[i].q.width, tiny::kHeads * tiny::kHeadDim);
     EXPECT_EQ(attends[i].kv_heads, tiny::kKvHeads);
-    EXPECT_EQ(p.caches[i].kv_heads, tiny::kKvHeads);
+    EXPECT_EQ(p.caches[i].heads, tiny::kKvHeads);
     EXPECT_FALSE(attends[i].k);
   }
   const auto norms = all<Norm>(p);

@@ -1,4 +1,4 @@
-#include "model/places.h"
+#include "model/mixers/places.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/weight_reader.h"
+#include "model/writer.h"
 
 namespace pumice::model {
 namespace {
@@ -88,14 +89,14 @@ std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t
 }
 
 void add_places(const WeightReader& reader, Description& d, Rounding rounding) {
-  const RelativePlaces& places = d.config.places;
-  if (places.span == 0) return;
+  if (!d.config.places()) return;
+  const RelativePlaces& places = *d.config.places();
   auto rows = std::make_shared<std::vector<float>>(reader.read_table(Role::place_embedding).values);
   d.parameters += rows->size();
   if (const Parameter& norm = d.global(Role::place_norm); places.norm)
     normalize_rows(*rows, d.vector(norm.vector).values, d.vector(norm.bias).values, d.config.eps);
-  d.place_reach = place_reach(places);
-  d.places = d.add(Vector{.name = "places by distance", .values = places_by_distance(places, d.place_reach)});
+  d.places.reach = place_reach(places);
+  d.places.by_distance = d.add(Vector{.name = "places by distance", .values = places_by_distance(places, d.places.reach)});
   const auto add = [&](std::vector<MatrixId>& heads, const Parameter& projection, std::int32_t head, std::int32_t dim) {
     const auto at = d.vector(projection.bias).values.begin() + std::int64_t{head} * dim;
     const Matrix& source = d.matrix(projection.matrix);
@@ -106,14 +107,37 @@ void add_places(const WeightReader& reader, Description& d, Rounding rounding) {
                                  .read = HeadOfPlaces{rows, source, std::vector<float>(at, at + dim), head},
                                  .rounding = rounding}));
   };
-  d.of_places.resize(d.layers.size());
+  d.places.layers.resize(d.layers.size());
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
-    const Attention& a = d.config.layers[layer].attention;
-    for (std::int32_t head = 0; head < a.heads; ++head) {
-      if (places.by_query) add(d.of_places[layer].keys, d.at(layer, places.shared ? Role::k : Role::place_k), head, a.head_dim);
-      if (places.by_key) add(d.of_places[layer].queries, d.at(layer, places.shared ? Role::q : Role::place_q), head, a.head_dim);
+    const Attention* a = d.config.layers[layer].if_attention();
+    PlaceTables::OfLayer& tables = d.places.layers[layer];
+    for (std::int32_t head = 0; a && a->places && head < a->heads; ++head) {
+      if (places.by_query) add(tables.keys, d.at(layer, places.shared ? Role::k : Role::place_k), head, a->head_dim);
+      if (places.by_key) add(tables.queries, d.at(layer, places.shared ? Role::q : Role::place_q), head, a->head_dim);
     }
   }
+}
+
+std::int32_t places_width(const Attention& a) {
+  return a.places ? (a.places->by_query + a.places->by_key) * a.heads * 2 * a.places->span : 0;
+}
+
+void write_places(Writer& w, std::size_t layer, const Attention& a, const View& k, View out, Attend& op) {
+  const std::int32_t places = 2 * a.places->span;
+  const auto write = [&](const View& in, const std::vector<MatrixId>& heads) {
+    const View all = Writer::part(out, out.col, a.heads * places);
+    out.col += all.width;
+    for (std::int32_t head = 0; head < a.heads; ++head) {
+      w.linear(Writer::part(in, in.col + head * a.head_dim, a.head_dim), Writer::part(all, all.col + head * places, places),
+               {Parameter{.matrix = heads[static_cast<std::size_t>(head)]}});
+    }
+    return all;
+  };
+  const PlaceTables& tables = w.d.places;
+  if (a.places->by_query) op.by_query = write(op.q, tables.layers[layer].keys);
+  if (a.places->by_key) op.by_key = write(k, tables.layers[layer].queries);
+  op.places = tables.by_distance;
+  op.reach = tables.reach;
 }
 
 }  // namespace pumice::model

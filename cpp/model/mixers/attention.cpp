@@ -1,0 +1,90 @@
+#include "model/mixers/attention.h"
+
+#include <algorithm>
+
+#include "model/mixers/places.h"
+
+namespace pumice::model {
+
+AttentionMixer::AttentionMixer(Writer& writer, SharedKv& kv) : w_(writer), kv_(kv) {
+  std::int32_t q = 0, qkv = 0;
+  for (const Layer& layer : w_.c.layers) {
+    const Attention* a = layer.if_attention();
+    if (!a) continue;
+    q = std::max(q, a->q_width());
+    qkv = std::max(qkv, a->q_width() + 2 * a->kv_width() + places_width(*a));
+  }
+  if (q == 0) return;
+  qkv_ = w_.slot(Rows::tokens, qkv);
+  attended_ = w_.slot(Rows::tokens, q);
+}
+
+BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const View& in) {
+  const View q = Writer::part(qkv_, 0, a.q_width()), k = Writer::part(qkv_, q.width, a.kv_width());
+  const Heads heads{q, k, Writer::part(qkv_, k.col + k.width, k.width)};
+  const View out = Writer::part(attended_, 0, q.width);
+  project(layer, a, in, heads);
+  if (a.values && a.values->normalised && !a.kv_from) w_.norm({}, a.makes_values() ? heads.v : k, heads.v, {}, a.head_dim);
+  if (a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::whole) norm_heads(layer, a, heads);
+  turn(a, heads);
+  if (a.qk_norm == QkNorm::head_after_rope) norm_heads(layer, a, heads);
+  attend(layer, a, heads, out);
+  if (!a.kv_from) kv_.keep(layer, k);
+  return {out, Role::attn_out};
+}
+
+// As far as the layer has them: one product.
+void AttentionMixer::project(std::size_t layer, const Attention& a, const View& in, const Heads& heads) {
+  std::vector<Parameter> parts = {w_.d.at(layer, Role::q)};
+  std::int32_t width = heads.q.width;
+  if (!a.kv_from) {
+    parts.push_back(w_.d.at(layer, Role::k));
+    width += heads.k.width;
+  }
+  if (a.makes_values()) {
+    parts.push_back(w_.d.at(layer, Role::v));
+    width += heads.v.width;
+  }
+  w_.linear(in, Writer::part(qkv_, 0, width), parts);
+}
+
+void AttentionMixer::norm_heads(std::size_t layer, const Attention& a, const Heads& heads) {
+  const std::int32_t group = a.qk_norm == QkNorm::whole ? 0 : a.head_dim;
+  w_.norm(w_.d.at(layer, Role::q_norm), heads.q, heads.q, {}, group);
+  if (!a.kv_from) w_.norm(w_.d.at(layer, Role::k_norm), heads.k, heads.k, {}, group);
+}
+
+void AttentionMixer::turn(const Attention& a, const Heads& heads) {
+  const RopeTable table = a.rope < 0 ? RopeTable{} : w_.c.ropes[static_cast<std::size_t>(a.rope)];
+  if (a.rope >= 0 || a.temperature) {
+    Rope op{.x = heads.q, .head_dim = a.head_dim, .table = table};
+    if (a.temperature) {
+      op.temperature = a.temperature->growth;
+      op.temperature_length = a.temperature->length;
+    }
+    w_.add(std::move(op));
+  }
+  if (a.rope >= 0 && !a.kv_from) w_.add(Rope{.x = heads.k, .head_dim = a.head_dim, .table = table});
+}
+
+void AttentionMixer::attend(std::size_t layer, const Attention& a, const Heads& heads, const View& out) {
+  Attend op{.q = heads.q,
+            .out = out,
+            .key_dim = a.head_dim,
+            .value_dim = a.head_dim,
+            .kv_heads = a.kv_heads,
+            .causal = a.causal,
+            .window = a.window,
+            .scale = a.scale,
+            .softcap = a.softcap};
+  if (a.position_bias == PositionBias::alibi) op.slopes = w_.d.alibi_slopes;
+  if (a.position_bias == PositionBias::buckets) {
+    op.bias = w_.d.position_bias;
+    op.reach = w_.d.position_reach;
+  }
+  if (a.places) write_places(w_, layer, a, heads.k, Writer::part(qkv_, heads.v.col + heads.v.width, places_width(a)), op);
+  kv_.attend(layer, a, heads.k, heads.v, op);
+  w_.add(op);
+}
+
+}  // namespace pumice::model

@@ -1,0 +1,74 @@
+#include "model/mixers/shared_kv.h"
+
+#include <algorithm>
+
+namespace pumice::model {
+
+std::int32_t SharedKv::width(std::size_t border) const {
+  std::int32_t width = 0;
+  for (const std::size_t layer : read_beyond(border)) width += 2 * w_.c.layers[layer].attention().kv_width();
+  return width;
+}
+
+// Layers before the border whose keys and values layers from it on read.
+std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
+  std::vector<std::size_t> layers;
+  for (std::size_t layer = border; layer < w_.c.layers.size(); ++layer) {
+    const std::size_t from = w_.c.cache_of(layer);
+    if (from < border && std::ranges::find(layers, from) == layers.end()) layers.push_back(from);
+  }
+  return layers;
+}
+
+// Do layers [first, last) read keys and values of this one?
+bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
+  for (std::size_t other = first; other < last; ++other) {
+    if (other != layer && w_.c.cache_of(other) == layer) return true;
+  }
+  return false;
+}
+
+void SharedKv::take(View columns, std::size_t border) {
+  for (const std::size_t layer : read_beyond(border)) {
+    const Attention& a = w_.c.layers[layer].attention();
+    const View k = Writer::part(columns, columns.col, a.kv_width()), v = Writer::part(columns, k.col + k.width, k.width);
+    kept_[layer] = Writer::part(columns, k.col, 2 * k.width);
+    if (cached_ && read_in(layer, border, last_)) store(layer, a, k, v);
+    columns.col += 2 * k.width;
+  }
+}
+
+std::vector<View> SharedKv::give(std::size_t border) const {
+  std::vector<View> views;
+  for (const std::size_t layer : read_beyond(border)) views.push_back(kept_.at(layer));
+  return views;
+}
+
+void SharedKv::store(std::size_t layer, const Attention& a, const View& k, const View& v) {
+  caches_[layer] = static_cast<CacheId>(w_.program.caches.size());
+  w_.program.caches.push_back(a.cache_shape());
+  w_.add(Store{.k = k, .v = v, .cache = caches_[layer]});
+}
+
+void SharedKv::attend(std::size_t layer, const Attention& a, const View& k, const View& v, Attend& op) {
+  const std::size_t from = w_.c.cache_of(layer);
+  if (cached_) {
+    if (!a.kv_from) store(layer, a, k, v);
+    op.cache = caches_.at(from);
+  } else if (!a.kv_from) {
+    op.k = k;
+    op.v = v;
+  } else {
+    const View& kept = kept_.at(from);
+    op.k = Writer::part(kept, kept.col, a.kv_width());
+    op.v = Writer::part(kept, kept.col + a.kv_width(), a.kv_width());
+  }
+}
+
+void SharedKv::keep(std::size_t layer, const View& k) {
+  if (!read_in(layer, cached_ ? last_ : layer + 1, w_.c.layers.size())) return;
+  kept_[layer] = w_.slot(Rows::tokens, 2 * k.width);
+  w_.scale(Writer::part(k, k.col, 2 * k.width), kept_[layer], 1);
+}
+
+}  // namespace pumice::model
