@@ -21,6 +21,8 @@ view; with in_place, in. With add 'in', add is in.
 q, k and v of attention lie side by side in the input slot. Rows of past positions: stream 10 + segment, one slot row per position.
 attend: cached ones are Rope q, Rope k, Store, Attend; causal where cached or said so. store: the same without Rope. With 'reach' there is a
 bias of heads x (2 reach + 1) normals; with 'slopes' one 0.1 + 0.03 * normal a head. The bias is the first vector.
+Heads of v and out have value_dim columns, head_dim where it is not given. With 'sinks' the last vector has
+sinks + 2 * normal a head.
 With 'places' (kinds: by_query, by_key or both, in this order) and n 'numbers' a head, views of heads x n columns follow v, one a kind, and
 the first vector has (7 d + 3) modulo n for the d-th distance from -reach on.
 Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first becomes 0 and the last the largest. Stream 2: types, modulo 2.
@@ -336,6 +338,59 @@ def attends_unseen() -> list[Case]:
     return cases
 
 
+def of_widths(cached: bool, dims: tuple[int, int], heads: tuple[int, int], segments: list[list[int]], more: Case) -> Case:
+    """An attention with keys and values of two widths; heads of keys and of queries."""
+    case: Case = {"op": "attend", "cached": cached, "head_dim": dims[0], "value_dim": dims[1], "kv_heads": heads[0], "heads": heads[1]}
+    case |= {"window": 0, "softcap": 0.0, "scale": dims[0] ** -0.5, "segments": segments}
+    if cached:
+        case["rope"] = {"dims": dims[0] // 4 * 2, "base": 10000.0, "interleaved": False, "magnitude": 1.0}
+    return case | {"nmse": ATTEND[more.get("kv", "f32")]} | more
+
+
+def widths() -> list[Case]:
+    """Keys wider and narrower than values, even and odd, by every format of caches and without one."""
+    cases: list[Case] = []
+    for kv in ("f32", "f16", "q8_0"):
+        cases += [
+            of_widths(True, (24, 16), (2, 6), [[31, 5], [0, 3]], {"kv": kv}),
+            of_widths(True, (192, 128), (2, 4), [[255, 3], [40, 1]], {"kv": kv}),
+            of_widths(True, (23, 9), (1, 3), [[33, 17]], {"kv": kv, "window": 7, "softcap": 20.0}),
+            of_widths(True, (16, 80), (3, 3), [[300, 1], [2, 40]], {"kv": kv}),
+            of_widths(True, (7, 33), (2, 2), [[30, 70]], {"kv": kv}),
+        ]
+    return [
+        *cases,
+        of_widths(False, (24, 16), (2, 6), [[0, 37], [0, 1], [0, 5]], {}),
+        of_widths(False, (192, 128), (1, 4), [[0, 21], [0, 6]], {"causal": True}),
+        of_widths(False, (23, 9), (3, 3), [[0, 45]], {"window": 5, "slopes": True}),
+        of_widths(False, (9, 23), (1, 2), [[0, 33], [0, 2]], {"reach": 6}),
+        of_widths(False, (40, 24), (2, 4), [[0, 12], [0, 30]], {"reach": 4, "numbers": 6, "places": ["by_query", "by_key"], "pad": 3}),
+    ]
+
+
+def sinks() -> list[Case]:
+    """Sinks about as large as the scores, far above and far below, beside windows, soft caps, shared heads, biases and places."""
+    cases: list[Case] = []
+    for kv in ("f32", "f16", "q8_0"):
+        cases += [
+            of_widths(True, (64, 64), (2, 16), [[31, 5], [0, 3]], {"kv": kv, "sinks": 0.0}),
+            of_widths(True, (64, 64), (1, 8), [[700, 1], [40, 20]], {"kv": kv, "window": 33, "sinks": 0.0}),
+            of_widths(True, (32, 32), (2, 6), [[255, 3]], {"kv": kv, "sinks": 8.0}),
+            of_widths(True, (32, 32), (3, 3), [[300, 2]], {"kv": kv, "window": 5, "softcap": 20.0, "sinks": -40.0}),
+            of_widths(True, (24, 40), (1, 5), [[33, 17], [2, 1]], {"kv": kv, "sinks": 2.0}),
+        ]
+    placed = {"reach": 4, "numbers": 6, "places": ["by_query", "by_key"]}
+    return [
+        *cases,
+        of_widths(False, (32, 32), (2, 6), [[0, 37], [0, 1], [0, 5]], {"sinks": 0.0}),
+        of_widths(False, (64, 64), (1, 4), [[0, 300], [0, 6]], {"window": 7, "causal": True, "sinks": 1.0}),
+        of_widths(False, (16, 16), (2, 4), [[0, 45, 0, 0, 4]], {"sinks": 0.0}),
+        of_widths(False, (24, 24), (3, 3), [[0, 45]], {"window": 5, "slopes": True, "sinks": -1.0}),
+        of_widths(False, (40, 24), (2, 4), [[0, 12], [0, 30]], placed | {"sinks": 0.5}),
+        of_widths(False, (32, 32), (2, 4), [[0, 70]], {"reach": 3, "sinks": 1.0}),
+    ]
+
+
 def log_probs() -> list[Case]:
     return [
         {"op": "log_prob", "width": width, "tokens": tokens, "spread": spread, "pad": 0, "nmse": EXACT, "floor": 0.1}
@@ -585,6 +640,8 @@ def main() -> None:
         + placed()
         + masked_tops()
         + attends_unseen()
+        + widths()
+        + sinks()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -178,7 +178,7 @@ TEST(ProgramCheck, BatchesAndPages) {
   const auto bad_pages = [&](const std::vector<CacheShape>& caches, std::int32_t count, const std::string& part) {
     refused(ErrorKind::invalid_argument, part, [&] { check_pages(p, caches, count, batch()); });
   };
-  bad_pages(other, 3, "cache 0 of 2 heads of 4, the store has 2 of 8");
+  bad_pages(other, 3, "cache 0 of 2 kv heads of 4 (keys) and 4 (values), the store has 2 kv heads of 4 (keys) and 8 (values)");
   bad_pages(two, 3, "has 1 caches, the store 2");
   bad_pages(store, 2, "page 2 of 2");
   segment.past = 30;
