@@ -1,6 +1,7 @@
 # make demo: everything from a fresh machine to vectors, answers and timings on real models.
 # make test: every GoogleTest and pytest.
-# make check: style, types and lint. CI is check and test (.ci/run). All set up what they need in .venv and build/, and nowhere else.
+# make check: style, types and lint. CI is check and test (.ci/run).
+# Each sets up the tools that it needs in .venv and build/, and nowhere else.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
@@ -27,14 +28,14 @@ test-cpp: build/tests/.built
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python
 
-# What depends on the Python at hand: how a process ends and forks, and the command line. CI runs it with a second Python.
+# The tests that depend on the Python at hand: how a process ends and forks, and the command line. CI runs them with a second Python.
 test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
 
-# Every case of every operation on Vulkan, plain, with the least limits that Vulkan allows and with each variant that the device can run, and a
-# sample of them with limits that cut nearly every dispatch and buffer, under the validation layer; then whole models. An hour and more on
-# software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 takes vulkan:1).
+# All under the validation layer: every case of every operation on Vulkan, plain, with the least limits that Vulkan allows, and with each variant
+# that the device can run; a sample of the cases with limits that cut nearly every dispatch and buffer; then, without the layer, whole models.
+# Takes an hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 uses vulkan:1).
 test-vulkan-all: export PUMICE_TEST_ALL = 1
 test-vulkan-all: export PUMICE_VULKAN_VALIDATION = 1
 test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
@@ -48,20 +49,20 @@ test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 
-# Thousands of requests of many threads and event loops, with closes, forks and NaNs at random points; a short form is in the tests.
+# Thousands of requests from many threads and event loops, with closes, forks and NaNs at random points. The tests have a short form of it.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
 
-# 100,000 random schemas and grammars, each compiled or refused in bounded time, and numbers in 10,000 schemas: some minutes.
+# 100,000 random schemas and grammars, each of which must compile or be refused in bounded time, and numbers in 10,000 schemas. Some minutes.
 fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
 	PUMICE_FUZZ=5000 $(BIN)/python -m pytest tests/python/generate/test_schema_numbers.py -k "written_down or bounds"
 
-# Speed beside the peers, in one run (bench/README.md). They live in their own environment: torch alone is 200 MB.
+# Speed beside the peers, in one run (bench/README.md). The peers get an environment of their own, because torch alone is 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
 	$(PYTHON) bench/compare.py --python $(BIN)/python
 
-# All figures of docs/results for the processor at hand. Hours, and 12 GB of models with random weights.
+# All figures of docs/results for this machine's processor. Takes hours, and 12 GB of models with random weights.
 cpu-report: $(VENV)/.installed $(VENV)/.samples build/tests/.built
 	$(PYTHON) bench/cpu_report.py --python $(BIN)/python
 
@@ -92,8 +93,8 @@ format: $(VENV)/.checkers
 	$(BIN)/ruff format $(PYTHON_CODE)
 	$(BIN)/clang-format -i $(CPP_CODE)
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest, each file compiled alone, so that it includes what it uses; then
-# ThreadSanitizer over those of the scheduler, the queue of encoders and the team.
+# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest. Each file is compiled alone, so one that does not include what it uses
+# fails. Then ThreadSanitizer over the tests of the scheduler, the queue of encoders and the team.
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
