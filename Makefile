@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
+PYTEST_WORKERS ?= 2
 
 BIN := $(VENV)/bin
 SOURCES := $(shell find cpp python cmake shaders -type f ! -name '*.pyc' 2>/dev/null) CMakeLists.txt pyproject.toml
@@ -23,10 +24,12 @@ demo: $(VENV)/.installed $(VENV)/.samples
 test: test-cpp test-python
 
 test-cpp: build/tests/.built
-	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure
+	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 
+# In two processes, because most tests keep one core busy. Then the tests that are marked "alone" (pyproject.toml), one after another.
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
-	$(BIN)/python -m pytest tests/python
+	$(BIN)/python -m pytest tests/python -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest tests/python -m alone
 
 # The tests that depend on the Python at hand: how a process ends and forks, and the command line. CI runs them with a second Python.
 test-ends: $(VENV)/.installed $(VENV)/.samples

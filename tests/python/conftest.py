@@ -23,6 +23,12 @@ import samples  # noqa: E402
 import pumice  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "callers" in item.path.parts:
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture(scope="session")
 def minilm() -> Iterator[pumice.Model]:
     with pumice.load(samples.minilm(), device="cpu") as model:

@@ -9,6 +9,7 @@ import decimal
 import enum
 import functools
 import pathlib
+import re
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -172,7 +173,9 @@ def function_of(hint: Any) -> Callable[..., Any]:
     return f
 
 
-@pytest.mark.parametrize(("hint", "schema", "good", "bad"), RIGHT, ids=[str(hint)[:60] for hint, *_ in RIGHT])
+@pytest.mark.parametrize(
+    ("hint", "schema", "good", "bad"), RIGHT, ids=[re.sub(" at 0x[0-9a-f]+", "", str(hint))[:60] for hint, *_ in RIGHT]
+)
 def test_a_type_is_its_schema(hint: Any, schema: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
     found = schema_of(function_of(hint))["function"]["parameters"]["properties"]["x"]
     assert found == schema

@@ -22,6 +22,7 @@ from fake_core import CONTEXT, fake, fake_core, fake_model, installed, write_mod
 from paths import ROOT, SUPPORT
 
 
+@pytest.mark.alone
 def test_import_is_cheap_and_brings_nothing_heavy() -> None:
     """Without the engine itself: what our own modules import at once."""
     code = (
@@ -241,6 +242,7 @@ def test_info(model: Any) -> None:
 
 
 # ---------------------------------------------------------------- interruptible
+@pytest.mark.alone
 def test_interruptible_wakes_for_signals(pumice: Any) -> None:
     from pumice.common.interruptible import Task, interruptible
 
