@@ -126,7 +126,7 @@ def _of_folder(folder: Path) -> Layout:
 
 
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
-    """A folder without modules.json: transformers wrote it, or model2vec, which config.json tells."""
+    """A folder without modules.json. Either transformers or model2vec wrote it; config.json tells which."""
     values = read_object(folder / "config.json")
     config = _length(folder, config)
     if values.get("model_type") != "model2vec":

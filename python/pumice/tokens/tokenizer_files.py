@@ -114,7 +114,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-# a letter of that key as an escape, which no known writer makes
+# a letter of the key written as an escape, which no known program does
 _SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)
 
 
