@@ -180,6 +180,11 @@ class Reader:
                 f"skiplist_words {shown(missing)} are no tokens of this model's vocabulary: tokens that spell them keep their vectors",
             )
         self._skipped = np.array([id_ for id_ in found.values() if id_ is not None], np.int32)
+        if late.kept_ids and not any(tokenizer.backend.id_to_token(id_) is not None for id_ in late.kept_ids):
+            raise ModelFormatError(
+                "keep_only_token_ids names no token of this model's vocabulary, so no token of a document would have a vector",
+                field="keep_only_token_ids",
+            )
 
     def _find_expansion(self) -> int:
         assert self._late.expansion is not None

@@ -348,6 +348,8 @@ BROKEN: list[tuple[str, Callable[[Path], Any], type[Exception] | tuple[type[Exce
     ("poolings", lambda f: edit(f, "1_Pooling/config.json", pooling_mode=[]), pumice.UnsupportedModelError, "asks for pooling"),
     ("late", lambda f: edit(f, "2_MultiVectorMask/config.json", skiplist_words=7), pumice.ModelFormatError, "skiplist_words is no list"),
     ("late", lambda f: edit(f, "2_MultiVectorMask/config.json", keep_only_token_ids=[-1]), pumice.ModelFormatError, "keep_only_token_ids"),
+    ("late", lambda f: edit(f, "2_MultiVectorMask/config.json", keep_only_token_ids=[10**6, 2**31 - 1]), pumice.ModelFormatError,
+     "keep_only_token_ids names no token"),
     ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "x"}), pumice.ModelFormatError, "a strategy"),
     ("late", lambda f: edit(f, "sentence_bert_config.json", query_expansion={"strategy": "fixed", "length": 0}), pumice.ModelFormatError,
      "query_expansion.length is 0; it must be 1 to"),
