@@ -79,8 +79,9 @@ class InsideCalls(ModelBase):
         ids: a text (with the special tokens that the model wants around it), or token ids.
         layer: 1 is the first, info["layers"] or -1 the last. Layer n reads hidden_states(layers=n - 1).
 
-        For small texts: the softmax is computed beside the model, from its queries and keys in double, by one thread (about 1 s for 512
-        tokens and 12 heads), and the result takes 4 * heads * T * T bytes. At most 4096 tokens. Raises ContextLengthError for more."""
+        For small texts: the softmax is computed beside the model, from its queries and keys in double, by the model's threads (0.1 s of
+        processor time for 512 tokens and 12 heads of 32 columns). The result takes 4 * heads * T * T bytes. At most 4096 tokens. Raises
+        ContextLengthError for more."""
         count = self.info["layers"]
         number = integer("layer", layer, -count, count)
         if number == 0:
