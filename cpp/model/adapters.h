@@ -19,12 +19,12 @@ class Adapters {
   // another one, for none where the file has adapters, and for one where it has none.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // What a weight is called that has adapters beside it (torch.nn.utils.parametrize).
+  // The end of the name of a weight with adapters (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 
-  // What the asked task adds to rows of `tensor`, or nothing. `embedding`: the table of an Embed, whose
-  // two factors have changed places. Throws model_format for factors that do not fit.
+  // Adds the task's factors to rows of `tensor`; empty where there are none. `embedding`: the table of an Embed, whose two factors have
+  // changed places. Throws model_format for factors that do not fit.
   AddRow of(const files::TensorInfo& tensor, bool embedding) const;
 
  private:

@@ -19,30 +19,30 @@ struct Family;
 
 // A sequence classifier: classifier(norm(activation(dense(row)))) of one row of the text, pooled before, or of every row and pooled after.
 struct ClassifierHead {
-  PoolKind pooling = PoolKind::cls;  // which row: the first, the last, the mean of all
-  bool late = false;                 // pools the logits of all rows (EuroBERT)
-  bool dense = false;                // a layer as wide as the rows before the classifier (BERT's pooler), with this activation
+  PoolKind pooling = PoolKind::cls;  // which row of the text is read: the first, the last, or the mean of all
+  bool late = false;                 // every row is classified, then the logits are pooled (EuroBERT)
+  bool dense = false;                // a layer as wide as the rows stands before the classifier (BERT's pooler); `activation` follows it
   Activation activation = Activation::tanh;
-  bool norm = false;                    // on what the dense layer gives (ModernBERT), as the model's norms are
-  bool dense_bias = true, bias = true;  // must be in the file: of the dense layer and of the classifier
-  bool difference = false;              // of two labels, the score is how much more likely the first one is than the second one
+  bool norm = false;                    // a norm of the model's kind follows the dense layer (ModernBERT)
+  bool dense_bias = true, bias = true;  // must the file have the biases of the dense layer and of the classifier?
+  bool difference = false;              // there are two labels, and the score is the first logit less the second
 };
 
-// Learned biases by distance (T5, MPNet): a table of buckets, those of the second half for keys after the query. Near distances have a
-// bucket each; the others grow with the logarithm, up to max_distance.
+// Learned biases by distance (T5, MPNet): a table of buckets. The second half is for keys after the query. Near distances have a bucket
+// each; farther buckets grow with the logarithm of the distance, up to max_distance.
 struct PositionBuckets {
   std::int32_t count = 0, max_distance = 0;  // 0: none
 };
 
-// The last token that a pooled row sees, where that is not the text's last: the first such token, or the first of the largest ids (CLIP).
+// The token that ends a text for pooling, where that is not the last one: the first token `id`, or the first of the largest id (CLIP).
 struct TextEnd {
   enum Kind : std::uint8_t { text, token, largest } kind = text;
   std::int32_t id = 0;  // of `token`
 };
 
-// What each layer gets of a token besides the row (Gemma 4 E2B, E4B): `width` columns for each layer of
+// A second input of each layer (Gemma 4 E2B, E4B). For each layer and token it is `width` columns of
 //   scale * (norm(projection_scale * row * W^T) + embedding_scale * table[id])
-// of the embedded row. The layer gates them by its row and adds what it makes of them.
+// where `row` is the embedded row. The layer gates them by its row, multiplies by a matrix and adds the result.
 struct LayerInputs {
   std::int32_t width = 0;
   float embedding_scale = 1, projection_scale = 1, scale = 1;
@@ -61,41 +61,42 @@ struct Config {
   std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // positions the model was trained for
   std::vector<Layer> layers;
-  std::vector<RopeTable> ropes;      // distinct; Attention::rope names one
-  std::vector<float> alibi_slopes;   // one for each head, of layers with PositionBias::alibi
-  PositionBuckets position_buckets;  // of layers with PositionBias::buckets, one table for all
+  std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index
+  std::vector<float> alibi_slopes;   // a slope for each head, for layers with PositionBias::alibi
+  PositionBuckets position_buckets;  // one table for all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
-  bool norm_weight = true;   // OLMo 1: norms have no weights
-  bool norm_bias = false;    // must be in the file
+  bool norm_weight = true;   // false: norms have no weights (OLMo 1, a switch of OPT)
+  bool norm_bias = false;    // norms must have biases in the file
   bool norm_offset = false;  // a weight w in the file stands for 1 + w
   // ends
   float embedding_scale = 1;
   std::optional<EmbeddingMap> embedding_map;
   std::optional<LayerInputs> layer_inputs;
-  bool embedding_norm = false;       // on the embedded rows
+  bool embedding_norm = false;       // the embedded rows are normalised
   bool learned_positions = false;    // a table of positions is added
   std::int32_t position_offset = 0;  // row of that table for position 0 (RoBERTa, OPT: 2)
-  bool token_types = false;          // a table of types is added; GGUF files of families without types leave it out
+  bool token_types = false;          // a table of token types is added; a GGUF file may leave it out
   bool final_norm = true;
   bool has_head = true;       // gives logits; without a matrix of its own the head is the embedding
-  bool head_bias = false;     // must be in the file
-  ClassifierHead classifier;  // where the file has one
+  bool head_bias = false;     // the head must have a bias in the file
+  ClassifierHead classifier;  // used where the file has a classifier
   float logit_scale = 1, logit_softcap = 0;
   TextEnd text_end;
-  std::optional<PoolKind> pooling;      // when the file says
-  std::vector<std::string> notes;       // what is not run, and why
-  std::vector<std::string> incomplete;  // "lacks ...": of the model, and not in this file; what it makes of vectors or scores, what to do
-  std::vector<std::string> dense;       // tensors of a GGUF file that stand behind pooling, in order (EmbeddingGemma: dense_2, dense_3)
+  std::optional<PoolKind> pooling;  // where the file says
+  std::vector<std::string> notes;   // what this file asks for that is not run, and why
+  std::vector<std::string>
+      incomplete;                  // "lacks ...": what the model has and this file has not, its effect on vectors or scores, what to do
+  std::vector<std::string> dense;  // tensors of a GGUF file that multiply pooled rows, in order (EmbeddingGemma: dense_2, dense_3)
 
-  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }  // of the embeddings
+  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }  // of the tables of embeddings
   std::int64_t inputs_width() const { return layer_inputs ? layer_inputs->width * static_cast<std::int64_t>(layers.size()) : 0; }
   bool causal() const;                            // no layer lets a position see those after it
   const Attention* first_attention() const;       // null: no layer has attention
   const RelativePlaces* places() const;           // of the layers with attention; null: none
   std::size_t cache_of(std::size_t layer) const;  // the layer whose keys and values it reads
-  bool keeps_past() const { return has_head; }    // generates, over caches
+  bool keeps_past() const { return has_head; }    // it generates text, with kv caches
 };
 
 // Throws unsupported_model for families and features that are not run, model_format for numbers that make no sense.

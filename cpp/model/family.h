@@ -12,7 +12,7 @@
 
 namespace pumice::model {
 
-// Where a role lies inside a tensor that several share. All are rows of the tensor.
+// The rows of a role in a tensor that several roles share.
 enum class Fused : std::uint8_t {
   no,
   qkv,          // queries, then keys, then values
@@ -42,13 +42,13 @@ struct Family {
   std::span<const std::string_view> gguf_names;   // values of general.architecture
   std::span<const std::string_view> model_types;  // values of model_type in config.json
   std::span<const std::string_view> prefixes;     // of safetensors names, tried in order
-  std::span<const TensorName> names;              // of one role, the first that the file has
-  std::span<const TensorName> more_names;         // of roles that `names` does not have
+  std::span<const TensorName> names;              // of several names of a role, the first that the file has counts
+  std::span<const TensorName> more_names;         // for roles that `names` does not have
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  std::span<const std::string_view> read_by_configure = {};  // safetensors names of tensors that hold numbers of the configuration
-  // Of several families with one name in files: whether this one's file it is. One that claims nothing has what no other claims (jina v2
-  // says that it is a BERT).
+  std::span<const std::string_view> read_by_configure = {};  // safetensors names of tensors that configure() reads
+  // Does this file belong to this family? Needed where families share a name (jina v2 says "bert"). A family without claims() gets the
+  // files that no other one claims.
   bool (*claims)(const Reader& read) = nullptr;
 };
 

@@ -1,5 +1,5 @@
-// Low-rank adapters beside a model, given when it is loaded: PEFT folders and GGUF adapters. What they are called and by how much
-// they count was read by the caller (python/pumice/lora.py); here they find their matrices, and their shapes are checked.
+// Low-rank adapters that load(lora=) gives: PEFT folders and GGUF adapters. python/pumice/lora.py reads their names and scales; this part
+// finds their matrices and checks their shapes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace pumice::model {
 
-// Of one matrix W of rows x cols: W + scale b a.
+// How the factors of W + scale b a lie in a file; W has rows x cols.
 enum class LoraLayout : std::uint8_t {
   linear,          // a: rank x cols, b: rows x rank
   embedding,       // PEFT's, of the table turned: a: rank x rows, b: cols x rank
@@ -35,12 +35,12 @@ class Lora {
  public:
   explicit Lora(std::vector<LoraSpec> specs);
 
-  // What all adapters together add to the matrix of these names (any of them), scales and ranks in one. Throws model_format for factors
-  // that do not fit.
+  // The sum of all adapters of the matrix that has one of these names, with scales in the factors. Throws model_format for factors that do
+  // not fit.
   std::optional<LowRank> of(std::span<const std::string> names, std::int64_t rows, std::int64_t cols);
   bool has(std::span<const std::string> names) const;
 
-  // Throws model_format, naming the first one, where an adapter is of a matrix that nothing has asked for.
+  // Throws model_format with the name of the first matrix that an adapter has and the model does not ask for.
   void require_all_used(const files::ModelFile& model) const;
 
  private:

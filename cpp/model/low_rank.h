@@ -13,7 +13,7 @@ struct LowRank {
   std::int64_t rank = 0, cols = 0;
 };
 
-// add(row, values): adds a row of it, with float32 sums in the order of the rank.
+// Adds row `row` of the matrix to `values`, with float32 sums in the order of the rank.
 using AddRow = std::function<void(std::int64_t row, float* values)>;
 AddRow adding(LowRank factors);
 

@@ -1,5 +1,4 @@
-// What is behind a model's layers and beside its own files: the modules of sentence-transformers (modules.json), each with weights of its
-// own.
+// Modules of sentence-transformers (modules.json): they follow a model's layers, and each has a file of its own.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace pumice::model {
 
-// As its config.json says.
+// A module as its config.json describes it.
 struct ModuleSpec {
   ModuleKind kind = ModuleKind::dense;
   bool on_tokens = false;                                    // before pooling, or in a model that does not pool
@@ -27,7 +26,7 @@ struct ModuleSpec {
 ModuleKind module_from_name(const std::string& name);
 Activation activation_from_name(const std::string& name);
 
-// Those that a GGUF file itself has (Config::dense): Dense layers behind pooling, without bias or activation.
+// The modules in a GGUF file itself (Config::dense): Dense layers after pooling, without bias or activation.
 std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
 // Adds to a description what it pools by (empty: what its file says, or mean) and its modules, in order.
@@ -35,7 +34,7 @@ std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>
 // throws.
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs);
 
-// A causal model as a reranker: of the logits at the last token, those of these ids are its labels. Throws unsupported_model where there is
+// Makes a causal model a reranker: its labels are the logits of these ids at the last token. Throws unsupported_model where there is
 // no head, invalid_argument for an id that is no token.
 void add_score(Description& d, const std::vector<std::int32_t>& ids);
 

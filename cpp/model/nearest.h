@@ -9,7 +9,7 @@
 namespace pumice::model {
 
 inline constexpr std::size_t kNamesCompared = 4096;  // enough for any model, bounded for a bomb
-// Of the first so many; empty where there are none.
+// Looks at the first kNamesCompared names; empty where there are none.
 std::string_view nearest(std::string_view name, std::span<const std::string> names);
 
 }  // namespace pumice::model

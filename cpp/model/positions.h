@@ -1,5 +1,4 @@
-// What scores get for the distance of a query and a key, as tables that operations read: ALiBi's slopes, and biases by buckets of
-// distances.
+// Tables that attention adds to scores by the distance of query and key: ALiBi's slopes, and biases by buckets of distances.
 #pragma once
 
 #include <cstdint>

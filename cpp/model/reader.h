@@ -45,7 +45,7 @@ class Reader {
   bool object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
-  // Biases that config.json has a switch for, which GGUF has not: what the first layer has there, all must have.
+  // Must layers have a bias? config.json has a switch; in GGUF all layers must have it where the first one has.
   bool biases(std::string_view gguf_tensor, std::string_view json_key, bool otherwise) const {
     return gguf_ ? file_.find(gguf_tensor) != nullptr : flag("", json_key, otherwise);
   }
@@ -86,7 +86,7 @@ class Reader {
   std::span<const KeyName> names_;
 };
 
-// The activation of a name, which a key says.
+// The activation of a name. `where`: the key that has it.
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name);
 // The activation that config.json names, under any of the keys that say it.
 Activation read_activation(const Reader& read, Activation otherwise);

@@ -41,17 +41,17 @@ enum class Need : std::uint8_t {
   elsewhere,  // another part of model/ reads it, and says what is missing
 };
 
-// What is done with a role's matrix.
+// How a role's matrix is used.
 enum class Use : std::uint8_t {
   none = 0,
-  table = 1,    // rows are looked up: they stay as the file has them
-  exact = 2,    // a small product whose error nothing damps: stays as the file has it
+  table = 1,    // rows are looked up; they keep the file's format
+  exact = 2,    // a small product whose error nothing damps; it keeps the file's format
   product = 4,  // may be quantized and rounded
   // Of a product:
-  reads_norm = 8,    // it multiplies what the norm before its branch gives
-  bytes = 16,        // what it multiplies may bear codes of 8 bits in an encoder (docs/numerics.md): not where an error is not damped by a
-                     // softmax (values), nor where the largest activations stand far above the rest of their block (gated networks)
-  apart = 32,        // an adapter's factors may stand beside it: what it gives is added to before an activation changes it
+  reads_norm = 8,  // it multiplies the output of the norm before its branch
+  bytes = 16,      // in an encoder its activations may be codes of 8 bits (docs/numerics.md). Not for values, whose error no softmax damps,
+                   // and not after a gate, where the largest activations stand far above the rest of their block
+  apart = 32,      // an adapter's factors may stand beside it: no activation changes its output before theirs is added
   ends_branch = 64,  // its bias is multiplied by Join::scale
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
@@ -60,14 +60,14 @@ constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & stat
 // What a model asks for in one role (of one layer).
 struct Asked {
   Need need = Need::never;
-  std::int64_t rows = 0, cols = 0;  // of a matrix, rows 0: any number. A vector has `rows` values, and cols is 0
-  bool bias = false;                // must be there
+  std::int64_t rows = 0, cols = 0;  // rows 0: any number. A vector has `rows` values, and cols is 0
+  bool bias = false;                // the file must have its bias
   Use use = Use::none;
 
   bool is_vector() const { return cols == 0; }
 };
 
-// With what is resolved of the roles before it in roles.def. `layer` counts for roles of layers alone.
+// Reads what is resolved of the roles before it in roles.def. `layer` is used for roles of layers alone.
 Asked asked(const Description& d, Role role, std::size_t layer);
 
 }  // namespace pumice::model

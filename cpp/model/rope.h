@@ -9,14 +9,14 @@ namespace pumice::model {
 struct RopeDefaults {
   double theta = 10000;      // where the file is silent
   bool interleaved = false;  // pairs (2j, 2j+1)
-  double partial = 0;        // of a head that turns, where config.json is silent; 0: all of it, and no key says otherwise
-  double window_theta = 0;   // of layers with a window; 0: as all
-  double stretch = 1;        // of the base, whatever it is (Hunyuan)
+  double partial = 0;        // the part of a head that turns, where config.json is silent; 0: all of it, whatever keys say
+  double window_theta = 0;   // the base of layers with a window; 0: that of all layers
+  double stretch = 1;        // a factor of the base (Hunyuan)
   double proportional = 0;   // where config.json says nothing of ropes: this part of a head turns, with the frequencies that it would have
                              // if all did (Gemma 4, layers without a window); 0: `partial`
 };
 
-// Positions that a model has of which the file says `n_ctx`: with dynamic NTK that many times its factor, as transformers counts.
+// How many positions a model has whose file says `n_ctx`: with dynamic NTK n_ctx times its factor, as transformers counts.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
 // Fills Config::ropes and Attention::rope, and stretches Config::n_ctx. After read_sizes() and read_windows().

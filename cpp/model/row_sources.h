@@ -15,11 +15,11 @@ using ReadRows = decltype(Matrix::read);
 
 // Rows of a tensor of `cols` columns.
 ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// The same of a tensor that has a row for each column. Throws unsupported_model for a format in blocks.
+// The same from a tensor that is stored transposed. Throws unsupported_model for a format in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-ReadRows read_floats(std::vector<float> values, std::int64_t cols);  // of values in memory, as F32
+ReadRows read_floats(std::vector<float> values, std::int64_t cols);  // from values in memory, as F32
 
-// `matrix` keeps its name and shape: its rows are read as floats, `change` is done to each, and they are packed in format `to`.
+// Rows are read as floats, changed by `change`, and packed in format `to`. `matrix` keeps its name and shape.
 void repack(Matrix& matrix, Format to, AddRow change = {});
 
 // One row in F32: the first row of `rows` less the second.

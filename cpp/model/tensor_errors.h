@@ -1,4 +1,4 @@
-// What a model's tensors must be: errors that name file, tensor, what was found and what is needed.
+// Errors about tensors: they name the file, the tensor, what was found and what is needed.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace pumice::model {
 
-// Throws unsupported_model where its format is not computed with.
+// Throws unsupported_model for a format that no kernel reads.
 void require_format(const files::ModelFile& file, const files::TensorInfo& tensor);
 [[noreturn]] void wrong_shape(const files::ModelFile& file, const files::TensorInfo& tensor, const std::string& needed);
-// Names the nearest tensor that there is.
+// Throws model_format, and names the nearest tensor in the file.
 [[noreturn]] void missing(const files::ModelFile& file, const std::string& name);
 
 }  // namespace pumice::model

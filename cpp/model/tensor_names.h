@@ -1,5 +1,4 @@
-// Which tensor of a file is whose: names by role, of the family and of its kind of file, and what of a tensor that several roles share
-// belongs to each.
+// Which tensor of a file belongs to a role: names of the family in its kind of file, and a role's part of a tensor that several share.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +36,12 @@ class TensorNames {
 
   bool shared(Role role) const;  // one tensor for all layers (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
-  bool wrapped() const { return !prefix_.empty(); }  // by a task's wrapper, whose name the body's tensors begin with
-  // What adapters call the matrix of a role.
+  bool wrapped() const { return !prefix_.empty(); }  // names of the body's tensors begin with that of a task's wrapper
+  // The names that adapters have for the matrix of a role.
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
-  // What a role's weight or bias is called first.
+  // The first name of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // A sentence about tensors of layers that run and that no role of these reads: a q_norm in a Llama. Empty where there are none.
+  // A sentence about tensors of layers that no role reads, such as a q_norm in a Llama. Empty where there are none.
   std::string unread(const std::function<bool(Role)>& reads) const;
 
   // Throws model_format: the file lacks a role's weight or bias.

@@ -1,4 +1,4 @@
-// Types of tokens (BERT's first and second text), which encoders with one name have or have not.
+// Token types (BERT's first and second text).
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// The weights of a description, role by role: found by name, checked for shape and format, with what adapters add to them, and packed anew
-// where load(quantize=) asks. Nothing large is read.
+// Fills the weights of a description, role by role: finds tensors by name, checks shape and format, adds adapters, and packs anew where
+// load(quantize=) asks. Nothing large is read.
 #pragma once
 
 #include <map>
@@ -20,8 +20,8 @@ class WeightReader {
   // Weights and notes go to `d`.
   WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d, const DescribeOptions& options);
 
-  // What the model asks for in this role; nothing where it does not ask, or the file lacks what it may lack. Throws model_format, naming
-  // the tensor that is missing or has another shape.
+  // The weights that the model asks for in this role. Empty where it does not ask, or where the file lacks an optional tensor. Throws
+  // model_format with the name of a tensor that is missing or has another shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
   // All values of a matrix that no operation reads as it is (Need::elsewhere), under the tensor's name.
@@ -48,7 +48,8 @@ class WeightReader {
   Compute compute_;
   Adapters adapters_;
   Lora lora_;
-  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;  // the last: its adapter
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter>
+      matrices_;  // tensor, first row, run, adapter
 };
 
 }  // namespace pumice::model
