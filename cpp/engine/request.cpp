@@ -59,7 +59,7 @@ std::vector<News> Request::take() {
   std::vector<News> all = scheduler_.news_.collect(*state_);
   if (all.empty() && state_->error && state_->ended()) {
     state_->delivery = Delivery::over;
-    std::rethrow_exception(state_->error);
+    std::rethrow_exception(own_copy(state_->error));
   }
   return all;
 }

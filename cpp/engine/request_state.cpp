@@ -12,6 +12,16 @@
 
 namespace pumice::engine {
 
+std::exception_ptr own_copy(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& found) {
+    return std::make_exception_ptr(found);
+  } catch (...) {
+    return error;
+  }
+}
+
 bool RequestState::ended() const {
   return std::ranges::all_of(sequences, [](const Sequence& s) { return s.ended(); });
 }

@@ -32,6 +32,9 @@ struct Timings {
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
+// An exception with an Error of its own: threads of several callers would read and free a shared one.
+std::exception_ptr own_copy(const std::exception_ptr& error);
+
 struct RequestState : std::enable_shared_from_this<RequestState> {
   enum class Life : std::uint8_t {
     resting,     // not in the batch: wait() or start() was not called yet, or all of its sequences have ended

@@ -66,8 +66,8 @@ void Roster::drop(RequestState& request) {
   remove_ended();
 }
 
-void Roster::fail(RequestState& request, std::exception_ptr error) {
-  if (!request.error) request.error = std::move(error);
+void Roster::fail(RequestState& request, const std::exception_ptr& error) {
+  if (!request.error) request.error = own_copy(error);
   for (Sequence& s : request.sequences)
     if (s.life != Life::held) drop(s);  // its caller's thread reads the pages
 }

@@ -33,7 +33,7 @@ class Roster {
   void drop(Sequence& sequence);
   void drop(RequestState& request);
   // Ends all sequences of a request with an error. Its caller gets the first error.
-  void fail(RequestState& request, std::exception_ptr error);
+  void fail(RequestState& request, const std::exception_ptr& error);
   void fail_all(const std::exception_ptr& error);
   // After each step, also one that failed: sequences that were marked as leaving end.
   void step_is_over();

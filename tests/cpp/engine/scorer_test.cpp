@@ -61,8 +61,8 @@ TEST(Scorer, CancelAndGoOn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(60));  // the caller sees it
   };
   EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, ids, again, cancel); }), ErrorKind::cancelled);
+  EXPECT_EQ(m.leaked(), 0);  // the step is over
   m.seen->in_run = {};
-  EXPECT_EQ(m.leaked(), 0);
   score(*m.scheduler, ids, again, m.cancel);
   EXPECT_EQ(again, scores);
 }
