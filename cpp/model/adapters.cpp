@@ -48,7 +48,7 @@ const files::TensorInfo& Adapters::find(const std::string& name) const {
       .at_field(name);
 }
 
-// The task's own rows of a tensor that has all tasks' one after the other.
+// The rows of one task in a tensor that has the rows of all tasks, one after another.
 std::vector<float> Adapters::factor(const std::string& name, std::int64_t rows, std::int64_t cols) const {
   const files::TensorInfo& tensor = find(name);
   const Format format = file_->format(tensor);

@@ -29,7 +29,7 @@ void refuse_what_no_family_runs(const Reader& read) {
   }
 }
 
-// Decoders that were trained on to see both ways say so (gte-Qwen2).
+// Decoders that were trained to see both ways have a key for it (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
   const bool causal = c.causal();
@@ -53,7 +53,7 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   return kinds[static_cast<std::size_t>(said - 1)];
 }
 
-// Of config.json: what it says of positions must be what the family has.
+// position_embedding_type of config.json must be what the family has.
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";

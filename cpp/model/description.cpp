@@ -64,7 +64,7 @@ class Resolver {
     return id == MatrixId::none ? 0 : static_cast<std::int32_t>(d_.matrix(id).rows);
   }
 
-  // No model has a bias in some layers alone: a file that has lost one would run without it and say nothing.
+  // No model has a bias in some layers alone: a file that lacks one of them would run and give wrong results.
   void require_equal_biases(Role role) const {
     const auto has = [&](std::size_t layer) { return d_.at(layer, role).bias != VectorId::none; };
     std::size_t with = 0;
@@ -86,9 +86,9 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // A head without a matrix of its own is the embedding. The tensor decides: config.json is wrong about it in both directions, but where it
-  // says that there must be one. Whether there is a head at all is the file's: decoders without one are embedders, whose tensors have no
-  // wrapper's prefix, or classifiers.
+  // A head without a matrix of its own is the embedding. The tensor decides, because config.json is wrong about it in both directions; but
+  // where config.json says that the head has a matrix, a missing one is an error. Decoders without any head are classifiers, or embedders,
+  // whose tensors have no wrapper's prefix.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;

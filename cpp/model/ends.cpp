@@ -5,7 +5,7 @@
 namespace pumice::model {
 namespace {
 
-// Vectors of several kinds stand side by side.
+// Several kinds of pooling give vectors side by side.
 View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   const View out = w.slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
   for (std::int32_t col = 0; const PoolKind kind : kinds) {
@@ -15,7 +15,7 @@ View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   return out;
 }
 
-// The vector of each kind of pooling by itself.
+// Projects the vector of each kind of pooling by itself.
 View projected(Writer& w, View pooled) {
   const Parameter& projection = w.d.global(Role::projection);
   if (!projection.present()) return pooled;

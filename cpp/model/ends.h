@@ -1,5 +1,5 @@
-// Where a program begins and ends: the embedding of ids, what is made of hidden rows for those who ask for them (pooling, modules,
-// classifiers), and logits.
+// Where a program begins and ends: the embedding of ids, what is made of hidden rows (pooling, modules, classifiers), and
+// logits.
 #pragma once
 
 #include "model/programs.h"

@@ -21,7 +21,7 @@ std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, s
   return result;
 }
 
-// Both sums in one: the ranks side by side.
+// The sum of two matrices of low rank: their ranks stand side by side.
 LowRank together(const LowRank& x, const LowRank& y) {
   LowRank sum{.left = {}, .right = x.right, .rank = x.rank + y.rank, .cols = x.cols};
   sum.right.insert(sum.right.end(), y.right.begin(), y.right.end());

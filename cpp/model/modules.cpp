@@ -11,7 +11,7 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kModuleKinds[] = {"dense", "layer_norm", "normalize"};
-constexpr std::int64_t kMostColumns = 1 << 20;  // of a module: 64 times what is known
+constexpr std::int64_t kMostColumns = 1 << 20;  // 64 times the widest known module
 
 class Adder {
  public:

@@ -1,5 +1,5 @@
-// Layers as operations: norms, joins and the rows between stages. What mixers and networks do is in mixers/ and networks/, where a program
-// begins and ends in ends.cpp.
+// Layers as operations: norms, joins and the rows between stages. mixers/ and networks/ write the operations
+// of their parts, ends.cpp the beginning and the end of a program.
 #include "model/programs.h"
 
 #include <algorithm>
@@ -127,7 +127,7 @@ class Body {
     return out;
   }
 
-  // What a network beside the mixer reads: made before the mixer changes x.
+  // The row that a network beside the mixer reads. It is made before the mixer changes x.
   View parallel_input(std::size_t layer) {
     if (!w_.c.layers[layer].network_norms.before) return h_;  // the mixer's own input
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);

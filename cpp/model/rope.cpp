@@ -40,7 +40,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
   }
   if (s.type == "default" || s.type == "none") return rope;
   if (s.type == "dynamic") {
-    if (s.factor <= 1) return rope;  // does not go beyond
+    if (s.factor <= 1) return rope;  // the context is not extended
     rope.original = static_cast<std::int64_t>(s.context);
     rope.base = static_cast<float>(theta);
     rope.growth = static_cast<float>(s.factor);
@@ -60,7 +60,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  if (s.type == "ntk") {  // fixed, of texts of every length: kexue.fm/archives/9706, formula 6 (gte "new")
+  if (s.type == "ntk") {  // the same for texts of every length: kexue.fm/archives/9706, formula 6 (gte "new")
     const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
     for (std::int32_t j = 0; j < dims / 2; ++j) rope.inv_freq[static_cast<std::size_t>(j)] = static_cast<float>(first * std::pow(step, j));
     return rope;
@@ -94,7 +94,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
                    "\" is not known; this version has linear, dynamic, llama3, ntk, yarn, longrope and proportional");
 }
 
-// Numbers that are each in range can still give frequencies that are none.
+// Each number may be in range and the frequencies still not finite.
 RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
   const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
@@ -124,7 +124,7 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   };
   s.short_factors = factors(".short_factor");
   s.long_factors = factors(".long_factor");
-  // Phi-3's older names for it; its GGUF files have the tensors and no name.
+  // Older names of longrope (Phi-3); its GGUF files have the tensors and no name.
   const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
   // Hunyuan's alpha stretches the base once (RopeDefaults::stretch), whatever the length.
@@ -173,13 +173,13 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   return s;
 }
 
-// How many columns of a head turn. `otherwise` 0: all; a Llama's config.json can have partial_rotary_factor, and transformers does
-// not look.
+// How many columns of a head turn. `otherwise` 0: all of them, also where config.json has partial_rotary_factor, which transformers ignores
+// in these families (Llama).
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
   const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
-  // A GGUF file that does not say turns the whole head, whatever the family's configuration class would take.
+  // In a GGUF file without the key the whole head turns, whatever the default of the family's configuration class is.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
   const std::int32_t dims = read.size(gguf_key, "", head_dim, turned);
@@ -187,7 +187,7 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
   return dims;
 }
 
-// Gemma 4: frequencies as if the whole head turned, of which the first `dims` / 2 turn and the others stand.
+// Gemma 4: the frequencies are those of the whole head; the first `dims` / 2 turn, the others are 0.
 RopeTable proportional(RopeTable whole, std::int32_t dims) {
   std::fill(whole.inv_freq.begin() + dims / 2, whole.inv_freq.end(), 0.0f);
   return whole;
@@ -208,7 +208,7 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
   return proportional(make_rope(read, theta, place.head_dim, linear, defaults.interleaved), dims);
 }
 
-// Of the layers with a window, or without; of all where there are none of the kind.
+// The head_dim of layers with a window, or of those without. Where there are none of this kind, that of the first layer.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
     if ((layer.attention().window > 0 || layer.windowed) == windowed) return layer.attention().head_dim;
@@ -216,7 +216,7 @@ std::int32_t head_dim_of(const Config& c, bool windowed) {
   return c.layers.front().attention().head_dim;
 }
 
-// Where the settings of most layers are.
+// The object of config.json with the settings of most layers.
 std::string rope_object(const Reader& read) {
   const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
   if (!object("rope_parameters")) return "rope_scaling";

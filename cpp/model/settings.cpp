@@ -17,7 +17,7 @@ float softcap(const Reader& read, const char* key, double otherwise) {
 }
 
 Attention read_attention(const Reader& read, const Config& c, const SizeDefaults& defaults) {
-  // GGUF files say everything: a default of a configuration class is not theirs.
+  // GGUF files have every key, so defaults of configuration classes do not hold for them.
   const auto silent = [&](std::int64_t value) { return value > 0 && !c.gguf ? std::optional(value) : std::nullopt; };
   Attention a;
   a.heads = read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent(defaults.heads));
@@ -35,7 +35,7 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   return a;
 }
 
-// Heads of keys of each layer; null in config.json means as many as heads.
+// The heads of keys of each layer. null in config.json: as many as heads.
 std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
                                         std::int32_t otherwise) {
   if (c.gguf) {
@@ -57,7 +57,7 @@ std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, s
                                                      factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
 }
 
-// "LLLG", again and again: local layers with a window, global ones without (EXAONE 4).
+// "LLLG", repeated: L is a layer with a window, G one without (EXAONE 4).
 std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
   const std::string letters = read.text(read.key("", key));
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
@@ -105,11 +105,11 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             ? read.integer("attention.sliding_window", "sliding_window").value_or(0)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
-  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the number stands beside it and means nothing
+  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the window's number is there all the same
   if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
     window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
   }
-  if (window >= stretched_context(read, c.n_ctx)) window = 0;  // sees everything anyway
+  if (window >= stretched_context(read, c.n_ctx)) window = 0;  // the window covers the whole context
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
   std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them

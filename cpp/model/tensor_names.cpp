@@ -26,7 +26,7 @@ std::optional<std::int64_t> number_after(std::string_view name, std::string_view
   return error == std::errc{} && end != last && *end == '.' ? std::optional(number) : std::nullopt;
 }
 
-// Patterns of tensors that are known, with what may follow them.
+// Is this the pattern of a known tensor, with one of the ends that may follow it?
 bool is_known(const std::set<std::string, std::less<>>& known, std::string_view name) {
   if (known.contains(name)) return true;
   for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta"})
@@ -35,7 +35,7 @@ bool is_known(const std::set<std::string, std::less<>>& known, std::string_view 
   return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
 }
 
-// What training left in a file and no program reads.
+// Buffers that training saves and no program reads.
 bool is_buffer(std::string_view name) {
   constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
@@ -73,7 +73,7 @@ bool TensorNames::shared(Role role) const {
   return !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
-// transformers saves a model with or without the task's wrapper: the token embedding tells which.
+// transformers saves a model with or without the prefix of a task's wrapper. The token embedding's name tells which.
 void TensorNames::choose_prefix() {
   const auto embeddings = names_of(Role::token_embedding);
   for (std::string_view prefix : config_.family->prefixes) {
@@ -113,8 +113,8 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
   return nullptr;
 }
 
-// The first that the file has. One that several roles share must have the rows of all of them, unless no other name fits: a file may have
-// under the same name a tensor of one role alone.
+// The first name that the file has. A tensor that several roles share must have the rows of all of them, unless no other name fits: in
+// another file the same name may be a tensor of one role alone.
 TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
   Found first;
   for (const TensorName& name : names_of(role)) {
@@ -153,7 +153,7 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
   return bare(names.front()) ? begin : str(begin, ".", suffix);
 }
 
-// The names of the model's own kind of file, for PEFT with any of the family's wrappers.
+// Names in the model's own kind of file; for PEFT also with the prefixes of the family's wrappers.
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
@@ -165,7 +165,7 @@ std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer
   return names;
 }
 
-// What stands before the number of a layer in the names of this kind of file: "blk.", "model.layers.".
+// The text before a layer's number in names of this kind of file: "blk.", "model.layers.".
 std::set<std::string> TensorNames::before_layers() const {
   std::set<std::string> found;
   for (const auto& names : {config_.family->names, config_.family->more_names}) {
@@ -177,12 +177,12 @@ std::set<std::string> TensorNames::before_layers() const {
   return found;
 }
 
-// A number of layers that is too small would leave the others out and say nothing.
+// With too small a number of layers the model would run without the others and give wrong results.
 void TensorNames::require_no_more_layers() const {
   const Reader read(Reader(file_), config_.family->keys);
   const std::string key = read.key("block_count", "num_hidden_layers");
   std::int64_t count = read.size("block_count", "num_hidden_layers", kMaxLayers);
-  // Layers that guess further tokens follow the others (DeepSeek V3, GLM-4.5); a GGUF file counts them in block_count.
+  // Layers that predict further tokens (draft tokens) follow the others (DeepSeek V3, GLM-4.5); a GGUF file counts them in block_count.
   if (!config_.gguf) {
     const std::string more = read.key("", "num_nextn_predict_layers");
     count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);
@@ -200,8 +200,8 @@ void TensorNames::require_no_more_layers() const {
   }
 }
 
-// Other parts of a file may be other models' (vision towers, heads of pre-training), and what one layer reads another one may have for
-// nothing (keys in Gemma 4).
+// Tensors outside the layers may belong to other models (vision towers, heads of pre-training). A role that one layer reads is known in all
+// of them (Gemma 4 has keys in layers that do not read them).
 std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
   std::set<std::string, std::less<>> known;
   for (std::size_t i = 0; i < kRoles; ++i) {

@@ -78,7 +78,7 @@ void WeightReader::tie_head(Parameter& head) {
   head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
 }
 
-// The tensor's rows as the file has them, after a check of its shape. `part` becomes the rows that are meant.
+// The tensor's rows as the file has them. Checks the shape, and sets `part` to the rows of the role.
 Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Part& part) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -129,7 +129,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   matrices_[key] = parameter;
 }
 
-// Packed as load(quantize=) asks. An encoder's may be rounded, and with Q8_0 a backend may take the floats instead.
+// Packs the matrix as load(quantize=) asks. An encoder's matrix may be rounded; with Q8_0 a backend may read the floats instead.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   const bool rounds = compute_ == Compute::automatic && !d_.config.has_head;
   auto floats = rounds && quantize_ == Format::Q8_0 ? floats_of(matrix) : nullptr;
@@ -140,14 +140,14 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   if (in_bytes) matrix.rounding = Rounding::bytes;
 }
 
-// What an adapter adds to the rows. The sums are float32.
+// Adds an adapter to the rows, with float32 sums.
 void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
   if (!add) return;
   repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
 }
 
-// A quantised matrix stays as it is, and the two factors become matrices of their own: the layer multiplies by them, too. The ranks become
-// a multiple of 8 by zeros, which kernels like.
+// A quantised matrix does not change. The adapter's two factors become matrices of their own, and the layer multiplies by them, too. Zeros
+// make the rank a multiple of 8, for which kernels are faster.
 void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part) {
   const std::int64_t rank = (low.rank + 7) / 8 * 8;
   std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(matrix.rows * rank));
@@ -167,7 +167,7 @@ void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const 
 
 void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
 
-// Was it done? Not where nothing is asked, to what is quantized already, nor to rows that do not divide into blocks.
+// True: the matrix is packed anew. False: nothing is asked, it is quantized already, or its rows do not divide into blocks.
 bool WeightReader::quantize(Matrix& matrix) {
   if (!quantize_ || info(matrix.format).quantized) return false;
   if (matrix.cols % info(*quantize_).block != 0) {

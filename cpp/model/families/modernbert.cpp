@@ -28,7 +28,7 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
-// Of config.json before transformers 5. rope_local_base_freq is Gemma 3's name for what ModernBERT calls local_rope_theta.
+// Keys of config.json before transformers 5. rope_local_base_freq is Gemma 3's name for what ModernBERT calls local_rope_theta.
 constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "norm_eps"},
     {"sliding_window", "local_attention"},

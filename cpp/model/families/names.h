@@ -40,7 +40,7 @@ inline constexpr TensorName kBert[] = {
     {down, "blk.{}.ffn_down", "encoder.layer.{}.output.dense"},
     {ffn_residual_norm, "blk.{}.layer_output_norm", "encoder.layer.{}.output.LayerNorm"},
 };
-// Of a sequence classifier: RoBERTa's and its descendants'.
+// Names of a sequence classifier in RoBERTa and its descendants.
 inline constexpr TensorName kRobertaHead[] = {
     {head_dense, "cls", "classifier.dense"},
     {classifier, "cls.output", "classifier.out_proj"},

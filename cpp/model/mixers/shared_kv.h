@@ -11,7 +11,7 @@ namespace pumice::model {
 
 class SharedKv {
  public:
-  // Of a program that ends before layer `last`. `cached`: keys and values go to caches.
+  // For a program that ends before layer `last`. `cached`: keys and values go to caches.
   SharedKv(Writer& writer, bool cached, std::size_t last) : w_(writer), cached_(cached), last_(last) {}
 
   // The columns in a row before layer `border`: keys, then values, of each earlier layer that a layer from the border on reads.
