@@ -67,7 +67,7 @@ Model model() {
   f.ops = {Embed{x, embedding}, Norm{x, h, {}, ones, VectorId::none, NormKind::rms},
            Norm{x, View{3, 0, q}, {}, ones, VectorId::none, NormKind::rms}};
   for (int l = 0; l < kLayers; ++l) {
-    p.caches.push_back({kKvHeads, kHeadDim});
+    p.caches.push_back({kKvHeads, kHeadDim, kHeadDim});
     const Linear in{
         h, qkv, {{matrix(w, Format::Q4_1, q, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}, {matrix(w, Format::Q4_1, kv, kHidden)}}};
     const Linear out{a, x, {{matrix(w, Format::Q4_1, kHidden, q)}}, Activation::none, x};

@@ -32,7 +32,7 @@ Program layer(bool cached) {
   p.ops.push_back(Linear{.in = x, .out = {1, 0, 24}, .parts = {{kQkv}}});
   Attend attend{.q = q, .out = attended, .key_dim = 4, .value_dim = 4, .kv_heads = 2};
   if (cached) {
-    p.caches = {{2, 4}};
+    p.caches = {{2, 4, 4}};
     attend.cache = CacheId{0};
     attend.causal = true;
     p.ops.push_back(Rope{.x = q, .head_dim = 4, .table = {}});

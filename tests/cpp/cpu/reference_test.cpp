@@ -224,7 +224,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   Device d;
   const View q = d.slot(4), out = d.slot(4);
   const View k{q.slot, 2, 1}, v{q.slot, 3, 1}, heads{q.slot, 0, 2};  // two heads of one dimension share one of k and v
-  d.program.caches = {{1, 1}};
+  d.program.caches = {{1, 1, 1}};
   d.program.ops = {Store{.k = k, .v = v, .cache = CacheId{0}}};
   d.program.input = q.slot;
   reference::ReferenceBackend backend;
@@ -327,7 +327,7 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   reference::ReferenceBackend backend;
   Device d;
   const View x = d.slot(3), out = d.slot(1);
-  d.program.caches = {{1, 1}};
+  d.program.caches = {{1, 1, 1}};
   const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .key_dim = 1, .value_dim = 1, .kv_heads = 1, .causal = true};
   d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;

@@ -41,7 +41,7 @@ inline Program program(KvFormat kv = KvFormat::f16) {
   p.kv_format = kv;
   p.slots = {{Rows::tokens, kWidth}, {Rows::tokens, kWidth},   {Rows::tokens, 2 * kWidth},
              {Rows::tokens, kWidth}, {Rows::selected, kWidth}, {Rows::selected, kVocab}};
-  p.caches = {{1, kHeadDim}};
+  p.caches = {{1, kHeadDim, kHeadDim}};
   const View h{0, 0, kWidth}, n{1, 0, kWidth}, qkv{2, 0, 2 * kWidth}, q{2, 0, kWidth}, k{2, kWidth, kHeadDim},
       v{2, kWidth + kHeadDim, kHeadDim};
   const View a{3, 0, kWidth}, last{4, 0, kWidth}, logits{5, 0, kVocab};
