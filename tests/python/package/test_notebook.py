@@ -27,7 +27,7 @@ NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 OTHERS = ("inside", "search", "structured")
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-LOAD_BAR = re.compile(r".+: +\d+%\|.*B/s\]$")
+LATE_BAR = re.compile(r".+: +\d+%\|.*(B/s|checks/s|s/ checks)\]$")  # of load() and doctor()
 BAR = re.compile(r"100%\|█+\| (\S+)/(\S+) \[")
 ABSOLUTE_PATH = re.compile(r"(?<![\w./:<…])(?:/[A-Za-z][\w.-]*/|[A-Z]:\\)[\w.-]+")
 
@@ -107,10 +107,10 @@ def portable(notebook: nbformat.NotebookNode, widgets: dict[str, Any]) -> nbform
 
 # ---------------------------------------------------------------- comparison
 def shown(cell: Any) -> list[tuple[str, str]]:
-    """(stream name or media type, text) of everything below a cell, but for the progress bar that a slow load shows by itself."""
+    """(stream name or media type, text) of everything below a cell, but for bars that a slow load() or doctor() shows unasked."""
     result: list[tuple[str, str]] = []
     for output in cell.outputs:
-        if "progress=True" not in cell.source and LOAD_BAR.match(output.get("data", {}).get("text/plain", "")):
+        if "progress=True" not in cell.source and LATE_BAR.match(output.get("data", {}).get("text/plain", "")):
             continue
         result += [(output.name, output.text)] if output.output_type == "stream" else sorted(output.data.items())
     return result
