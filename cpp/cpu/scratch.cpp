@@ -66,7 +66,8 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
     attends[a].arrange(shape, batch, threads);
-    if (!shape.cached) kept = std::max(kept, bytes_of(pages * shape.kv_heads, kv_page_bytes(KvFormat::f32, shape.key_dim, shape.value_dim)));
+    if (!shape.cached)
+      kept = std::max(kept, bytes_of(pages * shape.kv_heads, kv_page_bytes(KvFormat::f32, shape.key_dim, shape.value_dim)));
     partials = std::max(partials, bytes_of(attends[a].partial_floats, sizeof(float)));
     const std::int64_t own = attends[a].split ? 0 : attends[a].most_chunks * kMaxQueries * (shape.value_dim + 2);
     per_thread = std::max(per_thread, align_line(bytes_of(most_pages, sizeof(std::uint8_t*))) + align_line(bytes_of(own, sizeof(float))));

@@ -47,16 +47,18 @@ inline Program program(KvFormat kv = KvFormat::f16) {
   const View a{3, 0, kWidth}, last{4, 0, kWidth}, logits{5, 0, kVocab};
   RopeTable rope;
   for (std::int32_t i = 0; i < kHeadDim / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << i));
-  p.ops = {Embed{.out = h, .tokens = MatrixId{0}},
-           Norm{.in = h, .out = n, .weight = VectorId{0}},
-           Linear{.in = n, .out = qkv, .parts = {{MatrixId{1}}}},
-           Rope{.x = q, .head_dim = kHeadDim, .table = rope},
-           Rope{.x = k, .head_dim = kHeadDim, .table = rope},
-           Store{.k = k, .v = v, .cache = CacheId{0}},
-           Attend{.q = q, .out = a, .cache = CacheId{0}, .key_dim = kHeadDim, .value_dim = kHeadDim, .kv_heads = 1, .causal = true, .scale = 0.2f},
-           Linear{.in = a, .out = h, .parts = {{MatrixId{2}}}, .residual = h},
-           Select{.in = h, .out = last},
-           Linear{.in = last, .out = logits, .parts = {{MatrixId{3}}}}};
+  p.ops = {
+      Embed{.out = h, .tokens = MatrixId{0}},
+      Norm{.in = h, .out = n, .weight = VectorId{0}},
+      Linear{.in = n, .out = qkv, .parts = {{MatrixId{1}}}},
+      Rope{.x = q, .head_dim = kHeadDim, .table = rope},
+      Rope{.x = k, .head_dim = kHeadDim, .table = rope},
+      Store{.k = k, .v = v, .cache = CacheId{0}},
+      Attend{
+          .q = q, .out = a, .cache = CacheId{0}, .key_dim = kHeadDim, .value_dim = kHeadDim, .kv_heads = 1, .causal = true, .scale = 0.2f},
+      Linear{.in = a, .out = h, .parts = {{MatrixId{2}}}, .residual = h},
+      Select{.in = h, .out = last},
+      Linear{.in = last, .out = logits, .parts = {{MatrixId{3}}}}};
   p.output = 5;
   return p;
 }
