@@ -188,6 +188,4 @@ Program head_program(const Description& d) { return write_head(d, "head", Give::
 Program log_prob_program(const Description& d) { return write_head(d, "log-probabilities", Give::log_probs); }
 Program top_program(const Description& d) { return write_head(d, "largest logits", Give::top); }
 
-std::vector<bool> used_matrices(const Program& program, const Weights& weights) { return check_program(program, shapes_of(weights)).used; }
-
 }  // namespace pumice::model

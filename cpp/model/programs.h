@@ -30,7 +30,4 @@ inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);
 
-// Which matrices a program reads.
-std::vector<bool> used_matrices(const Program& program, const Weights& weights);
-
 }  // namespace pumice::model

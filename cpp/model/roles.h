@@ -48,11 +48,10 @@ enum class Use : std::uint8_t {
   exact = 2,    // a small product whose error nothing damps; it keeps the file's format
   product = 4,  // may be quantized and rounded
   // Of a product:
-  reads_norm = 8,  // it multiplies the output of the norm before its branch
-  bytes = 16,      // in an encoder its activations may be codes of 8 bits (docs/numerics.md). Not for values, whose error no softmax damps,
-                   // and not after a gate, where the largest activations stand far above the rest of their block
-  apart = 32,      // an adapter's factors may stand beside it: no activation changes its output before theirs is added
-  ends_branch = 64,  // its bias is multiplied by Join::scale
+  bytes = 8,         // in an encoder its activations may be codes of 8 bits (docs/numerics.md). Not for values, whose error no softmax
+                     // damps, and not after a gate, where the largest activations stand far above the rest of their block
+  apart = 16,        // an adapter's factors may stand beside it: no activation changes its output before theirs is added
+  ends_branch = 32,  // its bias is multiplied by Join::scale
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/program_check.h"
 #include "cpu/norms_before.h"
 #include "model/tiny.h"
 
@@ -40,7 +41,7 @@ TEST(ModelPrograms, MatricesAndWidthsAreThoseOfTheProgram) {
   const auto width = [&](const Program& p, std::int32_t slot) { return slot < 0 ? 0 : p.slots.at(static_cast<std::size_t>(slot)).width; };
   for (const ModelProgram* p : {&programs.body(0, 0, Output::hidden), &programs.body(0, 2, Output::selected), &programs.layer(1),
                                 &programs.queries(1), &programs.head(), &programs.log_probs(), &programs.top()}) {
-    EXPECT_EQ(p->matrices, used_matrices(p->program, d.weights)) << p->program.name;
+    EXPECT_EQ(p->matrices, check_program(p->program, shapes_of(d.weights)).used) << p->program.name;
     EXPECT_EQ(p->input_width, width(p->program, p->program.input)) << p->program.name;
     EXPECT_EQ(p->output_width, width(p->program, p->program.output)) << p->program.name;
   }

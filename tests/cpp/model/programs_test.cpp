@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/program_check.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -36,7 +37,7 @@ std::vector<T> all(const Program& p) {
 
 std::set<std::string> used_names(const Description& d, const Program& p) {
   std::set<std::string> names;
-  const auto used = used_matrices(p, d.weights);
+  const auto used = check_program(p, shapes_of(d.weights)).used;
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (used[i]) names.insert(d.weights.matrices[i].name);
   }
