@@ -48,8 +48,8 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
 }
 
 // ---------------------------------------------------------------- who takes part
-// Gathers the sequences that take part. The others sit out: their reader lags, their caller changes their logits, or Limits::running is
-// reached.
+// Gathers the sequences that take part. The others sit out, because their reader lags, their caller changes their logits, or
+// Limits::running is reached.
 void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
   PagePool& pool = *runtime_.pages;
   live_.clear();
@@ -84,7 +84,7 @@ void Admission::follow_rope() {
   }
 }
 
-// Does one request decode while another one has a prompt to be read?
+// Returns whether one request decodes while another one has prompt tokens to compute.
 bool Admission::others_decode() const {
   const RequestState* decodes = nullptr;
   bool several = false;
@@ -144,8 +144,8 @@ bool Admission::prefix_on_its_way(Sequence& s) {
   return false;
 }
 
-// Takes pages for a waiting sequence, if need be those of the last running sequence of a lower priority. A page for each running sequence
-// is left over: without it the new one would soon be preempted. False: there is no room now.
+// Takes pages for a waiting sequence, if need be from the last running sequence of a lower priority. Leaves a page for each running
+// sequence, because otherwise the new sequence would soon be preempted. Returns false if there is no room now.
 bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   PagePool& pool = *runtime_.pages;
   std::optional<std::int32_t> reused;

@@ -1,6 +1,6 @@
-// Decides which sequences take part in the next step, and with how many rows. Pages decide: sequences run, in the order of their requests,
-// as long as each can have a page for its next token; where one cannot, the last sequence is preempted. Admission reads and changes
-// sequences and the page pool, and needs no thread.
+// Decides which sequences take part in the next step, and with how many rows of tokens. Sequences run in the order of their requests as
+// long as each can have a cache page for its next token. If no page is left, the last running sequence is preempted. Admission reads and
+// changes sequences and the page pool; it has no thread of its own.
 #pragma once
 
 #include <cstdint>
@@ -19,25 +19,26 @@ namespace pumice::engine {
 struct Limits {
   std::int32_t running = 256;   // requests that take part in steps; others wait
   std::int32_t waiting = 1024;  // requests that wait beside them; start() refuses the next one
-  double step_seconds = 0.1;    // what a step may take that reads a prompt while another request decodes
+  double step_seconds = 0.1;    // maximum duration of a step that computes rows of a prompt while another request decodes
 };
 
 struct Plan {
-  std::span<Sequence* const> live;                               // the sequences that take part, in the order of their requests
-  std::int64_t decode_rows = 0, prompt_rows = 0;                 // most rows of the step
-  double text_price = 1;                                         // rows of a prompt that take as long as a row that gives logits or a score
-  std::int64_t preempted = 0;                                    // sequences that gave their pages to others
+  std::span<Sequence* const> live;                // the sequences that take part, in the order of their requests
+  std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum numbers of rows in the step
+  double text_price = 1;                          // how many rows of a prompt take as long as one row that yields logits or a score
+  std::int64_t preempted = 0;                     // number of sequences that lost their pages to others
   std::vector<std::pair<Sequence*, std::exception_ptr>> failed;  // sequences that the pool can never hold
-  std::vector<const Sequence*> held;                             // texts that wanted pages alone, and have them now
+  std::vector<const Sequence*> held;                             // texts that need nothing but pages, and have them now
 };
 
-inline constexpr std::int64_t kGuessedRows = 64;  // most rows that decode or are guesses: a device runs more rows as it runs a prompt
+// Maximum number of rows in a step that decode or are guesses. A device computes more rows with the kernels for prompts.
+inline constexpr std::int64_t kGuessedRows = 64;
 
 class Admission {
  public:
   Admission(Runtime& runtime, const StepCost& cost) : runtime_(runtime), cost_(cost) {}
 
-  // requests: none of them has ended. The plan is valid until the next call.
+  // None of `requests` has ended. The plan is valid until the next call.
   Plan plan(std::span<const std::shared_ptr<RequestState>> requests, const Limits& limits);
 
  private:

@@ -16,12 +16,12 @@ class Answers {
   struct Part {
     Sequence* sequence;
     Choice choice = {};
-    std::exception_ptr error = {};  // no token could be chosen
+    std::exception_ptr error = {};  // set if no token could be chosen
   };
 
-  // Takes the sequences whose caller has answered. They count as in a step until Roster::step_is_over(). False: there are none.
+  // Gathers the sequences whose caller has answered. They count as in a step until Roster::step_is_over(). Returns false if there are none.
   bool gather(const Requests& requests);
-  // Chooses a token for each of them. Changes no sequence, and needs no lock.
+  // Chooses a token for each gathered sequence. Changes no sequence, and needs no lock.
   void choose();
   std::span<const Part> parts() const { return parts_; }
 

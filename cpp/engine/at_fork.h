@@ -1,6 +1,6 @@
-// Keeps objects whole over a fork(). The child has only the thread that forked: a lock that another thread held stays locked there for
-// ever, and the data under it may be half changed. So the forking thread takes the locks first, and the child forgets the threads that it
-// lacks.
+// Keeps objects whole over a fork(). The child has only the thread that forked. If another thread of the parent held a lock, that lock
+// stays locked in the child for ever, and the data that it guards may be half changed. So the forking thread takes all locks first, and the
+// child forgets the threads that it lacks.
 #pragma once
 
 #include <sys/types.h>
@@ -27,8 +27,8 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock for long work that a fork() does not wait for. It knows the process of its holder: in a child whose parent holds it, lock() throws
-// forked_device instead of waiting for ever.
+// A lock for long work, which a fork() does not wait for. It knows the process of its holder: if the lock was held when the process forked,
+// lock() in the child throws forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

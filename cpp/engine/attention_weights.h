@@ -1,4 +1,4 @@
-// What each token of a text looks at: the softmax of attention's scores, computed on the host from queries and keys of a layer.
+// The attention weights of each token: the softmax of attention's scores, computed on the host from the queries and keys of one layer.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace pumice::engine {
 
-// The scores are those of `attend`, whose views q, k, by_query and by_key are columns of `rows`: one row of `width` floats for each token.
-// `out`: heads x tokens x tokens. Everything is computed in double and rounded once. Heads and queries are shared among the workers of
-// `host`.
+// Computes the weights of `attend`. Its views q, k, by_query and by_key are columns of `rows`, which has one row of `width` floats per
+// token. `out` has the shape heads x tokens x tokens. Everything is computed in double and rounded once. The workers of `host` share the
+// heads and queries among themselves.
 void attention_weights(const Attend& attend, const Weights& weights, std::span<const float> rows, std::int64_t width, Backend& host,
                        std::span<float> out, const Cancel& cancel);
 

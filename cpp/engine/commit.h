@@ -1,5 +1,5 @@
-// Enters what a finished step computed: ids and news of its sequences, their pages in the prefix cache, times and counts. The scheduler's
-// lock is held.
+// Enters the results of a finished step: new ids and news into its sequences, their pages into the prefix cache, and the step's time and
+// counts into the statistics. The caller holds the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 namespace pumice::engine {
 
 struct SchedulerStats {
-  std::int64_t running = 0;  // requests with a sequence that runs
-  std::int64_t waiting = 0;  // requests without one, with a sequence that waits for pages
+  std::int64_t running = 0;  // requests with at least one running sequence
+  std::int64_t waiting = 0;  // requests without a running sequence, but with one that waits for pages
   std::int64_t lagging = 0;  // requests whose sequences all sit out
   std::int64_t rows = 0;     // rows of the last step
   std::int64_t steps = 0, prompt_tokens = 0,
                decoded_tokens = 0;  // sums since the start: prompt rows that were computed, and tokens that were chosen
-  std::int64_t preempted = 0;       // sequences that gave their pages to others, and are computed again
+  std::int64_t preempted = 0;       // sequences that lost their pages to others and are computed again
   double busy_seconds = 0;          // sum over all steps
 };
 
@@ -27,9 +27,9 @@ class Commit {
   Commit(Runtime& runtime, Roster& roster, StepCost& cost, SchedulerStats& counts)
       : runtime_(runtime), roster_(roster), cost_(cost), counts_(counts) {}
 
-  // The step was computed, and all its tokens are chosen.
+  // Enters a step that was computed and whose tokens are all chosen.
   void step(Step& step, double seconds);
-  // Tokens were chosen from logits that callers have changed.
+  // Enters tokens that were chosen from logits that callers have changed.
   void answers(std::span<const Answers::Part> parts);
 
  private:

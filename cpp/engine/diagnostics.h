@@ -9,7 +9,7 @@ namespace pumice::engine {
 struct CpuFacts {
   std::string isa;                // the chosen instruction set
   std::vector<std::string> isas;  // all instruction sets that run here, the plainest first
-  std::string blas;               // its path and configuration, or "none: " and the reason
+  std::string blas;               // the library's path and configuration, or "none: " and the reason
   int threads = 0;                // the default of load(threads=)
   std::string huge_pages;         // "always", "madvise", "never" or "unknown"
 };
@@ -24,7 +24,7 @@ struct KernelCheck {
 };
 std::vector<KernelCheck> check_kernels();  // takes some milliseconds
 
-// The messages of Vulkan's validation layer since the process began (PUMICE_VULKAN_VALIDATION=1).
+// Returns the messages of Vulkan's validation layer since the process began (PUMICE_VULKAN_VALIDATION=1).
 std::vector<std::string> vulkan_messages();
 
 }  // namespace pumice::engine

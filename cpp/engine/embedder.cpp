@@ -112,7 +112,7 @@ struct Scratch {
   std::vector<float> rows;
 };
 
-// Takes what the pipeline gives for a text to the caller's memory.
+// Copies the pipeline's rows for a text to the caller's memory.
 using Deliver = std::function<void(std::int64_t text, std::span<const float> rows)>;
 
 void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, RunSpace& space,
@@ -238,7 +238,7 @@ void check_out(const Runtime& runtime, const Texts& texts, std::span<float> out,
           " x ", d);
 }
 
-// Copies the first values of a pooled row. False: one of them is no finite number.
+// Copies the first values of a pooled row. Returns false if one of them is no finite number.
 bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
   double squares = 0;  // a sum of squared floats cannot overflow it
   for (std::size_t i = 0; i < out.size(); ++i) squares += static_cast<double>(row[i]) * row[i];

@@ -1,7 +1,7 @@
-// Runs small encode() calls of many callers together. Calls that come while others run wait until these are done, and then run as one.
+// Runs small encode() calls of many callers together. Calls that arrive while others run wait until these are done, and then run as one.
 //
-// No call waits for others to join: one that finds none running runs at once, in its caller's thread, and takes all waiting calls along. A
-// text's bits do not depend on its batch (on the CPU), so that this changes nothing but speed.
+// No call waits for others to join it. A call that finds none running runs at once, in its caller's thread, together with all waiting
+// calls. On the CPU, the bits of a text's result do not depend on its batch, so running together changes nothing but speed.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ class EncodeQueue {
   EncodeQueue(const EncodeQueue&) = delete;
   EncodeQueue& operator=(const EncodeQueue&) = delete;
 
-  // engine::encode() with an automatic budget. A call of many texts runs by itself. A cancelled call stops no other call; it returns as
-  // soon as its own texts are no longer read.
+  // Computes engine::encode() with an automatic budget. Calls with few texts may be merged into one run of the model; a call with many
+  // texts gets a run of its own. Cancelling a call does not affect the others: it returns as soon as no run reads its texts any more.
   void encode(const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, const Cancel& cancel);
-  // Several calls of one thread, each with its own Cancel. An error is kept in its call, and the others go on.
+  // Runs several calls of one thread, each with its own Cancel. An error is kept in its call, and the others go on.
   void encode(std::span<EncodeCall> calls, std::span<const Cancel* const> cancels);
-  std::int64_t runs() const;  // how often the model ran so far, for one call or several
+  std::int64_t runs() const;  // how often the model has run so far, each time for one call or several
 
  private:
   struct Call {
@@ -45,9 +45,9 @@ class EncodeQueue {
   Runtime& runtime_;
   mutable OrderedMutex<LockRank::encode_queue> mutex_;
   std::unique_ptr<Condition> changed_ = std::make_unique<Condition>();
-  std::deque<Call*> waiting_;  // they live on the stacks of threads in encode()
+  std::deque<Call*> waiting_;  // the calls live on the stacks of threads in encode()
   std::vector<Call*> running_;
-  std::unique_ptr<Cancel> cancel_;  // stops the calls that run
+  std::unique_ptr<Cancel> cancel_;  // stops the run in progress
   double seconds_per_token_ = 0;
   std::int64_t runs_ = 0;
   const AtFork at_fork_;

@@ -9,11 +9,12 @@
 
 namespace pumice::engine {
 
-// The fingerprint of a model file. `read` is a view that sums what is read (ModelFile::summed()), after everything was read. It covers the
-// metadata except names and what belongs to the tokenizer, the names, formats and shapes of tensors, and every byte that was read of them,
-// as it was at that moment.
+// Returns the fingerprint of a model file. `read` is a view that sums the bytes read through it (ModelFile::summed()), after everything was
+// read. The fingerprint covers three things: the metadata, except names and the keys of the tokenizer; the names, formats and shapes of
+// tensors; and every byte that was read from them, as it was when it was read.
 std::uint64_t fingerprint(const files::ModelFile& read);
-// The fingerprint of adapters in the order in which they are added: what was read of each, and the scale of its factors.
+// Returns the fingerprint of adapters in the order in which they are added. It covers the bytes that were read from each, and the scale of
+// its factors.
 std::uint64_t fingerprint(std::span<const model::LoraSpec> adapters);
 
 }  // namespace pumice::engine

@@ -1,7 +1,7 @@
 // The C interface of llguidance (https://github.com/guidance-ai/llguidance, parser/llguidance.h of 1.9), as far as it is used here.
 //
-// Python's package brings the library and no header, so these are our own declarations of the same layouts. Nothing of it is linked: the
-// functions are looked up in the image that Python has loaded (it needs Python's symbols, so nothing else can open it).
+// Python's package contains the library but no header, so these are our own declarations of the same layouts. We link nothing of it: its
+// functions are looked up in the image that Python has loaded. Only Python can load that image, because it needs Python's symbols.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace pumice::engine::llguidance {
 
-struct Tokenizer;  // theirs, behind pointers
+struct Tokenizer;  // the library's own types, seen only through pointers
 struct Matcher;
 
 using Tokenize = std::size_t (*)(const void* user, const std::uint8_t* bytes, std::size_t size, std::uint32_t* tokens, std::size_t most);
@@ -39,7 +39,8 @@ struct ParserLimits {  // LlgParserLimits
   bool precompute_large_lexemes, verbose_errors;
 };
 
-struct MatcherInit {  // LlgConstraintInit. It has no size: the library writes its defaults into it, and a later one may have more fields
+// LlgConstraintInit. It has no struct_size field. The library writes its defaults into it, and a later version of it may have more fields.
+struct MatcherInit {
   const Tokenizer* tokenizer = nullptr;
   std::uint32_t log_buffer_level = 0, log_stderr_level = 0;
   bool forced_tokens = false, backtrack = false;
@@ -47,7 +48,8 @@ struct MatcherInit {  // LlgConstraintInit. It has no size: the library writes i
   std::byte room[1024]{};
 };
 
-// name in the library, type. Results of int are 0, or -1 for an error that matcher_get_error() tells.
+// Each entry is a name in the library, and its type. Functions that return int return 0, or -1 for an error that matcher_get_error()
+// describes.
 #define PUMICE_LLGUIDANCE_FUNCTIONS(X)                                                                                                     \
   X(get_version, const char* (*)())                                                                                                        \
   X(new_tokenizer_v2, Tokenizer* (*)(const TokenizerInit*, char* error, std::size_t error_size))                                           \
@@ -69,11 +71,11 @@ struct Library {
 #define PUMICE_DECLARE(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
   PUMICE_LLGUIDANCE_FUNCTIONS(PUMICE_DECLARE)
 #undef PUMICE_DECLARE
-  std::vector<std::string> missing;  // functions that it has not: then none may be called
+  std::vector<std::string> missing;  // functions that the library lacks; if there are any, none may be called
 
-  // Of an image that this process has loaded from `path`. Throws io where it has not.
+  // Looks the functions up in the image that this process has loaded from `path`. Throws io if it has loaded none.
   static std::shared_ptr<const Library> open(const std::string& path);
-  std::string version() const;  // "1.9.1"; "": not told
+  std::string version() const;  // "1.9.1"; "" if the library does not tell
 };
 
 }  // namespace pumice::engine::llguidance

@@ -23,11 +23,14 @@ struct LoadOptions {
   std::optional<std::uint64_t> kv_budget;  // bytes
   Compute compute = Compute::automatic;
   int threads = 0;
-  // Vectors of several kinds stand side by side. Empty: as the file says, else the last row in decoders and the mean in encoders.
+  // If there are several kinds of pooling, their vectors are concatenated. Empty: the pooling that the file names, else the last row in
+  // decoders and the mean in encoders.
   std::vector<PoolKind> pooling;
-  std::vector<model::ModuleSpec> modules;  // what follows the layers, in order
-  std::vector<std::int32_t> score_ids;     // of a causal reranker: its labels are the logits of these ids at the last token
-  std::string task;                        // the task whose adapters of the model's own file are merged; empty: none is named
+  std::vector<model::ModuleSpec> modules;  // the modules that follow the layers, in order
+  // For a causal reranker: its labels are the logits of these ids at the last token.
+  std::vector<std::int32_t> score_ids;
+  // The task whose adapters (in the model's own file) are merged. Empty if no task is named.
+  std::string task;
   std::vector<model::LoraSpec> lora;
 };
 

@@ -1,13 +1,14 @@
-// The locks of the engine, in the order in which a thread takes them: a thread takes a lock only while all that it holds come before it.
-// So no circle of threads can wait for each other. Builds of tests check it at each lock (PUMICE_CHECK_LOCKS).
+// The locks of the engine, in the order in which a thread takes them: a thread may take a lock only if every lock that it holds comes
+// before it. So no circle of threads can wait for each other. Builds of tests check this at each lock (PUMICE_CHECK_LOCKS).
 //
-// Two locks of one rank, those of two models, are never held together. A step that another model guesses for (Drafter) computes, and gives
-// that model's pages back, without its scheduler's lock; and nothing that may be the last holder of another model is destroyed under it.
-// A fork is the exception: it takes every lock there is, those of the objects that were made last first (engine/at_fork.h).
+// No thread ever holds two locks of one rank, which are those of two models. When another model guesses for a step (Drafter), the step
+// computes without its own scheduler's lock, and gives that model's pages back without it. Nothing that may be the last holder of another
+// model is destroyed under the lock. A fork is the exception: it takes every lock there is, beginning with the objects that were made last
+// (engine/at_fork.h).
 //
-// Not in the list, as nothing of the engine is called under them: the locks of devices (cpu/, vulkan/) and of grammars
-// (engine/grammar.cpp), which come after all of these, and EncodeQueue's callers. Model's two locks come before all: programs are built
-// under them.
+// Some locks are not in the list, because no function of the engine is called while they are held: those of devices (cpu/, vulkan/) and of
+// grammars (engine/grammar.cpp), which come after all of these, and those of EncodeQueue's callers. Model's two locks come before all
+// others, because programs are built under them.
 #pragma once
 
 #include <condition_variable>
@@ -21,18 +22,19 @@
 namespace pumice::engine {
 
 enum class LockRank : std::uint8_t {
-  forks,         // ForkRegistry: each fork runs under it. An object with hooks is made and destroyed under no lock below
+  // ForkRegistry: each fork runs under it. An object with hooks is made and destroyed while none of the locks below is held.
+  forks,
   scheduler,     // Scheduler: requests and sequences, between the steps
   encode_queue,  // EncodeQueue: calls of encoders
-  run_spaces,    // RunSpaces: which spaces are lent. A step lends one without the scheduler's lock
-  pool,          // PagePool: which page is whose. The scheduler decides and takes pages in one go, so its lock comes before
-  storage,       // PagePool: the bytes of pages. The pool grows in the middle of its bookkeeping, so its lock comes before
-  text           // TextTask: the memory of a caller, while a step writes to it
+  run_spaces,    // RunSpaces: which spaces are lent. A step borrows one without the scheduler's lock
+  pool,          // PagePool: who holds each page. The scheduler holds its own lock while it takes pages, so its lock comes before
+  storage,       // PagePool: the bytes of pages. The pool grows while it does its bookkeeping, so the pool's lock comes before
+  text           // TextTask: the caller's memory, while a step writes to it
 };
 
 #ifdef PUMICE_CHECK_LOCKS
 
-// What a thread holds, a bit for each rank.
+// The locks that a thread holds, as one bit per rank.
 class LocksHeld {
  public:
   static void take(LockRank rank) {

@@ -1,5 +1,5 @@
-// A loaded model: its description, its placement, and the pipelines that run it. After the load nothing changes but the page pool and what
-// the first call of a kind prepares. Any number of threads may use it.
+// A loaded model: its description, its placement, and the pipelines that run it. After load() nothing changes except the page pool and what
+// the first call of each kind prepares. Any number of threads may use it.
 #pragma once
 
 #include <functional>
@@ -23,13 +23,14 @@ namespace pumice::engine {
 
 class Model {
  public:
-  // Reads and packs all weights. `progress` gets the bytes that are packed so far (of Placement::weights), from one thread at a time.
+  // Reads and packs all weights. `progress` is called with the number of bytes packed so far (out of Placement::weights), by one thread at
+  // a time.
   static std::shared_ptr<Model> load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                      const Cancel& cancel);
-  // The same on the given devices. Tests bring their own.
+  // Loads on the given devices. Tests bring their own.
   static std::shared_ptr<Model> load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                         const Progress& progress, const Cancel& cancel);
-  // The same with the layers shared evenly over the given devices.
+  // Loads with the layers shared evenly over the given devices.
   static std::shared_ptr<Model> load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                         const LoadOptions& options, const Progress& progress, const Cancel& cancel);
 
@@ -38,29 +39,30 @@ class Model {
   const files::ModelFile& file() const { return *file_; }
   // Identifies the file as it was loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // What else decides the bits of keys and values: version, options, devices.
+  // Everything else that determines the bits of keys and values: version, options, devices.
   const std::string& made_by() const { return made_by_; }
-  // A drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share it, so that their sequences are
-  // drafted in one batch. It lives as long as one of them uses it.
+  // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
+  // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }
 
-  // What load() has not prepared is prepared by the first call.
-  Runtime& decoder() const;           // logits and scores. Throws unsupported_task without a head
-  Scheduler& scheduler() const;       // generation, by the decoder
-  Runtime& pooled() const;            // a vector for each text: every model has it
-  Runtime& tokens() const;            // a vector for each token: every model has it
-  Runtime& classes() const;           // a classifier's logits. Throws unsupported_task without a classifier
+  // The first call of each of these prepares what load() has not prepared.
+  Runtime& decoder() const;           // computes logits and scores. Throws unsupported_task without a head
+  Scheduler& scheduler() const;       // generates tokens with decoder()
+  Runtime& pooled() const;            // computes a vector per text; every model has it
+  Runtime& tokens() const;            // computes a vector per token; every model has it
+  Runtime& classes() const;           // computes a classifier's logits. Throws unsupported_task without a classifier
   EncodeQueue& pooled_queue() const;  // for small calls of many callers
   EncodeQueue& classes_queue() const;
 
-  // The weights of attention in a layer (0 is the first): how much each token takes of each other token's value. `out`: heads x ids x ids.
-  // The softmax is computed on the host (engine/attention_weights.h).
+  // Computes the attention weights of a layer (0 is the first): how much of each other token's value goes into each token. `out` has the
+  // shape heads x ids x ids. The softmax is computed on the host (engine/attention_weights.h).
   void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
 
-  // The rows of a text after each of the given layers, computed without caches. Layer 0 is what the first layer reads, n what the n-th
-  // layer gives; the last one comes after the final norm where the model has one. `out`: layers x ids x hidden_size.
+  // Computes the rows of a text after each of the given layers, without caches. Layer 0 stands for the input of the first layer, n for the
+  // output of the n-th layer. The output of the last layer comes after the final norm if the model has one. `out` has the shape layers x
+  // ids x hidden_size.
   void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
                      const Cancel& cancel) const;
 
@@ -106,7 +108,7 @@ class Model {
   mutable std::weak_ptr<Drafter> drafter_;
 };
 
-// The placement, without a load. It is given for a model that does not fit, too: see Placement::problem.
+// Computes the placement without loading. Returns one also for a model that does not fit: see Placement::problem.
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options);
 
 }  // namespace pumice::engine

@@ -1,7 +1,8 @@
-// The pages of a pool, one by one: each is free, held by sequences (a count), or kept: in the prefix tree, and held by none.
+// The state of each page of a pool. A page is free, or held by sequences (with a count), or kept: in the prefix tree, but held by no
+// sequence.
 //
-// A holder of a page holds all pages before it in its text, so kept pages can always be given up from the leaves of the tree, the longest
-// unused first. Bookkeeping alone: it has no lock and no bytes (PagePool).
+// A sequence that holds a page also holds all earlier pages of its text. So kept pages can always be freed beginning with the leaves of the
+// tree, the longest unused first. This class does the bookkeeping alone; PagePool has the lock and the bytes.
 #pragma once
 
 #include <cstdint>
@@ -20,33 +21,34 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  void reserve(std::int64_t pages);  // takes memory for so many pages, so that add() cannot fail
+  void reserve(std::int64_t pages);  // allocates memory for so many pages, so that add() cannot fail
   void add(std::int64_t pages);      // brings size() to `pages`; the new ones are free
-  std::int32_t take();               // a free page, held once; -1: none is free
-  bool evict();                      // frees the leaf that was unused longest; false: no page is kept
+  std::int32_t take();               // returns a free page, now held once, or -1 if none is free
+  bool evict();                      // frees the leaf that was unused longest. Returns false if no page is kept
   void hold(std::int32_t page);
-  void drop(std::int32_t page);  // one holder less; without a holder, the page is kept where it is in the tree, else free
+  void drop(std::int32_t page);  // removes one holder; a page without holders is kept if it is in the tree, else free
 
-  // The page that continues `parent` (-1: the beginning of texts under `root`) with the most of `ids`.
+  // Returns the child of `parent` whose key has the longest prefix in common with `ids`. parent -1: the pages with which texts under `root`
+  // begin.
   PrefixTree::Match longest(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.longest(name_of(parent, root), ids);
   }
-  // Puts a held page into the tree. A kept page that holds less of the same ids leaves it.
+  // Puts a held page into the tree. A kept page whose key is a shorter prefix of the same ids leaves the tree.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
-  // From now on page i is held holders[i] times: at most as often as before.
+  // From now on, page i has holders[i] holders, which must not be more than before.
   void hold_only(std::span<const std::int32_t> holders);
-  // Every count computed anew from the pages; throws where they differ. For tests.
+  // Computes every count anew from the pages, and throws if one differs. For tests.
   void self_check() const;
 
  private:
   struct Page {
     std::int32_t holders = 0;
-    std::int32_t children = 0;  // in the tree
-    std::int32_t parent = -1;   // page; -1: none
-    std::int32_t tokens = 0;    // ids in its key
-    std::uint64_t name = 0;     // in the tree; 0: it is not there
-    std::uint64_t used = 0;     // when it was last dropped
+    std::int32_t children = 0;  // number of children in the tree
+    std::int32_t parent = -1;   // parent page; -1 if it has none
+    std::int32_t tokens = 0;    // number of ids in its key
+    std::uint64_t name = 0;     // its name in the tree; 0 if it is not there
+    std::uint64_t used = 0;     // time when it was last dropped (clock_)
     PrefixTree::Entry entry;
   };
 

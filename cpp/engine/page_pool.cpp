@@ -117,7 +117,7 @@ void PagePool::drop_all(PageTable& table) {
   table.published_ = 0;
 }
 
-// Brings a table to `pages` pages. False: there is no room, and the table has what it had.
+// Brings a table to `pages` pages. Returns false, and leaves the table as it was, if there is no room.
 bool PagePool::fill(PageTable& table, std::int64_t pages) {
   const std::size_t had = table.pages_.size();
   table.pages_.reserve(static_cast<std::size_t>(std::max<std::int64_t>(pages, 0)));

@@ -11,12 +11,12 @@
 
 namespace pumice::engine {
 
-// Computes what of `ids` is not cached yet, and writes it all (files/prefix_file.h): bytes of the file.
+// Computes what is not cached yet of `ids`, and writes all of it (files/prefix_file.h). Returns the size of the file in bytes.
 std::uint64_t save_prefix(const Model& model, const std::string& path, std::span<const std::int32_t> ids, const Cancel& cancel);
 
 struct LoadedPrefix {
   std::vector<std::int32_t> ids;
-  std::string recomputed;  // why its pages could not be taken as they are, and were computed from the ids; empty: they were
+  std::string recomputed;  // why its pages were computed anew from the ids; empty if they were used as they are
 };
 
 // A file that is damaged, cut or of another model is an error. One that the same model made with other bits (another device, kv_dtype,

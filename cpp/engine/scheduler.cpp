@@ -13,7 +13,7 @@
 namespace pumice::engine {
 namespace {
 
-// That this process may use at a time: its affinity, and the quota of its cgroup.
+// Returns how many processors this process may use at a time: its affinity, limited by the quota of its cgroup.
 int processors() {
   const double quota = cpu::cpu_quota("");
   const int allowed = cpu::allowed_cpus();
@@ -159,7 +159,7 @@ void Scheduler::choose_answers(Lock& lock) {
   step_is_over();
 }
 
-// Requests past their deadline keep what they have: also those that wait for pages or for their reader.
+// Ends requests past their deadline, also those that wait for pages or for their reader. They keep the tokens that they have.
 void Scheduler::end_late() {
   for (const auto& request : roster_.late(Clock::now())) {
     for (Sequence& s : request->sequences)
@@ -168,7 +168,7 @@ void Scheduler::end_late() {
   }
 }
 
-// Until there is work, or the first deadline.
+// Sleeps until there is work, or until the first deadline.
 void Scheduler::sleep(Lock& lock) {
   const auto roused = [this] { return quit_ || work_.raised; };
   const auto deadline = roster_.deadline();

@@ -1,4 +1,4 @@
-// The scheduler of a decoder: one batch for all callers. Each step takes rows of every request's sequences.
+// The scheduler of a decoder: one batch for all callers. Each step computes rows of the sequences of many requests.
 //
 // One thread runs the steps: the engine thread. It starts with the first request, sleeps without work, and ends with the scheduler. A
 // caller waits for news of its own request (Request). So no caller can stop a step that computes rows of other requests, and callers handle
@@ -45,10 +45,12 @@ class Scheduler {
   }
   Runtime& runtime() const { return runtime_; }
 
-  // Tells that the pool has pages again which this scheduler did not give back: those of a Drafter, whose steps are another model's.
+  // Tells this scheduler that its pool has free pages again that it did not give back itself: a Drafter held them, whose steps belong to
+  // another model.
   void pages_came();
 
-  // Gives the news of all started requests: one call a step serves many readers. Waits for news, for wake_pump(), or for max_ms.
+  // Returns the news of all started requests, so that one call per step serves many readers. Waits for news, for wake_pump(), or for
+  // max_ms.
   std::vector<RequestNews> pump(double max_ms);
   void wake_pump();
 

@@ -27,7 +27,8 @@ std::span<const Setting<SamplingParams>> sampling_settings();
 std::span<const Setting<GenerateParams>> generate_settings();
 std::span<const Setting<Speculation>> speculation_settings();
 
-double shortest(float value);  // the number that is written with the fewest digits of those that round to `value`
+// Returns the number with the fewest digits among those that round to `value`.
+double shortest(float value);
 
 // All throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
 void check_range(std::string_view name, double value, const Range& range);

@@ -101,8 +101,8 @@ bool Drafter::prepare(Task& task) {
   return pool.extend(d.table, room);
 }
 
-// Computes rows of `tasks` that are not computed yet, and guesses the next token of each text that reaches its end. False: the device has
-// no memory for so many rows.
+// Computes rows of `tasks` that are not computed yet, and guesses the next token of each text that reaches its end. Returns false if the
+// device has no memory for so many rows.
 bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_t most_rows, const Cancel& cancel) {
   std::vector<std::int32_t> ids, selected;
   std::vector<Segment> segments;

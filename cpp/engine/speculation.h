@@ -1,9 +1,9 @@
 // Guessing the next tokens of a sequence, so that one step can compute several of its rows.
 //
-// Guesses (draft tokens) change no token. Each row's token is chosen as it would be alone: its draw is a function of seed, stream and
-// place. The next row counts only where that token is the guess. (Leviathan et al. 2023 accept by chance instead, which keeps the
-// distribution and not the tokens.) Guesses come from the sequence's own ids (prompt lookup), from a smaller model (Drafter), or from a
-// grammar that allows only one text (TokenFilter::foreseen).
+// Guesses (draft tokens) change no token. Each row's token is chosen as it would be without guesses, because its random number is a
+// function of seed, stream and position alone. The next row counts only if that token equals the guess. (Leviathan et al. 2023 accept by
+// chance instead, which preserves the distribution but not the tokens.) Guesses come from the sequence's own ids (prompt lookup), from a
+// smaller model (Drafter), or from a grammar that allows only one text (TokenFilter::foreseen).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Drafter;
 struct Sequence;
 
 struct Speculation {                              // settings of a request
-  std::int32_t matching = 0;                      // least ids of a match for a prompt lookup; 0: no lookups
-  std::int32_t most = 8;                          // most guesses of a step
+  std::int32_t matching = 0;                      // minimum number of ids in a match of a prompt lookup; 0: no lookups
+  std::int32_t most = 8;                          // maximum number of guesses in a step
   std::shared_ptr<Drafter> drafter;               // null: no model
   bool foreseen = true;                           // guess the text where a grammar allows only one
   bool always = false;                            // for tests and bench: guess also where it does not pay
@@ -30,16 +30,17 @@ struct Speculation {                              // settings of a request
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
 };
 
-// Finds the longest match of the text's end earlier in the text, at least `matching` ids long, and gives the ids that followed it; of equal
-// matches the latest. Where they reach the end of the text (it repeats itself), they go on from their beginning.
+// Finds the longest earlier occurrence of the text's end, at least `matching` ids long (the latest among equally long ones), and returns
+// the ids that followed it in `guesses`. If these reach the end of the text because the text repeats itself, they start over from their
+// beginning.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
-// The seconds of steps that only decode, by rows: a line through recent steps.
+// The duration of steps that only decode, as a function of their rows: a line fitted to recent steps.
 class StepCost {
  public:
   void saw(std::int32_t rows, double seconds);
   bool known() const { return weight_ > 0; }
-  double row() const;  // seconds of one more row
+  double row() const;  // seconds per additional row
   double step(double rows) const;
 
  private:
@@ -60,9 +61,9 @@ struct Drafted {
 // time that they saved, and each step pays in 1.5 % of its time. So where no guess is accepted, a sequence loses one step and 1.5 %.
 class Guesses {
  public:
-  // How many guesses the next step should have: it decodes `rows` rows, and a guess costs `extra` seconds beside its row.
+  // Returns how many guesses the next step should have. The step decodes `rows` rows, and each guess costs `extra` seconds beside its row.
   std::int32_t wanted(const StepCost& cost, std::int64_t rows, double extra, std::int32_t most);
-  // A step of `rows` rows, guesses not counted, had so many guesses, which cost `paid` seconds.
+  // A step with `rows` rows, not counting guesses, had `guessed` guesses, which cost `paid` seconds.
   void saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid);
 
   std::unique_ptr<Drafted> drafted;  // null: no smaller model guesses
@@ -77,7 +78,7 @@ class Guesses {
 // numbers, so that equal logits give equal tokens. It computes inside the steps of the other model, in its own cache.
 class Drafter {
  public:
-  // freed(): other callers of the smaller model may have pages that were held here. Called without any lock.
+  // freed(): called without any lock when other callers of the smaller model may use pages that were held here.
   Drafter(std::shared_ptr<const void> owner, Runtime& runtime, std::function<void()> freed = {})
       : owner_(std::move(owner)), runtime_(runtime), freed_(std::move(freed)) {}
 
@@ -87,7 +88,7 @@ class Drafter {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // There are no guesses where its cache has no room, and while it still reads the prompt (some rows a call).
+  // Makes no guesses if its cache has no room, or while it still computes the prompt (some rows per call).
   void propose(std::span<Task> tasks, const Cancel& cancel);
   void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }

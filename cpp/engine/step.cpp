@@ -11,8 +11,10 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kTextRows = 4;         // rows that a text gets at least: whole tiles of the kernels with the fewest
-constexpr std::size_t kParallelSampling = 5;  // sequences from which sampling on all workers beats waiting for a turn of the device
+constexpr std::int64_t kTextRows = 4;  // rows that a text gets at least: whole tiles of the kernels with the fewest
+// From this many sequences on, choosing on all workers of the device is faster than on this thread alone, although it has to wait for a
+// turn of the device.
+constexpr std::size_t kParallelSampling = 5;
 
 }  // namespace
 
@@ -227,7 +229,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   return true;
 }
 
-// Computes and gives the results of texts without choices.
+// Computes the results of texts without choices and copies them to their callers' memory.
 void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   for (Part& part : parts_) {

@@ -1,5 +1,5 @@
-// One step of a model: rows of many sequences go through the body, and a token is chosen for each sequence that reached its last id. A step
-// changes no sequence; Commit does, when the whole step has gone well. So a step that was stopped can be repeated.
+// One step of a model: rows of many sequences go through the body, and a token is chosen for each sequence whose last id was computed. A
+// step changes no sequence. Commit changes them after the whole step has succeeded, so a step that was stopped can be repeated.
 #pragma once
 
 #include <cstdint>
@@ -23,32 +23,33 @@ class Step {
     std::int32_t rows;  // rows of ids; rows of guesses follow them
     bool samples;
     std::size_t first_choice = 0;            // in choices_; those of its followers, or of its rows of guesses, come next
-    std::optional<Error> error = {};         // no token could be chosen: a NaN, a bias that forbids all
+    std::optional<Error> error = {};         // set if no token could be chosen: a NaN, or a bias that forbids all tokens
     std::vector<std::int32_t> guesses = {};  // draft tokens after its last id
     std::size_t chosen = 0;                  // how many draft tokens were accepted, plus one
     bool stopped = false;                    // no token could be chosen after a guess; the next step tries it without guesses
     ChangedIds changed = ChangedIds();       // where there are guesses: Sequence::changed and the guesses
-    std::int64_t masks = -1;                 // first word of its masks in allowed_; -1: all tokens are allowed
-    TextTask::Rows wanted = {};              // text without choices: the rows that give something
-    std::size_t first_wanted = 0;            // their first row among those that the body gives
+    std::int64_t masks = -1;                 // index of the first word of its masks in allowed_; -1 if all tokens are allowed
+    TextTask::Rows wanted = {};              // for a text without choices: the rows that yield results
+    std::size_t first_wanted = 0;            // index of the first of them among the output rows of the body
   };
 
-  // One row of each sequence that decodes, then chunks of prompts and texts, first come, first served; no more rows than planned of each.
+  // Fills the step with one row of each sequence that decodes, then with chunks of prompts and texts, first come, first served. It has no
+  // more rows of each kind than planned.
   void assemble(const Plan& plan);
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
-  double guess_seconds() const { return guess_seconds_; }  // time that smaller models took
+  double guess_seconds() const { return guess_seconds_; }  // time that smaller models spent on guesses
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
-  // Runs the body and the heads, and chooses tokens. False: a device has no memory for so many rows; nothing has changed, and the next step
-  // has fewer rows (Runtime::body).
+  // Runs the body and the heads, and chooses tokens. Returns false if a device has no memory for so many rows. Nothing has changed then,
+  // and the next step has fewer rows (Runtime::body).
   bool run(Runtime& runtime, const Cancel& cancel);
 
  private:
-  struct Row {  // a row that a token is chosen after
+  struct Row {  // a row after which a token is chosen
     Part* part;
-    std::size_t at;  // 0: the part's last id; else the number of a guess, from 1 on
+    std::size_t at;  // 0: the part's last id; n: its n-th guess
   };
   void guess(const Runtime& runtime, const Cancel& cancel);
   void ask_filters(Runtime& runtime, const Cancel& cancel);

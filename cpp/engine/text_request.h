@@ -1,4 +1,4 @@
-// A caller's handle to a request without choices: a text that is computed in the batch of all callers, and no token is chosen after it.
+// A caller's handle to a request without choices: a text is computed in the batch of all callers, and no token is chosen after it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pumice::engine {
 
-// Throws invalid_argument, context_length or out_of_memory where the model cannot compute the text.
+// Throws invalid_argument, context_length or out_of_memory if the model cannot compute the text.
 void check_text(const Runtime& runtime, std::span<const std::int32_t> ids);
 
 // One thread uses it. Its destructor gives the pages back.

@@ -1,4 +1,5 @@
-// The work of a request without choices: it computes keys and values, logits or log-probabilities of a text, and chooses no token after it.
+// The work of a request without choices: it computes the keys and values, logits or log-probabilities of a text, and no token is chosen
+// after it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ class TextTask {
     scores        // the log-probability of each token but the first
   };
 
-  // The rows of a piece of text that give something; `first` counts from the first row of the piece.
+  // The rows of a piece of text that yield results. `first` is relative to the piece's first row.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };
@@ -31,16 +32,16 @@ class TextTask {
 
   bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }
   bool wants_room() const { return wants_ == Wants::room; }
-  // The sequence keeps its pages at its end, until the caller has read or written them.
+  // When its last row is computed, the sequence keeps its pages until the caller has read or written them.
   bool keeps_pages() const { return wants_ == Wants::pages || wants_ == Wants::room; }
-  // Rows of tokens past to past + rows, in a text of `tokens`.
+  // Returns which rows yield results, for the piece with tokens [past, past + rows) of a text of `tokens` tokens.
   Rows wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const;
 
   // Computes the results of the hidden rows after tokens first, first + 1, ... of `ids`, and copies them to `out`. `scratch` holds at most
   // head_rows() rows of logits. Throws numeric for a NaN or an infinity.
   void take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
             std::vector<float>& scratch, const Cancel& cancel);
-  // Returns at once, but for a copy that is being made.
+  // Returns at once, or as soon as a copy that is being made is done.
   void close();
 
   // The results of tokens before this one are in `out`. A preempted sequence may share cached pages up to here, and computes the rest
