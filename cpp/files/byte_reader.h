@@ -45,7 +45,7 @@ class ByteReader {
     return from_little_endian<T>(bytes(sizeof(T)));
   }
 
-  // The next n bytes; valid until the next read.
+  // Returns the next n bytes, valid until the next read.
   std::string_view bytes(std::uint64_t n) {
     if (n > window_.size() - next_) refill(n);
     const auto taken = std::string_view(window_).substr(next_, static_cast<std::size_t>(n));

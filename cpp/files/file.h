@@ -40,9 +40,9 @@ class File {
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // bytes, at the time of opening
 
-  // `count` bytes from `offset`. Throws io when the file cannot be read, or has become shorter.
+  // Reads `count` bytes from `offset`. Throws io if the file cannot be read, or has become shorter.
   void read(std::uint64_t offset, std::size_t count, void* out) const;
-  // The whole file as text. Throws model_format when it is larger than `limit`.
+  // Returns the whole file as text. Throws model_format if it is larger than `limit`.
   std::string read_all(std::uint64_t limit) const;
   // Throws io when the file was written to since it was opened, as far as its size and the time of its last change tell.
   void require_unchanged() const;
@@ -76,7 +76,7 @@ class Folder {
   std::string path_;
 };
 
-// Is the path a folder? false when it cannot be inspected.
+// Returns whether the path is a folder; false if it cannot be inspected.
 bool is_folder(const std::string& path);
 
 // The kind of a file, for messages: "a folder", "a pipe".

@@ -123,7 +123,8 @@ void NewFile::refuse_what_is_there() const {
   if (::faccessat(folder_.get(), name_.c_str(), W_OK, AT_EACCESS) != 0) fail_io(path_, kUnwritable, errno);
 }
 
-// Those of processes that were killed. A part of another machine or container is kept: its writer holds a lock.
+// Removes the partial files of processes that were killed. A partial file of another machine or container is kept, because its writer holds
+// a lock.
 void NewFile::remove_old_parts() const {
   const int listed = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const auto close = [](DIR* folder) { ::closedir(folder); };

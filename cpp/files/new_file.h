@@ -17,12 +17,13 @@ class NewFile {
   // where that is known; the disk reserves them. Throws io before anything is made: for a folder, pipe, socket or device, for a file that
   // is write-protected or a mount point, and where the folder or the disk takes no such file.
   explicit NewFile(const std::string& path, std::uint64_t bytes = 0);
-  ~NewFile();  // without finish(): nothing is left
+  ~NewFile();  // without finish(), leaves no file behind
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   void write(std::uint64_t at, std::span<const std::uint8_t> bytes);
-  // Into its place, with the permissions of any new file (umask). `lasting`: on the disk before that, so that it outlasts a loss of power.
+  // Moves the file to its path, with the permissions of any new file (umask). `lasting`: its bytes are forced to the disk first, so that it
+  // survives a loss of power.
   void finish(bool lasting = true);
 
  private:

@@ -45,7 +45,7 @@ class PrefixFile {
   std::uint64_t pages_at_ = 0;
 };
 
-// There is a whole file, or what was there before (files/new_file.h). Throws io.
+// Writes a prefix file. Its path then has either the whole new file or what was there before (files/new_file.h). Throws io.
 class PrefixWriter {
  public:
   PrefixWriter(const std::string& path, PrefixHead head);
