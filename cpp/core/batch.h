@@ -8,14 +8,16 @@
 
 namespace pumice {
 
-// One sequence's rows in a ragged batch: rows [first, first + rows) of the batch are its positions [past, past + rows).
-// pages[i] holds positions [32 i, 32 i + 32) in every cache of the store; there are enough for past + rows.
+// One sequence's rows in a ragged batch: rows [first, first + rows) of the batch are its positions [past, past + rows). pages[i] holds
+// positions [32 i, 32 i + 32) in every cache of the store; there are enough pages for past + rows positions.
 struct Segment {
   std::int32_t first = 0, rows = 0, past = 0;
   std::span<const std::int32_t> pages;
-  std::int32_t length = 0;  // tokens of the text: rope at position i is that of a text of max(length, i + 1) tokens (RopeTable::original)
-  std::int32_t prompt = 0;  // Pool leaves out so many of the first rows; fewer than `rows`
-  std::int32_t unseen = 0;  // so many of the last rows attend to the other rows, and no row attends to them (Attend without a cache)
+  // Number of tokens in the text. Rope at position i uses the frequencies for a text of max(length, i + 1) tokens (RopeTable::original).
+  std::int32_t length = 0;
+  std::int32_t prompt = 0;  // number of first rows that Pool leaves out; less than `rows`
+  // Number of last rows to which no row attends, while they attend to the other rows (Attend without a cache).
+  std::int32_t unseen = 0;
 };
 
 struct Batch {
@@ -23,13 +25,13 @@ struct Batch {
   std::span<const std::int32_t> ids;       // one id for each row (LogProb: the targets), or empty when the program takes hidden rows
   std::span<const std::int32_t> types;     // one type for each row, or empty when all are 0
   std::span<const Segment> segments;       // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
-  std::span<const std::int32_t> selected;  // numbers of the selected rows, ascending
-  // Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first has
-  // rows + 1 values, or none when no ids are reported.
+  std::span<const std::int32_t> selected;  // indices of the selected rows, ascending
+  // For Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first
+  // has rows + 1 values, or is empty if no ids are reported.
   std::span<const std::int32_t> reported, reported_first;
-  // Top: in row r, id i may be ranked when bit i % 32 of allowed[allowed_first[r] + i / 32] is set. Where allowed_first[r] is -1, or
-  // allowed_first is empty, all ids may. Reported ids are given back whether they are allowed or not. allowed_first has `rows` values, or
-  // none.
+  // For Top: id i may be ranked in row r if bit i % 32 of allowed[allowed_first[r] + i / 32] is set, or if allowed_first[r] is -1, or if
+  // allowed_first is empty. allowed_first has `rows` values or is empty. The logits of reported ids are returned whether the ids are
+  // allowed or not.
   std::span<const std::uint32_t> allowed;
   std::span<const std::int32_t> allowed_first;
 };

@@ -1,5 +1,5 @@
-// Stops work by a flag, which the waiting thread sets (Ctrl-C, a closed stream), or at a deadline. Workers check it before each piece of
-// work.
+// Stops work when a flag is set or a deadline has passed. The waiting thread sets the flag (Ctrl-C, a closed stream). Workers check it
+// before each task.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Arithmetic on numbers from a file or a caller: an overflow gives an empty result and never wraps.
+// Arithmetic on numbers from a file or a caller. On overflow these functions return an empty optional; results never wrap.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ template <class T>
   return product;
 }
 
-// The next multiple of a power of two.
+// Rounds n up to a multiple of `alignment`, a power of two.
 [[nodiscard]] inline std::optional<std::uint64_t> checked_align(std::uint64_t n, std::uint64_t alignment) noexcept {
   const auto raised = checked_add<std::uint64_t>(n, alignment - 1);
   if (!raised) return std::nullopt;
@@ -39,7 +39,7 @@ template <class To, class From>
   return narrowed;
 }
 
-// For sizes that validation has already bounded. Throws instead of wrapping all the same.
+// For sizes that validation has already bounded. It still throws on overflow.
 template <class T>
 T mul_or_fail(T a, T b, const char* what) {
   if (auto product = checked_mul(a, b)) return *product;

@@ -8,9 +8,9 @@
 
 namespace pumice {
 
-// Four lanes take eight bytes each in turn: h = rotate(h ^ word) * odd. Two different words at the same place always give different h, so a
-// change within eight aligned bytes is always detected; any other change with a probability of 1 - 2^-64. Words are little-endian, so the
-// sum is the same on every machine.
+// Eight-byte words go to four lanes in turn, and each lane computes h = rotate(h ^ word) * odd. From the same h, two different words always
+// make different values. So a change within eight aligned bytes is always detected, and any other change with a probability of 1 - 2^-64.
+// Words are little-endian, so the checksum is the same on every machine.
 inline std::uint64_t checksum(std::span<const std::uint8_t> bytes, std::uint64_t seed = 0) {
   constexpr std::uint64_t kFactor = 0x9fb21c651e98df25ull;
   const auto mix = [](std::uint64_t h, std::uint64_t word) { return std::rotl(h ^ word, 29) * kFactor; };

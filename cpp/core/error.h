@@ -1,5 +1,5 @@
-// Every failure of the engine is one exception type. Its kind selects the Python class. Its text says what failed and where, what was found
-// and needed, and what to do next.
+// Every failure of the engine is one exception type. Its kind selects the Python class. Its text says what failed and where, what was
+// found, what was needed, and what to do next.
 #pragma once
 
 #include <concepts>
@@ -37,7 +37,7 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
-  // The place in a file. files/ and model/ set it for model_format errors.
+  // These three set the location of the error in a file. files/ and model/ use them for model_format errors.
   Error&& in_file(std::string file) && {
     file_ = std::move(file);
     return std::move(*this);
@@ -63,7 +63,8 @@ class Error : public std::exception {
   std::optional<std::uint64_t> offset_;
 };
 
-// Text and whole numbers, which a stream would write the same way, only 20 times slower: names of tensors are made of them.
+// Text and whole numbers. str() appends these without a stream, which writes the same text 20 times slower; it is used for every tensor
+// name.
 template <class T>
 concept PlainPart =
     std::convertible_to<const T&, std::string_view> || std::same_as<T, char> ||
@@ -99,7 +100,7 @@ template <class... Parts>
   throw Error(kind, str(parts...));
 }
 
-// Throws invalid_argument unless the condition on a public call's argument holds, in release builds too.
+// Throws invalid_argument unless `condition` holds, in release builds too. It checks the arguments of public calls.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail(ErrorKind::invalid_argument, parts...);

@@ -39,17 +39,17 @@ constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols
 std::optional<Format> format_from_gguf(std::uint32_t id);
 std::optional<Format> format_from_name(std::string_view name);  // any case: "q4_k", "F16"
 
-// The reference that every kernel is compared with. Unpacks `n` weights, a multiple of the format's block. Bit-equal to gguf-py's
-// gguf.quants.dequantize.
+// Unpacks `n` weights; `n` is a multiple of the format's block. This is the reference with which every kernel is compared. Its results are
+// bit-equal to gguf-py's gguf.quants.dequantize.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
-// Packs float weights. F32, F16 and BF16 are rounded to nearest even; quantized formats search for the least squared error (see
-// formats_pack.cpp). Throws invalid_argument for formats that cannot be written, and numeric for NaN, or for numbers beyond +-65504, in a
+// pack() packs float weights. For F32, F16 and BF16 it rounds to nearest even; for quantized formats it searches for the least squared
+// error (formats_pack.cpp). It throws invalid_argument if can_pack() is false, and numeric if a weight is NaN, or is beyond +-65504 in a
 // quantized format.
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
-// Conversions of 16-bit floats: to float exact, from float rounded to nearest even. Infinities and NaN are kept.
+// Conversions of 16-bit floats. To float they are exact; from float they round to nearest even. Infinities and NaN are kept.
 float f16_to_f32(std::uint16_t half);
 std::uint16_t f32_to_f16(float value);
 inline float bf16_to_f32(std::uint16_t b) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(b) << 16); }

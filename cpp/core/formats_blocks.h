@@ -1,5 +1,5 @@
-// Internal to core: one function for each format that unpacks whole blocks, and helpers that read the numbers of a block.
-// Layouts: ggml's block structures as documented by gguf-py (gguf/quants.py, `dequantize_blocks`); all numbers little-endian.
+// Internal to core: for each format a function that unpacks whole blocks, and helpers that load the numbers of a block. The layouts are
+// ggml's block structures as gguf-py documents them (gguf/quants.py, `dequantize_blocks`); all numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ T load(const std::uint8_t* p) {
 inline float load_f16(const std::uint8_t* p) { return f16_to_f32(load<std::uint16_t>(p)); }
 inline void store_u16(std::uint8_t* p, std::uint16_t value) { std::memcpy(p, &value, sizeof value); }
 
-// Eight 6-bit scales and eight 6-bit minima in 12 bytes (Q4_K, Q5_K): bytes 0-3 hold scales 0-3, bytes 4-7 minima 0-3, their top
-// two bits the top bits of scales and minima 4-7, whose low four bits share bytes 8-11.
+// Eight 6-bit scales and eight 6-bit minima, stored in 12 bytes (Q4_K, Q5_K). The low six bits of bytes 0-3 hold scales 0-3, those of bytes
+// 4-7 hold minima 0-3. The top two bits of bytes 0-7 are the top bits of scales 4-7 and minima 4-7. Bytes 8-11 hold the low four bits of
+// both.
 struct ScalesMins {
   std::uint8_t scale[8], min[8];
 };

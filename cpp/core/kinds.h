@@ -1,5 +1,5 @@
-// The kinds of operations, as enums. This header includes no class of the standard library: the kernels of every instruction set include
-// it, and it must bring no inline functions (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
+// The kinds of operations, as enums. The kernels of every instruction set include this header. So it must bring in no inline functions and
+// includes no class of the standard library (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
 #pragma once
 
 #include <cstdint>

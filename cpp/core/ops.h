@@ -29,7 +29,7 @@ inline bool overlap(const View& a, const View& b) {
 }
 
 // ---------------------------------------------------------------- kinds
-// Names by value: as the bindings and tests call them.
+// Names of the enums' values, as the bindings and tests use them.
 inline constexpr std::string_view kActivations[] = {
 #define PUMICE_ACTIVATION(name) #name,
 #include "core/activations.def"
@@ -64,7 +64,7 @@ struct Norm {
 };
 
 // out = softcap(activation(scale * (in * W^T) + bias)) (+ residual), where softcap(y) = c tanh(y / c), or y when c is 0 (Gemma 2, 2024).
-// Parts are stacked: the columns of `out` in order, each part of its own format.
+// The outputs of the parts are neighbouring columns of `out`, in the order of the parts. Each part may have another weight format.
 struct LinearPart {
   MatrixId weight = MatrixId::none;
   VectorId bias = VectorId::none;
@@ -75,8 +75,8 @@ struct Linear {
   std::vector<LinearPart> parts;
   Activation activation = Activation::none;
   View residual;  // may be the same view as `out`
-  // A backend that rounds activations to 8 bits keeps at least 15 here. For heads: nothing averages the noise of a logit any more
-  // (SmolLM2 Q4_1, KL divergence from float32: 0.0021 without, 0.0014 with).
+  // If true, a backend that rounds activations to 8 bits keeps at least 15 bits here. Heads set it, because no later layer averages the
+  // rounding noise of a logit (SmolLM2 Q4_1, KL divergence from float32: 0.0021 without, 0.0014 with it).
   bool precise = false;
   float scale = 1.0f;                    // of the product: residual and logit multipliers (Granite, MiniCPM, Command-R)
   float softcap = 0.0f;                  // 0: none
@@ -98,43 +98,46 @@ struct Multiply {
   static constexpr std::string_view kName = "Multiply";
   View a, b, out;
   Activation activation = Activation::none;  // of b
-  float scale = 1.0f;                        // a number that each layer has learned (Gemma 4's layer_scalar)
+  float scale = 1.0f;                        // Gemma 4's layer_scalar, learned per layer
 };
 
-// Pair j of a head turns by position * inv_freq[j] (Su et al. 2021). Pairs are (j, j + dims/2), or (2j, 2j+1) when interleaved. cos and sin
-// are multiplied by `magnitude` (YaRN); 1 otherwise.
+// Rope rotates pair j of a head by the angle position * inv_freq[j] (Su et al. 2021). Pairs are columns (j, j + dims/2), or (2j, 2j+1) when
+// interleaved. cos and sin are multiplied by `magnitude` (YaRN; otherwise it is 1).
 struct RopeTable {
-  std::vector<float> inv_freq;  // dims / 2 values: scaling of any kind is already in them
+  std::vector<float> inv_freq;  // dims / 2 values; they include any scaling
   bool interleaved = false;
   float magnitude = 1.0f;
-  // Texts of more than `original` tokens (0: none) turn by other frequencies: these, where there are any (LongRoPE, Ding et al. 2024), or
-  // inv_freq computed with base * (growth * length / original - (growth - 1))^(dims / (dims - 2)) (dynamic NTK).
+  // Texts of more than `original` tokens use other frequencies (0: all texts use inv_freq). They are long_inv_freq if it is not empty
+  // (LongRoPE, Ding et al. 2024); otherwise inv_freq with base * (growth * length / original - (growth - 1))^(dims / (dims - 2)) (dynamic
+  // NTK).
   std::int64_t original = 0;
   std::vector<float> long_inv_freq;
   float base = 0.0f, growth = 0.0f;
   bool operator==(const RopeTable&) const = default;
 
-  // Texts of one stage turn alike, and longer texts have no smaller one; 0: by inv_freq.
+  // Returns a number that is equal for two lengths if their texts use the same frequencies. It is 0 for inv_freq and never falls with
+  // length.
   std::int64_t stage(std::int64_t length) const {
     if (original == 0 || length <= original) return 0;
     return long_inv_freq.empty() ? length : 1;
   }
 };
 
-// The frequencies of a table by the length of a text.
+// Computes the frequencies of a table for a text of a given length.
 class RopeFrequencies {
  public:
   explicit RopeFrequencies(const RopeTable& table) : table_(table) {}
-  std::span<const float> of(std::int64_t length);  // until the next call
+  std::span<const float> of(std::int64_t length);  // valid until the next call
 
  private:
   const RopeTable& table_;
   std::int64_t made_for_ = 0;
-  std::vector<float> made_;  // dynamic NTK
+  std::vector<float> made_;  // the frequencies for made_for_ tokens (dynamic NTK)
 };
 
-// Turns x in place: whole rows of heads of head_dim, of which the first 2 * inv_freq.size() columns turn. A table without frequencies turns
-// nothing. Then x times 1 + temperature * ln(1 + floor(position / temperature_length)), where the length is not 0 (Llama 4, Ministral 3).
+// Rotates x in place. x holds whole heads of head_dim columns; the first 2 * inv_freq.size() columns of each are rotated, so a table
+// without frequencies rotates nothing. Then, if temperature_length is not 0, x is multiplied by 1 + temperature * ln(1 + floor(position /
+// temperature_length)) (Llama 4, Ministral 3).
 struct Rope {
   static constexpr std::string_view kName = "Rope";
   View x;
@@ -144,24 +147,25 @@ struct Rope {
   std::int32_t temperature_length = 0;
 };
 
-// Stores k and v (whole rows of heads, as wide as the cache says) in the cache at each row's position.
+// Stores k and v in the cache at each row's position. A row holds all kv heads, with the widths of the cache's CacheShape.
 struct Store {
   static constexpr std::string_view kName = "Store";
   View k, v;
   CacheId cache = CacheId::none;
 };
 
-// Attention of the rows of a segment: over the cache (positions 0 .. own; causal), or, without a cache, over the k and v views of the
-// segment itself, causal or both ways. `window` > 0: the last `window` positions, own one included, when causal; `window` positions to each
-// side and the own one when not. Heads of q and k have key_dim columns, those of v and out value_dim. Heads of q share heads of k and v in
-// groups (Ainslie et al. 2023). With i and j the positions of q and k:
+// Attention of the rows of a segment. With a cache, a row attends to positions 0 to its own (causal). Without a cache, it attends to the k
+// and v views of the segment itself, causally or in both directions. If `window` > 0, a causal row sees the last `window` positions, its
+// own included; any other row sees its own position and `window` positions to each side. Heads of q and k have key_dim columns, heads of v
+// and out value_dim. Several heads of q share one head of k and v (Ainslie et al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
-// With `sinks`, each head's softmax has one score more, sinks[head], whose weight goes to no value (gpt-oss, 2025).
-// With `places`, never beside a cache, `bias` or `slopes`, scores look at where keys stand too (DeBERTa, He et al. 2021, 3.1): with
-// p = places[clamp(j - i, -reach, reach) + reach], and n numbers for each head in a row of `by_query` and `by_key`, which are of one slot,
-//   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), of what is given of the two.
+// With `sinks`, each head's softmax has one more score, sinks[head], which belongs to no value (gpt-oss, 2025).
+// With `places`, scores also depend on relative positions (DeBERTa, He et al. 2021, 3.1); a cache, `bias` and `slopes` are then not
+// allowed. A row of `by_query` and of `by_key` (views of one slot) has n numbers per head. With p = places[clamp(j - i, -reach, reach) +
+// reach]:
+//   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), without the term of a view that is not given.
 struct Attend {
   static constexpr std::string_view kName = "Attend";
   View q, out;
@@ -178,25 +182,26 @@ struct Attend {
   VectorId places = VectorId::none;  // 2 reach + 1 whole numbers below n
 };
 
-// out: the batch's selected rows of `in`.
+// Copies the batch's selected rows of `in` to `out`.
 struct Select {
   static constexpr std::string_view kName = "Select";
   View in, out;
 };
-// out: one row per segment, of its rows behind Segment::prompt; weighted_mean by their number in the whole segment, from 1 on.
+// Pools the rows of each segment from row Segment::prompt on into one row of `out`. weighted_mean weights a row by its number in the whole
+// segment, counted from 1.
 struct Pool {
   static constexpr std::string_view kName = "Pool";
   View in, out;
   PoolKind kind = PoolKind::mean;
 };
-// out (one column): the log-probability of token batch.ids[row] under softmax(logits[row]).
+// Writes the log-probability of token batch.ids[row] under softmax(logits[row]) to `out`, which has one column.
 struct LogProb {
   static constexpr std::string_view kName = "LogProb";
   View logits, out;
 };
 
-// What choosing a token needs to know of a row of logits, without the row: its k largest that are allowed (Batch::allowed), and the logits
-// of the row's reported ids (Batch::reported; at most `reported` of them), which are not among those k. TopRow reads a row of `out`.
+// Extracts from each row of logits what choosing a token needs. This is the k largest logits among the allowed ids (Batch::allowed) that
+// are not reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow decodes a row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
   View logits, out;  // `out`: top_width(k, reported) columns
@@ -208,8 +213,8 @@ using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store,
 inline std::string_view name(const Op& op) {
   return std::visit([](const auto& it) { return it.kName; }, op);
 }
-// "GatedLinear" -> "gated_linear": what the bindings, tests/op_cases.json and bench call an operation.
+// Converts "GatedLinear" to "gated_linear", the form that the bindings, tests/op_cases.json and bench use.
 std::string snake_case(std::string_view name);
-std::vector<std::string> op_names();  // of all, in the order of Op, in snake case
+std::vector<std::string> op_names();  // all names in snake case, in the order of Op
 
 }  // namespace pumice

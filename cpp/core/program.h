@@ -1,5 +1,5 @@
-// What a model is to a backend: a short list of fused operations over named activation slots, weights and caches.
-// Programs are plain data. The number of rows is left open: a batch brings it.
+// What a backend gets of a model: a short list of fused operations on activation slots, weights and caches, which they name by index.
+// Programs are plain data. A program does not fix the number of rows; each batch sets it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SlotShape {
   std::int32_t width = 0;
 };
 
-// What a layer keeps of each position: for each of its kv heads key_dim numbers of the key and value_dim of the value.
+// The shape of one layer's cache: for each position and each kv head it holds key_dim numbers of the key and value_dim of the value.
 struct CacheShape {
   std::int32_t heads = 0, key_dim = 0, value_dim = 0;
   bool operator==(const CacheShape&) const = default;
@@ -29,10 +29,11 @@ struct Program {
   std::string name;  // "body", "head", "encoder": for errors and profiles
   std::vector<Op> ops;
   std::vector<SlotShape> slots;
-  std::vector<CacheShape> caches;      // by CacheId
-  std::int32_t input = -1;             // slot that Io::in fills, or -1: the program begins with ids
-  std::int32_t output = -1;            // slot that Io::out receives
-  KvFormat kv_format = KvFormat::f16;  // of the caches that it will run with: a GPU compiles pipelines for it. Others work, too
+  std::vector<CacheShape> caches;  // by CacheId
+  std::int32_t input = -1;         // slot that Io::in fills; -1: the program starts from token ids
+  std::int32_t output = -1;        // slot that Io::out receives
+  // The expected format of the caches, for which a GPU compiles pipelines. Other formats work, too.
+  KvFormat kv_format = KvFormat::f16;
 };
 
 }  // namespace pumice

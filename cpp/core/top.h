@@ -11,8 +11,8 @@ inline constexpr std::int32_t kTopHead = 8;    // words before the logits in a r
 inline constexpr std::int32_t kMostTop = 128;  // the largest k
 constexpr std::int64_t top_width(std::int64_t k, std::int64_t reported) { return kTopHead + 2 * k + reported; }
 
-// A row of Top's output: 32-bit words, floats and integers. When a logit is not finite, only the first three words and reported() are
-// valid.
+// A row of Top's output. It consists of 32-bit words, which are floats or integers. If a logit is not finite, only the first three words
+// and reported() are valid.
 struct TopRow {
   std::span<const float> words;
   std::int32_t k = 1;

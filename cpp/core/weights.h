@@ -1,4 +1,4 @@
-// Weights as a file has them: matrices that are read on demand, and vectors that are float32 from the start.
+// Weights as a file has them. Matrices are read on demand; vectors are in memory as float32.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,15 @@ namespace pumice {
 enum class MatrixId : std::int32_t { none = -1 };
 enum class VectorId : std::int32_t { none = -1 };
 
-// How far a backend may round a matrix in Linear and GatedLinear, and what it is multiplied by. It need not. Encoders with compute "auto"
-// let their layers be rounded.
+// How far a backend may round a matrix, and the activations that it multiplies, in Linear and GatedLinear. No backend has to round. In
+// encoders with compute "auto" the layers' matrices may be rounded.
 enum class Rounding : std::uint8_t {
-  none,    // a quantized matrix multiplies activations in codes of 8 bits, a float one floats
-  floats,  // float and Q8_0 matrices: to 13 bits and more of each block, no further (the vectors keep a cosine of 0.999998)
-  bytes,   // load(quantize="q8_0"): to codes of 8 bits
+  // Not at all. A quantized matrix multiplies activations in 8-bit codes, a float matrix multiplies float activations.
+  none,
+  // Float and Q8_0 matrices: to at least 13 bits within each block (embeddings keep a cosine of 0.999998).
+  floats,
+  // load(quantize="q8_0"): to 8-bit codes.
+  bytes,
 };
 
 // A weight matrix as the file has it: `rows` output features of `cols` input features each, row-major, in `format`.
@@ -29,12 +32,12 @@ struct Matrix {
   // Copies packed rows [first, first + count) to `out` (count * row_bytes(format, cols) bytes). Thread-safe; throws Error.
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
   Rounding rounding = Rounding::none;
-  // Where load(quantize="q8_0") packs a matrix that may be rounded: its rows before that, as `read` gives them after it. A backend that
-  // rounds takes these.
+  // Set if load(quantize="q8_0") packs a matrix that may be rounded. `read` then returns the packed rows, and read_floats returns the rows
+  // as they were before packing. A backend that rounds uses read_floats.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
 };
 
-// May products with such a matrix round their activations to 8 bits?
+// Returns whether products with such a matrix may round their activations to 8 bits.
 constexpr bool takes_int8(Format format, Rounding rounding) {
   return info(format).quantized && !(rounding != Rounding::none && format == Format::Q8_0);
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kUnitsMacs = 64 * 1024;  // 2 to 5 us
 
 std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
-// Groups of more heads than one call takes.
+// Returns into how many parts a group of query heads is split, because one kernel call takes at most kMaxQueries.
 std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }
 
 }  // namespace

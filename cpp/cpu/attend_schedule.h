@@ -1,5 +1,6 @@
-// How attention of one shape is divided for one batch. A unit is some query rows of one segment and kv head; it takes its keys chunk by
-// chunk. When there are few units and many chunks (one row, a long past) the chunks of a unit go to several tasks and are merged later.
+// How the attention of one batch is divided into tasks, for one shape. A unit is some query rows of one segment and kv head; its keys are
+// processed chunk by chunk. When there are few units and many chunks (one row, a long past), the chunks of a unit go to several tasks,
+// whose results are merged later.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace pumice::cpu {
 
-// The keys [first, end) that a row sees.
+// The keys [first, end) that one row sees.
 struct Keys {
   std::int64_t first, end;
   std::int64_t first_chunk() const { return first / kChunkKeys; }

@@ -11,7 +11,7 @@ namespace pumice::cpu {
 class Blas {
  public:
   // out[rows][cols] = x[rows][k] * w[cols][k]^T, with strides in floats. It is computed in panels of panel_rows() rows. The last panel is
-  // padded with zero rows, so that a row's bits depend neither on its place nor on the number of rows. Thread-safe. Throws Error.
+  // padded with zero rows, so that a row's bits depend neither on its index nor on the number of rows. Thread-safe. Throws Error.
   void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
                 std::int64_t w_stride, float* out, std::int64_t out_stride) const;
 
@@ -28,11 +28,11 @@ class Blas {
              std::int64_t height, float* out) const;
   bool computes(std::int64_t height) const;
 
-  // OpenBLAS maps one buffer for each thread that computes at the same time and keeps it. Where the system refuses a buffer, OpenBLAS asks
-  // again for ever. So where
-  // address space is limited, a thread that would need a further one enters only if there is room.
+  // OpenBLAS maps one buffer for each thread that computes at the same time, and keeps it. If the system refuses a buffer, OpenBLAS retries
+  // for ever. So where address space is limited, a thread that needs a new buffer enters only if there is room for it.
   struct Buffers {
-    std::atomic<int> inside{0}, admitted{0}, coming{0};  // threads; their buffers, mapped or not; buffers that are not mapped yet
+    // Threads that compute now; buffers that exist or are promised; promised buffers that are not mapped yet.
+    std::atomic<int> inside{0}, admitted{0}, coming{0};
   };
 
   Sgemm sgemm_ = nullptr;
@@ -41,12 +41,12 @@ class Blas {
   std::string path_, config_;
 };
 
-// Null when there is no OpenBLAS; blas_why_not() then says why. The library is libpumiceopenblas.so beside this module. The environment
-// variable PUMICE_BLAS can give the path of another one (with cblas_sgemm on 32-bit integers), or be "none".
+// Returns null if there is no OpenBLAS; blas_why_not() then returns the reason. The library is libpumiceopenblas.so beside this module. The
+// environment variable PUMICE_BLAS can give the path of another library (with cblas_sgemm on 32-bit integers), or be "none".
 const Blas* blas();
 const std::string& blas_why_not();
 
-// blas()->sgemm_nt(...); without one, fails (device) saying why there is none.
+// Calls blas()->sgemm_nt(...). If there is no OpenBLAS, throws ErrorKind::device with the reason.
 void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
               std::int64_t w_stride, float* out, std::int64_t out_stride);
 

@@ -10,7 +10,7 @@ namespace pumice::cpu {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws out_of_memory, naming `what` and the bytes.
+  // Throws out_of_memory, with `what` and the number of bytes in the message.
   Buffer(std::uint64_t bytes, const std::string& what);
   ~Buffer() { release(); }
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -34,8 +34,8 @@ class Buffer {
   std::uint64_t mapped_ = 0;  // bytes to unmap; 0: the buffer is from the heap
 };
 
-// Throws out_of_memory, with the numbers, when the system has less than `bytes` left. Linux would grant the memory and kill the process
-// later.
+// Throws out_of_memory, with the numbers, if the system has less than `bytes` left. Without this check Linux would grant the memory and
+// kill the process later.
 void check_memory(std::uint64_t bytes, const std::string& what);
 
 }  // namespace pumice::cpu

@@ -1,4 +1,4 @@
-// The pages of a model's caches. A page of all caches is one piece of memory: cache after cache, kv head after kv head.
+// The pages of a model's caches. One page holds 32 positions of all caches in contiguous memory: cache after cache, kv head after kv head.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ class PageStore final : public CacheStore {
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
   std::int32_t pages() const { return pages_.load(std::memory_order_acquire); }
-  // Ids below pages() only. Pages never move: this may run beside reserve().
+  // Returns the address of a page; `id` must be below pages(). Pages never move, so this may run concurrently with reserve().
   std::uint8_t* page(std::int32_t id) const {
     return slabs_[static_cast<std::size_t>(id >> slab_bits_)].data() +
            static_cast<std::uint64_t>(id & ((1 << slab_bits_) - 1)) * page_bytes_;
   }
-  // The offset of kv head `head` of a cache in a page.
+  // Returns the offset, within a page, of kv head `head` of a cache.
   std::uint64_t offset(CacheId cache, int head) const {
     const auto c = static_cast<std::size_t>(cache);
     return cache_offset_[c] + static_cast<std::uint64_t>(head) * head_bytes_[c];
@@ -43,11 +43,11 @@ class PageStore final : public CacheStore {
   std::uint64_t page_bytes_ = 0;
   int slab_bits_ = 0;  // a slab holds 2^slab_bits pages, as many as make about 16 MiB
   std::mutex lock_;
-  std::vector<Buffer> slabs_;  // its full length from the start, so that readers never see it move
+  std::vector<Buffer> slabs_;  // allocated at full length, so that the vector never moves under a reader
   std::atomic<std::int32_t> pages_{0};
 };
 
-// Bytes of one page in all `shapes`; fails (unsupported_model) on impossible shapes.
+// Returns the bytes of one page in all `shapes`. Throws unsupported_model for impossible shapes.
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format);
 
 }  // namespace pumice::cpu

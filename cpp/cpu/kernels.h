@@ -1,7 +1,7 @@
-// The CPU's kernels as two tables of plain functions, one pair per instruction set, chosen once at run time.
+// The CPU's kernels. Each instruction set has two tables of function pointers; the program picks one instruction set once, at run time.
 // Rules for every kernel:
 // - Integer sums are exact.
-// - Float sums run over 16 virtual lanes, in one fixed order that depends on the shape of the weight alone. Fused multiply-adds are written
+// - Float sums run over 16 virtual lanes, in one fixed order that depends only on the shape of the weight. Fused multiply-adds are written
 // out. So a row's bits do not depend on the number of rows in a call, on the thread, or on the instruction set.
 #pragma once
 
@@ -131,7 +131,7 @@ struct MatrixKernels {
 //   keys as [key_dim][32] (32 scores come from one pass without horizontal sums), values as [32][value_dim];
 //   q8_0 adds one float scale per position for keys and one for values: page = codes of K, scales of K, codes of V, scales of V.
 struct Query {
-  const float* q;                    // key_dim values, already turned
+  const float* q;                    // key_dim values, already rotated by rope
   std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
   // Terms of the scores by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], when `bias` is given, and - slope * |d|.
   std::int64_t position = 0;
@@ -165,7 +165,7 @@ struct Epilogue {
   const float* residual = nullptr;
   std::int64_t residual_stride = 0;
   float scale = 1.0f, softcap = 0.0f;
-  float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of xielu
+  float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
 // The factors and offsets, by column, that activations still need when a norm's weight is folded into a matrix.
@@ -184,7 +184,7 @@ struct RowKernels {
                          const FixedRows& out);
   void (*quantize_bytes)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const ByteRows& out);
-  // One row of n values; `add` may be null; out may alias x or add.
+  // These two normalize one row of n values. `add` may be null; out may alias x or add.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
   // Applies `how` to a tile of a product in place.
@@ -195,21 +195,22 @@ struct RowKernels {
   void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
   // out = scale * x (+ a) (+ b); a and b may be null.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
-  // Turns one head in place; cos and sin hold dims / 2 values.
+  // Rotates one head in place; cos and sin hold dims / 2 values.
   void (*rope)(float* head, const float* cos, const float* sin, int dims, bool interleaved);
   // Stores `count` positions (rows of k and v, strides in floats) of one kv head at positions [slot, slot + count) of a page.
   void (*kv_store)(KvFormat format, int key_dim, int value_dim, const float* k, const float* v, std::int64_t k_stride,
                    std::int64_t v_stride, int slot, int count, std::uint8_t* page);
-  // partial[i] (value_dim + 2 floats each) for queries[i], i < count <= kMaxQueries; a query that sees no key of the chunk gets max = -inf,
-  // sum 0.
+  // Computes partial[i] (value_dim + 2 floats each) for queries[i], i < count <= kMaxQueries. A query that sees no key of the chunk gets
+  // max = -inf and sum 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
-  // `chunks` partials, `stride` floats apart, to value_dim normalised values. `sink` is one score more, without a value; -infinity: none.
+  // Merges `chunks` partials, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more score, without a value;
+  // -infinity: none.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
   // Pools rows [prompt, rows) of one segment to one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   double (*log_sum_exp)(const float* x, std::int64_t n);
-  // The length of the longest beginning of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`. A
-  // ranking skips it.
+  // Returns the length of the longest prefix of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`.
+  // Ranking skips this prefix.
   std::int64_t (*skip)(const float* x, std::int64_t n, float bound);
 };
 

@@ -1,4 +1,5 @@
-// From a program to what the CPU does: checked steps over areas of scratch memory. Nothing here touches weights' data or a batch.
+// Translates a program to what the CPU executes: checked steps over areas of scratch memory. Nothing here depends on a batch or on the
+// values of weights.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,11 @@ struct ProductPart {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
-  std::int32_t col;               // column of `out`
-  std::int32_t quantized;         // the quantized activations that it multiplies; -1: the floats themselves
-  std::int32_t folded_bias = -1;  // in place of `bias`: the executable's, with what a folded norm's bias adds
+  std::int32_t col;  // column of `out`
+  // Index of the quantized activations that the part multiplies; -1: it multiplies the floats themselves.
+  std::int32_t quantized;
+  // Index of a bias of the executable that replaces `bias`. It includes what a folded norm's bias adds. -1: none.
+  std::int32_t folded_bias = -1;
   bool bf16 = false;  // the floats are rounded to bfloat16 where the instruction set is faster with it (FormatKernels::product_bf16)
 };
 struct LinearStep {
@@ -52,7 +55,7 @@ struct MultiplyStep {
 struct TurnsStep {
   std::int32_t turns;
 };  // cos and sin of every row
-// Ropes that follow each other, and the Store after them: a row needs no other row's, so that all share one phase.
+// Ropes that follow each other, and the Store after them. No row needs another row's result, so all of them share one phase.
 struct Turned {
   View x;
   std::int32_t head_dim, turns;
@@ -62,7 +65,7 @@ struct Turned {
 struct RopeStoreStep {
   std::vector<Turned> ropes;
   Store store;
-  CacheShape shape;  // of the cache; no heads: nothing is stored
+  CacheShape shape;  // shape of the cache; no heads: nothing is stored
 };
 struct KeepStep {
   Attend op;
@@ -103,34 +106,36 @@ struct SlotPlace {
   Rows rows = Rows::tokens;
   std::int32_t width = 0;
   std::int64_t stride = 0;  // floats from row to row
-  std::int32_t area = -1;   // -1: the output slot, which lies at the caller's, or a slot that nothing uses
+  // -1: the output slot, which lies in the caller's memory, or a slot that nothing uses.
+  std::int32_t area = -1;
 };
-// Floats from row to row of activations of this width. A tile of six rows about a multiple of 2 KiB apart would find them in few sets of
-// L1, where they push each other and the weights out (6 multiply-adds a cycle instead of 14.5 at a width of 2,048).
+// Returns the stride in floats between rows of activations of this width. If the six rows of a tile lay about a multiple of 2 KiB apart,
+// they would fall into few sets of L1 and evict each other and the weights (6 multiply-adds a cycle instead of 14.5 at a width of 2,048).
 std::int64_t activation_stride(std::int64_t width);
 
-// How a product takes its activations, where not as floats. two_int8: each row is followed by what rounding took from it, as a row of its
-// own.
+// The kinds of codes in which a product may take its activations. With two_int8, a second row follows each row; it holds the rounding error
+// of the first.
 enum class Codes : std::uint8_t { int8, two_int8, fixed, bytes };
 struct QuantizedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
   Codes codes = Codes::int8;
-  MatrixId folded = MatrixId::none;  // bytes: one that multiplies them, and whose folding they therefore follow
+  // For `bytes`: one of the matrices that multiply these codes. Its folded norm determines the codes.
+  MatrixId folded = MatrixId::none;
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
   std::int64_t row_bytes() const;
 };
 
-// Everything but the batch on which attention's work depends. Layers with the same shape share it.
+// The shape of one attention: everything except the batch that its work depends on. Layers with the same shape share it.
 struct AttendShape {
   std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0, window = 0;  // group: query heads of one kv head
   bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };
 
-// Rows of one block of a program's tail. The tail follows the last step that looks beyond one row; in programs with LogProb or Top it runs
-// block by block, so that no rows x vocabulary array is ever there (32 x 262,144 floats are 32 MiB).
+// Number of rows in one block of a program's tail. The tail follows the last step that combines several rows. In programs with LogProb or
+// Top it runs block by block, so that no rows x vocabulary array is ever needed (32 x 262,144 floats are 32 MiB).
 inline constexpr std::int64_t kTailRows = 32;
 
 struct CpuPlan {
@@ -146,7 +151,8 @@ struct CpuPlan {
   bool gated = false;
 };
 
-// `folded`: what is folded into each matrix (folded_of(), cpu/packed_weights.h); empty: nothing. Throws what check_program() throws.
+// `folded` has, for each matrix, what is folded into it (folded_of(), cpu/packed_weights.h); if it is empty, nothing is folded. Throws what
+// check_program() throws.
 CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded = {});
 
 }  // namespace pumice::cpu

@@ -1,4 +1,4 @@
-// Which norm makes what a matrix multiplies, as programs show it.
+// Finds, in programs, the norm whose output a matrix multiplies.
 #pragma once
 
 #include <span>
@@ -8,13 +8,14 @@
 
 namespace pumice::cpu {
 
-// Of x = normed * weight + bias. No weight: the rows come from something else, or the norm has none.
+// The weight and bias of a norm x = normed * weight + bias. Without a weight, x does not come from a norm, or the norm has no weight.
 struct NormBefore {
   VectorId weight = VectorId::none, bias = VectorId::none;
   bool operator==(const NormBefore&) const = default;
 };
 
-// By MatrixId, of `matrices` matrices. Layers may share one (ALBERT): the last norm counts.
+// Returns the norm before each matrix, by MatrixId. `matrices` is the number of matrices. If layers share a matrix (ALBERT), the last norm
+// counts.
 std::vector<NormBefore> norms_before(std::span<const Program* const> programs, std::size_t matrices);
 
 }  // namespace pumice::cpu

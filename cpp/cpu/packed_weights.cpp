@@ -91,9 +91,10 @@ namespace {
 // ---------------------------------------------------------------- norms that are folded
 using MatrixPointers = std::vector<const Matrix*>;
 
-// The square root of each column's length, of all matrices that multiply what one norm makes and have its weight folded in: a column is
-// divided by it, and what it multiplies grows by it, so that large columns lose less on both sides (as SmoothQuant, Xiao et al. 2023, moves
-// the difficulty, but by weights alone). Those that stand far apart are limited.
+// Returns a factor for each column of the matrices that multiply one norm's output: the square root of the column's length after folding,
+// relative to the mean over columns. A column is divided by its factor and the activation it multiplies grows by the factor, so that large
+// columns lose less precision in both (SmoothQuant, Xiao et al. 2023, scales in a similar way, but by the size of activations). Factors far
+// from 1 are limited.
 std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;
   const std::size_t cols = weight.size();
@@ -126,7 +127,7 @@ std::vector<float> values_of(const Weights& weights, VectorId id, std::size_t co
   return vector.values;
 }
 
-// What cannot be divided by stays unfolded: x = 1 * x + 0.
+// A column whose norm weight is too small to divide by stays unfolded: x = 1 * x + 0.
 Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixPointers& matrices) {
   const auto cols = static_cast<std::size_t>(matrices.front()->cols);
   for (const Matrix* matrix : matrices) {
@@ -146,7 +147,7 @@ Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixP
   return made;
 }
 
-// `rows` rows with a norm's weight, and what they make of its bias.
+// Multiplies `rows` rows of weights by a norm's weight, and computes their products with the norm's bias.
 void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
   for (std::int64_t r = 0; r < rows; ++r) {
     double sum = 0;
@@ -180,7 +181,7 @@ std::vector<Panel> panels_of(const std::vector<PackedMatrix>& matrices) {
   return panels;
 }
 
-// What one thread reads into.
+// Buffers into which one thread reads.
 struct Buffers {
   std::vector<std::uint8_t> rows;
   std::vector<float> floats;  // of one group
@@ -191,7 +192,7 @@ class PanelPacker {
   PanelPacker(const Matrix& source, const PackedMatrix& packed, Buffers& buffers)
       : source_(source), packed_(packed), buffers_(buffers), stride_(row_bytes(source.format, source.cols)) {}
 
-  // Source bytes of the panel, which may end in a group that is not full.
+  // Packs a panel, which may end in a group that is not full, and returns its source bytes.
   std::uint64_t pack(const Panel& panel) {
     const std::int64_t first = panel.first_group * kGroupRows, rows = std::min(panel.groups * kGroupRows, source_.rows - first);
     const bool rounds = packed_.packing == Packing::fixed || packed_.packing == Packing::bytes;
@@ -207,7 +208,7 @@ class PanelPacker {
   }
 
  private:
-  // Rows as the file has them. Rows that are not packed are read to where they stay.
+  // Returns rows as the file has them. Rows that are not packed are read directly to their final address.
   const std::uint8_t* read(std::int64_t first, std::int64_t rows) {
     std::uint8_t* to = packed_.data + first * stride_;
     if (packed_.packing != Packing::row_major) {

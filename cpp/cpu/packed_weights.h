@@ -1,4 +1,4 @@
-// Weights as the CPU keeps them: groups of 16 rows (kernels.h), packed once.
+// Weights in the CPU's layout: groups of 16 rows (kernels.h), packed once.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace pumice::cpu {
 
-// What a matrix becomes: groups in its own format; float32 rows as in the file, for sgemm; what was floats in fixed point, or in codes
-// of 8 bits (kernels.h), of both of which no row comes back.
+// How a matrix is stored. format: groups in its own format. row_major: float32 rows as in the file, for sgemm. fixed and bytes: float
+// weights rounded to fixed point or to 8-bit codes (kernels.h); their original rows cannot be recovered.
 enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 
-// A norm's weight and bias folded into the matrices that multiply what it makes: of x = weight * y + bias, W x = (W weight) y + W bias,
-// with y = x * scale + shift. The columns of y are evened besides (packed_weights.cpp), and `weight` with them.
+// A norm's weight and bias, folded into the matrices that multiply the norm's output. For x = weight * y + bias, W x = (W weight) y + W
+// bias, and y = x * scale + shift. The columns of y, and `weight` with them, are also evened out (packed_weights.cpp).
 struct Folded {
   NormBefore norm;
   std::vector<float> weight, bias;
@@ -37,8 +37,9 @@ struct PackedMatrix {
   Rounding rounding = Rounding::none;  // as the matrix said
   bool has_floats = false;             // likewise
   const Folded* folded = nullptr;
-  float* product_of_bias = nullptr;  // by row: the product with the bias of the norm that is folded. Null: none is
-  std::uint8_t* data = nullptr;      // in the weights' arena; null: not among the used matrices
+  // Per row, the product with the bias of the folded norm. Null: no norm is folded.
+  float* product_of_bias = nullptr;
+  std::uint8_t* data = nullptr;  // address in the weights' arena; null: not among the used matrices
 
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
   void unpack_row(std::int64_t row, float* out) const;
@@ -49,12 +50,13 @@ bool sgemm_by_openblas();
 bool stays_row_major(Format format);
 Packing packing_of(const MatrixShape& matrix);
 
-// Bytes of a matrix as packed here, a multiple of 64; fails (unsupported_model) on a shape that no file should have brought this far.
+// Returns the bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for a shape that the checks of files should have
+// refused.
 std::uint64_t packed_bytes(const MatrixShape& matrix);
 
 class PackedWeights final : public DeviceWeights {
  public:
-  // Packs on the whole team, in short turns, so that other callers get theirs.
+  // Packs on the whole team, in short jobs, so that other callers can run theirs in between.
   PackedWeights(const Weights& weights, std::span<const Program* const> programs, Team& team, const Progress& progress,
                 const Cancel& cancel);
   std::uint64_t bytes() const override { return bytes_; }
@@ -70,8 +72,8 @@ class PackedWeights final : public DeviceWeights {
   void fold_norms(const Weights& weights, const std::vector<NormBefore>& norms);
   void pack(const std::vector<Matrix>& sources, Team& team, const Progress& progress, const Cancel& cancel);
 
-  // All matrices one after another in the model's order: those of a layer are neighbours, and even small ones lie in huge pages (a buffer
-  // each below 2 MiB gets pages of 4 KiB, from which a core reads a third less on Zen 4).
+  // All matrices one after another in the model's order. The matrices of a layer are neighbours, and even small ones lie in huge pages. (A
+  // separate buffer below 2 MiB would get pages of 4 KiB, from which a core reads a third more slowly on Zen 4.)
   Buffer arena_;
   std::vector<PackedMatrix> matrices_;
   std::vector<std::unique_ptr<const Folded>> folded_;

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kTileFloats = 8 * 1024;  // floats of a thread's s
 
 std::uint64_t align_line(std::uint64_t bytes);
 
-// Rows of one segment on one page.
+// The rows of one segment whose positions lie on one cache page.
 struct PageRun {
   std::int32_t segment, first, rows, position;
 };
@@ -28,8 +28,9 @@ struct BatchLayout {
   std::int64_t rows[3] = {};  // number of rows, by kind (Rows)
   std::vector<AttendSchedule> attends;
   std::vector<PageRun> page_runs;
-  std::vector<std::int64_t> first_page;  // place of each segment's first page in the list of all pages; the last element is the total
-  std::int64_t most_pages = 1;           // pages of the longest segment
+  // Index of each segment's first page in ScratchSpace::pages; the last element is the total.
+  std::vector<std::int64_t> first_page;
+  std::int64_t most_pages = 1;  // number of pages of the longest segment
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
   std::uint64_t total = 0;  // bytes of scratch
@@ -37,7 +38,8 @@ struct BatchLayout {
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
-std::uint64_t scratch_capacity(std::uint64_t needed);  // bytes that a workspace allocates when so many are needed
+// Returns the bytes that a workspace allocates when it needs `needed` bytes.
+std::uint64_t scratch_capacity(std::uint64_t needed);
 
 class ScratchSpace final : public Workspace {
  public:
@@ -48,7 +50,7 @@ class ScratchSpace final : public Workspace {
   const int threads;
   Shares shares;  // tasks of products with few rows
   BatchLayout layout;
-  std::vector<std::uint8_t*> pages;  // pages of all segments
+  std::vector<std::uint8_t*> pages;  // addresses of the pages of all segments, one segment after another
   Buffer scratch;
   int far_too_large = 0;  // consecutive runs for which the scratch was far too large
   std::atomic<bool> busy{false};

@@ -21,7 +21,8 @@ class Shares {
     }
   }
 
-  // A task that no other claim has taken. Shares only shrink and there are as many tasks as claims, so one look at each share is enough.
+  // Returns a task that no other claim has taken. Shares only shrink and there are as many tasks as claims, so one look at each share is
+  // enough.
   std::int64_t take(int thread) {
     for (std::size_t i = 0; i < shares_.size(); ++i) {
       std::atomic<std::uint64_t>& left = shares_[(static_cast<std::size_t>(thread) + i) % shares_.size()].left;

@@ -24,7 +24,7 @@ std::string huge_pages(const std::string& root);
 std::optional<std::uint64_t> address_space_left();
 
 // Parsers, declared here so that tests can call them with any text.
-// v2 "cpu.max": "150000 100000" -> 1.5, "max 100000" -> 0. v1: quota -1 -> 0. 0 means no limit.
+// They return the number of processors, or 0 for no limit. v2 "cpu.max": "150000 100000" -> 1.5, "max 100000" -> 0. v1: quota -1 -> 0.
 double quota_from_cpu_max(const std::string& text);
 double quota_from_cfs(const std::string& quota_us, const std::string& period_us);
 // root: "" for the real file system, or a test's folder.

@@ -18,7 +18,7 @@
 
 namespace pumice::cpu {
 
-inline constexpr std::int64_t kMaxTasks = (std::int64_t{1} << 22) - 8192;  // the most tasks of one phase
+inline constexpr std::int64_t kMaxTasks = (std::int64_t{1} << 22) - 8192;  // maximum number of tasks in one phase
 inline constexpr int kMaxThreads = 4096;
 
 class Job {

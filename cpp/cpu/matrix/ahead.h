@@ -9,7 +9,8 @@ namespace {
 
 class Ahead {
  public:
-  // Prefetches `bytes` bytes from `at` on in `calls` calls of some(), and the same of `streams` streams that lie `apart` bytes apart.
+  // Prefetches `bytes` bytes from `at` on, spread over `calls` calls of some(), and as many bytes of each of `streams` streams that lie
+  // `apart` bytes apart.
   Ahead(const std::uint8_t* at, std::int64_t bytes, std::int64_t calls, int streams = 1, std::int64_t apart = 0)
       : at_(at), end_(at + bytes), step_((bytes / calls + 63) / 64 * 64), streams_(streams), apart_(apart) {}
   void some() {

@@ -252,7 +252,7 @@ void soften(const AttendCall& call, const Query& query, const Seen& seen, float*
   partial[1] = sum(total);
 }
 
-// Consecutive queries whose products are taken together, and the keys that all of them see.
+// Consecutive queries whose products are computed together, and the keys that all of them see.
 struct Block {
   int first, count;
   int seen_first, seen_last, common_first, common_last;
@@ -322,8 +322,8 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     soften<Lanes, T>(call, queries[seen[q].query], seen[q], weights + q * kChunkKeys, partial + seen[q].query * stride);
   }
 
-  // Keys that only some queries of a block see are taken query by query, so that no query multiplies what it may not see: the rows of
-  // a page that are not written yet may hold NaN, and 0 * NaN is NaN.
+  // Keys that only some queries of a block see are processed query by query, so that no query multiplies a key that it does not see.
+  // Unwritten rows of a page may hold NaN, and 0 * NaN is NaN.
   for (int p = begin; p < end; ++p) {
     const int page_first = p * kPageTokens, page_last = page_first + kPageTokens;
     const T* rows = page_at<T>(call, first_page + p).values;

@@ -1,4 +1,4 @@
-// Rows of activations as integer codes for products: their place in scratch, and their quantization.
+// Rows of activations as integer codes for products: their addresses in scratch memory, and their quantization.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -15,7 +15,7 @@ struct CodeRows {
   std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }  // the code row of the batch's row r
   QuantRows int8() const;
   FixedRows fixed() const;
-  // Are 8-bit codes stored as bytes? Depends on the instruction set.
+  // Returns whether 8-bit codes are stored as bytes, which depends on the instruction set.
   bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
   ByteRows bytes() const;
   FixedRows words() const;

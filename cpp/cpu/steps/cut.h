@@ -12,14 +12,15 @@ namespace pumice::cpu {
 inline constexpr std::int64_t kTaskFloats = 16 * 1024;  // floats of one task of a step over rows: 2 to 5 us
 
 // For products; bench/ops_bench.cpp cuts its products in the same way.
-inline constexpr std::int64_t kNarrowRows = 8;   // with at most so many rows reading weights limits a product, and one task takes all rows
+// With at most this many rows, reading weights limits a product, and one task computes all rows.
+inline constexpr std::int64_t kNarrowRows = 8;
 inline constexpr std::int64_t kBlockRows = 96;   // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
 inline constexpr std::int64_t kBlockGroups = 4;  // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
 inline constexpr std::int64_t kTileGroups =
     2;  // groups of the kernels' widest tile: with an odd number of groups half of the last tile is unused
 static_assert(kBlockGroups % kTileGroups == 0);
 
-// Rows of each block but the last, for more rows than kNarrowRows: blocks are as even as tiles allow.
+// Returns the number of rows in each block but the last, for more than kNarrowRows rows. Blocks are as even as tiles allow.
 inline std::int64_t block_rows(std::int64_t rows) { return std::min(rows, round_up(ceil_div(rows, ceil_div(rows, kBlockRows)), 12)); }
 
 struct Range {

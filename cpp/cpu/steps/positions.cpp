@@ -9,7 +9,7 @@ namespace {
 
 const RopeTable& table_of(const Run& run, std::int32_t turns) { return run.plan.turns[static_cast<std::size_t>(turns)]; }
 
-// The cosines and sines of a row.
+// Returns the address of the cosines and sines of a row.
 float* turns_row(const Run& run, std::int32_t turns, std::int64_t r) {
   const auto pairs = static_cast<std::int64_t>(table_of(run, turns).inv_freq.size());
   return reinterpret_cast<float*>(run.space.scratch.data() + run.layout().turns_at[static_cast<std::size_t>(turns)]) + r * 2 * pairs;

@@ -1,6 +1,6 @@
-// Products with weights. A task is a block of groups of one part times a block of rows. Blocks of groups are innermost, so that threads
-// which work at the same time share the rows, which are the larger part. With few rows reading weights takes the time: each thread takes a
-// run of tasks.
+// Products with weights. A task multiplies a block of groups of one part by a block of rows. Blocks of groups are the inner loop, so that
+// threads working at the same time share the rows, which are larger. With few rows, reading weights limits the speed, so each thread does a
+// run of consecutive tasks.
 #include <climits>
 #include <cstring>
 
@@ -20,7 +20,7 @@ std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
 
-// How many groups and rows a task takes; the step sets the number of tasks. most_groups: the most groups of a task.
+// Chooses the numbers of groups and rows per task; the step sets the number of tasks. most_groups is the maximum number of groups per task.
 Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, std::int64_t most_groups) {
   Cut cut{.rows = run.rows_of(kind)};
   const std::int64_t share = run.space.threads * 8;
