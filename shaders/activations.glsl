@@ -1,10 +1,10 @@
-// Every activation of cpp/core/activations.def: activate_NAME(x, alphas), of which only xielu reads its alphas. The build writes the switch
-// over them, activate() (cmake/generate_formats.py), which names one function a line of the list: an activation without one does not
+// Every activation of cpp/core/activations.def is a function activate_NAME(x, alphas). Only xielu uses its alphas. From the list the build
+// writes activate(), a switch over these functions (cmake/generate_formats.py), so that a listed activation without a function does not
 // compile.
-// The bounds keep exp() finite: Vulkan promises nothing about infinities. A NaN fails every comparison and so passes through.
+// The bounds keep exp() finite, because Vulkan promises nothing about infinities. A NaN fails every comparison and so passes through.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 
-// c tanh(x / c); x itself where c is 0.
+// Returns c tanh(x / c), or x itself if c is 0.
 float soft_capped(float x, float c) { return c > 0 ? c * tanh_of(x / c) : x; }
 
 // Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: absolute error below 1.5e-7.
@@ -14,7 +14,8 @@ float erf_of(float x) {
   return abs(x) > 6.0 ? sign(x) : sign(x) * (1.0 - series * exp(-x * x));
 }
 
-// exp(x) - 1 - x for x <= 0. Near 0 the difference of two numbers near 1 has no digit left; the series' next term is below 4e-8 of it.
+// Returns exp(x) - 1 - x for x <= 0. Near 0 that difference would lose all its digits, so a series replaces it, whose next term is below
+// 4e-8 of the result.
 float exp_beyond_linear(float x) {
   if (x < -0.5) return exp(x) - 1.0 - x;
   const float series = 1.0 / 720 + x * (1.0 / 5040 + x * (1.0 / 40320));
@@ -30,7 +31,7 @@ float activate_tanh(float x, vec2 alphas) { return tanh_of(x); }
 float activate_relu2(float x, vec2 alphas) { return x < 0.0 ? 0.0 : x * x; }
 float activate_sigmoid(float x, vec2 alphas) { return x < -80.0 ? 0.0 : 1.0 / (1.0 + exp(-x)); }
 float activate_quick_gelu(float x, vec2 alphas) { return 1.702 * x < -80.0 ? 0.0 : x / (1.0 + exp(-1.702 * x)); }
-// alphas: for x > 0, for the others.
+// alphas.x is used for x > 0, and alphas.y for all other x.
 float activate_xielu(float x, vec2 alphas) {
   const float below = x < -1e-6 ? x : -1e-6;
   const float curve = x > 0.0 ? alphas.x * x * x : alphas.y * (exp_beyond_linear(below) + (below - x));

@@ -1,12 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Attention of one tile of queries (rows x heads that share a kv head) over keys in pages; AttendParams in params.h.
-// FlashAttention (Dao et al. 2022): KEYS keys a step; running maximum and sum rescale what was gathered so far.
+// Attention of one tile of queries (rows x heads that share a kv head) over keys in pages. See AttendParams in params.h.
+// FlashAttention (Dao et al. 2022) handles KEYS keys per step. The running maximum and sum rescale what earlier steps have added up.
 //   scores   a lane has 4 keys x QUERIES_PER_LANE queries and every SCORE_SLICES-th 4 dimensions
 //   softmax  ROW_LANES lanes share a query's row of scores
 //   values   a lane has 8 dimensions x QUERIES_PER_LANE queries and every VALUE_SLICES-th 4 keys
-// K and V are read once a tile, in 16-byte pieces side by side, straight from memory; only queries and scores are in shared memory.
+// K and V are loaded once per tile, straight from memory, in neighbouring parts of 16 bytes. Only queries and scores are in shared memory.
 #define PUSH AttendParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -25,11 +25,11 @@ layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
 const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
-const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // of keys' dimensions, of keys, of values' dimensions
+const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // fours of key dimensions and keys; eights of values
 const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
 const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
 const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
-const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // of a lane
+const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // per lane
 const uint PAGES = KEYS / kPagePositions;
 const uint UNBOUND = 0xffffffffu;
 
@@ -44,28 +44,29 @@ layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out`, or 
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has one word quad more, so that lanes with different queries read different banks. At the end rows hold values, and
-// this quad the row's sum.
+// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks. At the end each row
+// holds values, and this vec4 holds the row's sum.
 const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
 const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-shared uint bound_pages[2 * PAGES];  // numbers in the bound range, or UNBOUND; of this step and of the next one
+shared uint bound_pages[2 * PAGES];  // page numbers in the bound range, or UNBOUND, for this step and the next
 
-// The tile.
+// The tile of this group.
 uint list;                    // word of meta where the segment's pages begin
 uint first_position, rows;    // of the tile
-uint last_key;                // the last key of the segment that may be seen
+uint last_key;                // the last key that any row of the segment may see
 uint kv_head, first_head, heads;
 
-// Keys [x, y) that the row at a position sees.
+// Returns the range [x, y) of keys that the row at `position` sees.
 uvec2 seen(uint position) {
   return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
 }
 
-// What is added to a head's product by places, for a key `distance` positions after the query. `query` and `key` are rows of the batch.
+// Returns what places (relative positions) add to a head's q.k, for a key `distance` positions after the query. `query` and `key` are rows
+// of the batch.
 float placed(uint query, uint key, uint head, int distance) {
   const int reach = int(meta[p.distances_at]);
   const uint stride = meta[p.distances_at + 3], by_head = meta[p.distances_at + 4];
@@ -76,7 +77,7 @@ float placed(uint query, uint key, uint head, int distance) {
   return sum;
 }
 
-// A head's score with bias and slope, for a key `distance` positions after the query.
+// Returns a head's score with bias and slope, for a key `distance` positions after the query.
 float biased(float score, uint head, int distance) {
   if (HAS_BIAS != 0) {
     const int reach = int(meta[p.distances_at]);
@@ -86,17 +87,18 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Where page number `page` of the segment lies, or UNBOUND. Pages from `end` on have no key that the tile sees, perhaps no id either.
+// Returns where page number `page` of the segment is in the bound range, or UNBOUND. Pages from `end` on hold no key that the tile sees,
+// and may have no id.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
   return bound < p.page_count ? bound : UNBOUND;
 }
-// Words of K and V where the kv head's part of such a page begins.
+// Return the words of K and V where the kv head's block of a bound page begins.
 uint k_block(uint page) { return page * p.k_page_words + kv_head * K_BLOCK_WORDS; }
 uint v_block(uint page) { return page * p.v_page_words + kv_head * V_BLOCK_WORDS; }
 
-// Four keys' values of dimensions 4 quad .. 4 quad + 3, as keys[dimension] = (key, key, key, key).
+// Loads dimensions 4 quad .. 4 quad + 3 of four keys, so that keys[dimension] = (key, key, key, key).
 void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   const uint at = (block + k_word(position, 4 * quad)) / 4, row = kPagePositions / 4;
   if (FORMAT == kKvF32) {
@@ -114,7 +116,7 @@ void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   }
 }
 
-// One key's value, dimensions 8 octet .. 8 octet + 7, not yet scaled.
+// Loads dimensions 8 octet .. 8 octet + 7 of the value at one position, not yet scaled.
 void load_values(uint block, uint octet, uint position, out vec4 values[2]) {
   const uint at = block + v_word(position, 8 * octet);
   if (FORMAT == kKvF32) {
@@ -149,10 +151,10 @@ void main() {
   first_position = past + first;
   last_key = past + meta[segment + 1] - meta[segment + 5] - 1;
   heads = min(p.tile_heads, p.heads_per_kv - first_head);
-  const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: in q, out and partials
+  const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0 counts in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
 
-  // This split's steps.
+  // The steps of this split.
   const uint begin = seen(first_position).x / kPagePositions * kPagePositions, end = seen(first_position + rows - 1).y;
   const uint steps = (end - begin + KEYS - 1) / KEYS, steps_per_split = (steps + p.splits - 1) / p.splits;
   const uint first_step = split * steps_per_split, end_step = min(steps, first_step + steps_per_split);
@@ -168,7 +170,7 @@ void main() {
   }
   if (LANE < PAGES) bound_pages[first_step % 2 * PAGES + LANE] = bound_page(begin / kPagePositions + first_step * PAGES + LANE, end);
 
-  // What a lane does in each of the three parts of a step.
+  // The work of this lane in each of the three parts of a step.
   const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint score_slice = LANE / (KEY_QUADS * QUERY_BLOCKS);
   const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
@@ -179,9 +181,9 @@ void main() {
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
-  // A sink is like a key before the first, with a value of zeros: in one part, and there in one slice of the keys.
+  // A sink acts like a key before the first one whose value is zeros. Only one part counts it, and in that part only one slice of the keys.
   const bool sink = HAS_SINKS != 0 && p.part_first + split == 0;
-  float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // of row_query
+  float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // for row_query
   float sum[QUERIES_PER_LANE];
   vec4 mixed[QUERIES_PER_LANE][2];
   [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
@@ -250,7 +252,7 @@ void main() {
       [[unroll]] for (uint i = 0; i < ROW_QUADS; ++i) {
         const uint quad = row_lane + i * ROW_LANES;
         if (quad >= KEY_QUADS) continue;
-        vec4 weight;  // a score that is NaN stays one
+        vec4 weight;  // a score that is NaN gives a weight that is NaN
         [[unroll]] for (uint c = 0; c < 4; ++c) weight[c] = score[i][c] == LOWEST ? 0 : exp(score[i][c] - most);
         scores[row_query * SCORE_STRIDE + quad] = weight;
       }
@@ -274,7 +276,7 @@ void main() {
           sum[n] += weight[n].x + weight[n].y + weight[n].z + weight[n].w;
         }
         [[unroll]] for (uint c = 0; c < 4; ++c) {
-          // Keys beyond the last have weight 0, but what lies there may be NaN: read the last key instead.
+          // Keys after the last one have weight 0, but the memory there may hold NaN, so the last key is loaded instead.
           const uint position = min(key0 + 4 * quad + c, end - 1) % kPagePositions;
           vec4 values[2];
           load_values(block, octet, position, values);
@@ -290,7 +292,7 @@ void main() {
     barrier();
   }
 
-  // Slices of the keys: one after another through the queries' place.
+  // The slices of the keys are added up one after another, through the shared memory of the queries.
   for (uint slice = 1; slice < VALUE_SLICES; ++slice) {
     if (value_slice == slice) {
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {

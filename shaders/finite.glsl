@@ -1,4 +1,4 @@
-// By the bits: a driver may take it that all numbers are finite and fold isnan() and isinf() away.
+// Looks at the bits, because a driver may assume that all numbers are finite and fold isnan() and isinf() away.
 bool finite(float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 bool not_a_number(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 #define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)

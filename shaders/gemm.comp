@@ -1,11 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for many token rows: a group multiplies TOKENS rows of activations by OUTPUTS rows of weights, DEPTH columns at a
-// time from shared memory.
+// Linear and GatedLinear for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It goes through
+// shared memory, DEPTH columns at a time.
 #include "linear_float.glsl"
 
-const uint DEPTH = 16;            // the weights that one lane reads at once; rows of weights are padded with zeros to a multiple of it
-const uint SIXTEENS = DEPTH / 4;  // four floats in each
+const uint DEPTH = 16;            // columns per step; one lane loads as many weights, whose rows are padded with zeros to a multiple of it
+const uint SIXTEENS = DEPTH / 4;  // uvec4 per row of the tile, each with four floats
 #include "gemm_tile.glsl"
 
 void main() {

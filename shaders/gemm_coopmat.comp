@@ -1,8 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// gemm.comp on cooperative matrices (VK_KHR_cooperative_matrix): activations and weights rounded to f16 in shared memory, sums in float32.
-// Each subgroup owns WM x WN of the tile, as matrices of COOP_M x COOP_N. The pipeline must ask for full subgroups of SUBGROUP lanes.
-// Requires shaderFloat16, vulkanMemoryModel and LANES / SUBGROUP subgroups as params.h says.
+// gemm.comp on cooperative matrices (VK_KHR_cooperative_matrix). Activations and weights are rounded to f16 in shared memory, and sums are
+// in float32. Each subgroup computes WM x WN of the tile, as matrices of COOP_M x COOP_N. The pipeline must ask for full subgroups of
+// SUBGROUP lanes.
+// Requires shaderFloat16, vulkanMemoryModel, and LANES / SUBGROUP subgroups as params.h says.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -14,15 +15,18 @@ layout(constant_id = kLinearCoopK) const uint COOP_K = 16;
 layout(constant_id = kLinearCoopSubgroup) const uint SUBGROUP = 32;
 
 const uint DEPTH = 32;
-// The largest f16 is 65504, and activations inside networks exceed it. A sixteenth of them does not. The loss at the other end is small:
-// activations below 1e-3 get an error of 5e-7.
+// Activations are multiplied by a sixteenth, because inside networks they exceed 65504, the largest f16, and a sixteenth of them does not.
+// The loss for small numbers is small: activations below 1e-3 get an error of 5e-7.
 const float SHRINK = 1.0 / 16.0;
-const uint STRIDE = DEPTH / 4 + 2;  // f16vec4; two of padding: eight rows of a column lie in different banks
+// Number of f16vec4 from one row to the next. Two of them are padding, so that eight rows of a column lie in different banks.
+const uint STRIDE = DEPTH / 4 + 2;
 const uint SUBGROUPS = LANES / SUBGROUP;
 const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;
 const uint SUBGROUPS_M = SUBGROUPS / SUBGROUPS_N;
-const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;   // matrices of a subgroup
-const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;  // even: the first half lies in the first half of the tile, so a gate meets its `up`
+const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;  // number of matrices per subgroup along M
+// Number of matrices per subgroup along N. It is even: a subgroup's first half of them lies in the first half of the tile and the others in
+// the second half, so that one subgroup has both a gate and its `up`.
+const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;
 const uint HALF_N = BLOCKS_N / 2;
 const uint STAGE = COOP_M * COOP_N;
 const uint STAGES = GATED != 0 ? 2 : 1;
@@ -31,7 +35,7 @@ shared f16vec4 x_tile[TOKENS * STRIDE];
 shared f16vec4 w_tile[OUTPUTS * STRIDE];
 shared float stage[SUBGROUPS * STAGES * STAGE];
 
-// Row of the weight tile where matrix `j` of subgroup column `n` begins.
+// Returns the row of the weight tile where matrix `j` of subgroup column `n` begins.
 uint tile_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
 
 void main() {

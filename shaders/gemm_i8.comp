@@ -1,15 +1,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// gemm.comp for activations that quantize.comp made: tiles of int8 codes in shared memory, integer dot products over sixteen columns, then
-// one multiplication by the scales.
+// gemm.comp for activations that quantize.comp made. Tiles of int8 codes are in shared memory. An integer dot product over sixteen columns
+// is followed by one multiplication by the scales.
 #include "linear_i8.glsl"
 
-const uint HALVES = 2;  // sixteens of the tile's depth: one block of activations
+const uint HALVES = 2;  // the tile is two sixteens of columns deep, which is one block of activations
 const uint SIXTEENS = HALVES;
 #include "gemm_tile.glsl"
 
-shared vec2 x_scale[TOKENS * HALVES];   // scale, and scale times the sum of the codes
-shared vec2 w_scale[OUTPUTS * HALVES];  // scale, minimum
+shared vec2 x_scale[TOKENS * HALVES];   // (scale, scale * sum of the codes)
+shared vec2 w_scale[OUTPUTS * HALVES];  // (scale, minimum)
 
 void main() {
   if (group() >= p.groups) return;

@@ -1,5 +1,5 @@
-// How gemm and gemm_i8 divide a tile of TOKENS x OUTPUTS among lanes: each owns R tokens x C outputs in registers. Lanes interleave (a lane
-// has outputs i, i + ACROSS, ...), so that neighbours store neighbouring numbers, and so that a gate and its `up` meet in one lane.
+// How gemm and gemm_i8 divide a tile of TOKENS x OUTPUTS among lanes. Each lane has R tokens x C outputs in registers. A lane has outputs
+// i, i + ACROSS, ..., so that neighbours store neighbouring numbers, and so that a gate and its `up` are in one lane.
 const uint C = 8;
 const uint ACROSS = OUTPUTS / C;   // lanes along the outputs
 const uint DOWN = LANES / ACROSS;  // lanes along the tokens
@@ -7,7 +7,7 @@ const uint R = TOKENS / DOWN;
 uint across() { return LANE % ACROSS; }
 uint down() { return LANE / ACROSS; }
 
-// Both operands, `SIXTEENS` uvec4 of a row, with one more as padding: eight rows of a column then lie in different banks.
+// The tile holds both operands. A row has `SIXTEENS` uvec4 and one more as padding, so that eight rows of a column lie in different banks.
 const uint STRIDE = SIXTEENS + 1;
 const uint W_TILE = TOKENS * STRIDE;
 shared uvec4 tile[(TOKENS + OUTPUTS) * STRIDE];
@@ -16,8 +16,8 @@ uint w_slot(uint row, uint i) { return W_TILE + row * STRIDE + i; }
 
 float sums[R * C];
 
-// A token's sums pass through the lane's own words of the tile to a loop that stays a loop: unrolled, bias, activation and residual would
-// stand here R C times (lavapipe then takes 2.4 s to compile the shader instead of 1.0 s).
+// A token's sums go through the lane's own words of the tile, so that the loop over them need not be unrolled. Unrolled, it would repeat
+// the code for bias, activation and residual R C times (lavapipe then takes 2.4 s instead of 1.0 s to compile the shader).
 float staged(uint c) { return uintBitsToFloat(tile[LANE * 2 + c / 4][c % 4]); }
 void finish(uvec2 origin) {
   [[unroll]] for (uint r = 0; r < R; ++r) {

@@ -1,13 +1,13 @@
-// How the rows of a weight matrix lie on a device: one table for the packer (cpp/vulkan/layout.cpp) and for the shaders (weights.glsl).
-// A row is up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words; columns are padded to one of 16.
-// The table says how many weights share a word of each plane (0: no such plane), and what a code means.
-//   codes, high: B bits a weight, 32 / B weights a word, weight i of them at bit 8 (i % 4) + B (i / 4): a shift and a mask then give four
-//                neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products take them. `high` has the upper
-//                bits.
-//   scales:      32-weight blocks: an f16 scale, or a pair (scale, minimum) of f16, or (MXFP4) the exponent's byte.
-//                K-quants: signed or unsigned bytes, one a sub-block of 16 or 32; Q4_K and Q5_K: pairs of bytes (scale, minimum).
-//   supers:      f16 factor of the scales in 256 weights, or the pair (of scales, of minima).
-// weight = scale * code + minimum, and exactly so: codes are small integers, scales at most 19 bits.
+// The layout of a weight matrix's rows on a device. One table serves the packer (cpp/vulkan/layout.cpp) and the shaders (weights.glsl).
+// A row has up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words. Columns are padded to a multiple of 16.
+// The table says how many weights share a word of each plane (0 if there is no such plane), and what a code means.
+//   codes, high: B bits per weight, 32 / B weights per word. Weight i of a word is at bit 8 (i % 4) + B (i / 4), so that a shift and a mask
+//                yield four neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products need them. `high` has
+//                the upper bits.
+//   scales:      for 32-weight blocks an f16 scale, or a pair (scale, minimum) of f16, or (MXFP4) the exponent's byte.
+//                For K-quants signed or unsigned bytes, one per sub-block of 16 or 32; for Q4_K and Q5_K pairs of bytes (scale, minimum).
+//   supers:      the f16 factor of the scales in 256 weights, or a pair (factor of the scales, factor of the minima).
+// weight = scale * code + minimum, without rounding, because codes are small integers and scales have at most 19 bits.
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
 
@@ -20,7 +20,7 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT const uint
 #endif
 
-// What a code is: a float itself, an unsigned or a signed byte, or the number of a value in a table.
+// A code is a float itself, an unsigned or a signed byte, or the index of a value in a table.
 PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Log-probability of one token a row; LogProbParams in params.h. Two passes: exponentials are taken of differences to the maximum.
+// Log-probability of one token per row. See LogProbParams in params.h. The first pass finds the maximum, the second one sums exponentials.
 #define PUSH LogProbParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -16,7 +16,7 @@ void main() {
   for (uint i = LANE; i < p.width; i += LANES) largest = max(largest, logits[at + i]);
   largest = workgroup_max(largest);
 
-  // A NaN or an infinity must not be lost in a maximum or an exponential: it makes the sum NaN.
+  // A maximum or an exponential could lose a NaN or an infinity, so either of them makes the sum NaN.
   float sum = 0;
   for (uint i = LANE; i < p.width; i += LANES) {
     const float x = logits[at + i];

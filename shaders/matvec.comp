@@ -1,11 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for few token rows. All lanes walk along the columns, sixteen at a time each, past OUTPUTS rows of weights at
-// once: loads of neighbouring lanes are neighbours, and each activation is read once for OUTPUTS weights.
+// Linear and GatedLinear for few token rows. All lanes walk along the columns, sixteen at a time per lane, for OUTPUTS rows of weights at
+// once. Neighbouring lanes load neighbouring weights, and each activation is loaded once for OUTPUTS weights.
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"
 
-// Sixteen weights as read: floats, or codes that `scale` and `minimum` turn into weights once they are multiplied and summed.
+// Sixteen weights as loaded. They are floats, or codes, and then `scale` and `minimum` are applied after the codes are multiplied and
+// summed.
 struct Sixteen {
   vec4 w[4];
   vec2 scale;
@@ -54,7 +55,7 @@ void main() {
       }
     }
   }
-  // Up to 15 columns are left in rows of formats without blocks: one a lane.
+  // Up to 15 columns are left in rows of formats without blocks. Each lane handles one of them.
   if (!is_quantized(FORMAT) && whole + LANE < p.cols) {
     const uint k = whole + LANE;
     [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {

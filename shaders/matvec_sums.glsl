@@ -1,7 +1,7 @@
-// How matvec and matvec_i8 end: the lanes' sums of TOKENS x OUTPUTS products are added up and stored.
+// The end of matvec and matvec_i8: adds up the lanes' sums for TOKENS x OUTPUTS products, and stores them.
 const uint SUMS = TOKENS * OUTPUTS;
 float sums[SUMS];
-shared float partial[SUMS * LANES];  // by subgroup; LANES of them at most
+shared float partial[SUMS * LANES];  // one entry per subgroup, of which there are at most LANES
 
 void finish(uvec2 origin) {
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);

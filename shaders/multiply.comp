@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// out = scale * a * activation(b), where each column of b serves `span` neighbouring columns of a; without b (span 0), scale * a.
-// MultiplyParams in params.h.
+// out = scale * a * activation(b), where each column of b is used for `span` neighbouring columns of a. If span is 0, there is no b, and
+// out = scale * a. See MultiplyParams in params.h.
 #define PUSH MultiplyParams
 #include "common.glsl"
 #include "activations.glsl"

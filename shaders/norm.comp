@@ -1,9 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Root mean square norm (Zhang and Sennrich 2019) and layer norm (Ba, Kiros and Hinton 2016); NormParams in params.h.
-// Three passes over the row: mean (layer norm only), squares around it, output. A lane has BATCH reads on their way at once, because a
-// row in decode is the work of one group, and its time is the latency of reads.
+// Root mean square norm (Zhang and Sennrich 2019) and layer norm (Ba, Kiros and Hinton 2016). See NormParams in params.h.
+// There are three passes over the row: the mean (layer norm only), the squares around it, and the output. A lane has BATCH loads in flight
+// at once, because when decoding a row is the work of one group, and its time is the latency of loads.
 #define PUSH NormParams
 #include "common.glsl"
 
@@ -46,7 +46,8 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // `rest`, the mean of the differences, is the rounding error of the mean: 2e-7 of it, which matters where the variance is far smaller.
+  // `rest`, the mean of the differences, is the rounding error of the mean. It is 2e-7 of the mean, too much if the variance is far
+  // smaller.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);
@@ -65,7 +66,8 @@ void main() {
       if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + c];
       if (HAS_ADD != 0) v[j] += add[add_at + c];
     }
-    [[unroll]] for (uint j = 0; j < BATCH; ++j) {  // a loop of its own, so that no read waits for a write that may go to the same place
+    // The stores have a loop of their own, so that no load waits for a store that may go to the same address.
+    [[unroll]] for (uint j = 0; j < BATCH; ++j) {
       if (i + j * LANES < p.width) y[out_at + i + j * LANES] = v[j];
     }
   }

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// One row from the rows of a segment; PoolParams in params.h. kPoolColumns neighbouring lanes have a column each (64 bytes of a row),
-// LANES / kPoolColumns slices share the rows.
+// Pools the rows of a segment to one row. See PoolParams in params.h. kPoolColumns neighbouring lanes have a column each (64 bytes of a
+// row), and LANES / kPoolColumns slices of lanes share the rows.
 #define PUSH PoolParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -15,7 +15,7 @@ layout(set = 0, binding = 2) readonly buffer Meta { uint meta[]; };
 
 shared float partial[LANES];
 
-// max() may drop a NaN.
+// max() may drop a NaN, but larger() keeps it.
 float larger(float a, float b) { return not_a_number(a) || not_a_number(b) ? NOT_A_NUMBER : max(a, b); }
 
 float both(float a, float b) { return KIND == kPoolMax ? larger(a, b) : a + b; }
@@ -25,11 +25,11 @@ void main() {
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
   const uint at = p.segments_at + segment * kSegmentWords, first = meta[at], rows = meta[at + 1], prompt = meta[at + 4];
-  // The rows of the segment that are bound; cls and last use one row of the whole segment.
+  // begin and end are the wanted rows of the segment that are bound. cls and last want one row of the whole segment.
   const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first + prompt;
   const uint wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows - prompt;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
-  if (begin >= end) return;  // the whole group
+  if (begin >= end) return;  // the same for all invocations of the workgroup, so none waits at a barrier
 
   float value = KIND == kPoolMax ? LOWEST : 0;
   for (uint i = begin + slice; i < end; i += SLICES) {

@@ -1,9 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// The k largest logits of a row, and what else a sampler needs; TopParams in params.h.
-// STAGE 0 ranks a block of the vocabulary, STAGE 1 what the blocks of a row found. Both find the k-th largest key by radix selection (a
-// histogram of 8 bits of the keys that may still be it, from the highest bits on), then take all keys from there on.
-// A key is (logit as an unsigned number that orders alike, ~id): no two are equal, and among equal logits the smaller id is larger.
+// Finds the k largest logits of a row, and what else a sampler needs. See TopParams in params.h.
+// STAGE 0 ranks a block of the vocabulary, and STAGE 1 ranks what the blocks of a row found. Both find the k-th largest key by radix
+// selection, and then collect all keys from that one up. Radix selection goes from the highest bits down, and makes a histogram of 8 bits
+// of the keys that may still be the k-th.
+// A key is (logit as an unsigned number with the same order, ~id). So no two keys are equal, and of equal logits the smaller id ranks
+// higher.
 #define PUSH TopParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -23,17 +25,18 @@ const uint NO_ID = 0xffffffffu;
 
 shared uint excluded[kTopBlock / 32];
 shared uint histogram[BINS];
-shared uint lane_counts[LANES], bin_counts[LANES];  // by subgroup
+shared uint lane_counts[LANES], bin_counts[LANES];  // one entry per subgroup
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
-uint row, block;  // block: STAGE 0
+uint row, block;  // block is used in STAGE 0 only
 
 uint order_of(uint bits) { return bits << 1 == 0 ? 0x80000000u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u; }
 uint bits_of(uint order) { return (order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order; }
 bool above(uvec2 a, uvec2 b) { return a.x > b.x || a.x == b.x && a.y > b.y; }
 
-// Elements to rank, and the key of one, (0, 0) for none: a key of an id is larger.
+// elements() returns how many elements there are to rank. key_of() returns the key of one, or (0, 0), which is below the key of any id, if
+// it has no id.
 uint elements() { return STAGE == 0 ? min(p.width - block * kTopBlock, kTopBlock) : p.blocks * K; }
 uvec2 key_of(uint element) {
   if (STAGE == 0) {
@@ -45,10 +48,10 @@ uvec2 key_of(uint element) {
   return found[at + K] == NO_ID ? uvec2(0) : uvec2(order_of(found[at]), ~found[at + K]);
 }
 
-uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // n < 2^24 in all
+uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // the total must be below 2^24
 
-// Bin of the `rank`-th largest key (from 1 on) in the histogram, to chosen_bin, and the keys in bins above it to chosen_above.
-// Lanes take bins in the order of (subgroup, invocation), for subgroups of any size.
+// Writes to chosen_bin the bin of the histogram that has the `rank`-th largest key (counted from 1), and to chosen_above the number of keys
+// in higher bins. Bins are given to lanes in the order of (subgroup, invocation), so that subgroups may have any size.
 void choose_bin(uint rank) {
   const uint lanes = subgroupAdd(1u), before = subgroupExclusiveAdd(1u);
   if (subgroupElect()) lane_counts[gl_SubgroupID] = lanes;
@@ -73,7 +76,7 @@ void choose_bin(uint rank) {
   barrier();
 }
 
-// The min(K, candidates) largest keys to `chosen`, in any order.
+// Writes the min(K, candidates) largest keys to `chosen`, in any order.
 void choose(uint candidates) {
   for (uint i = LANE; i < SORTED; i += LANES) chosen[i] = uvec2(0);
   if (LANE == 0) taken = 0;
@@ -93,7 +96,7 @@ void choose(uint candidates) {
     limit[word] |= chosen_bin << shift;
     mask[word] |= 255u << shift;
     const bool whole = histogram[chosen_bin] == rank;
-    barrier();  // the next round writes what this one has read
+    barrier();  // the next round overwrites what this round has read
     if (whole) break;
   }
   barrier();
@@ -107,7 +110,7 @@ void choose(uint candidates) {
   barrier();
 }
 
-// The largest key alone.
+// Finds only the largest key.
 void choose_one() {
   uvec2 largest = uvec2(0);
   for (uint i = LANE; i < elements(); i += LANES) {
@@ -127,7 +130,7 @@ void choose_one() {
   barrier();
 }
 
-// Bitonic sort (Batcher 1968), descending.
+// Sorts `chosen` by bitonic sort (Batcher 1968), descending.
 void sort() {
   for (uint size = 2; size <= SORTED; size *= 2) {
     for (uint step = size / 2; step > 0; step /= 2) {
@@ -151,14 +154,14 @@ void main() {
   block = STAGE == 0 ? group() % p.blocks : 0;
   const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2],
              mask_at = meta[record + 3];
-  const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;  // the record, or the first of them
+  const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;  // record of this group, or the row's first one
 
   if (LANE == 0) first_bad = NO_ID;
   uint bad = 0, candidates = 0;
   float largest = LOWEST, sum = 0;
   if (STAGE == 0) {
     const uint logits_at = p.logits_at + row * p.logits_stride, at = logits_at + block * kTopBlock;
-    const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;  // of the last word
+    const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;  // bits of the last word
     for (uint i = LANE; i < words; i += LANES) excluded[i] = mask_at == 0 ? 0 : ~meta[mask_at + block * (kTopBlock / 32) + i];
     barrier();
     for (uint i = LANE; i < reported; i += LANES) {
@@ -200,7 +203,7 @@ void main() {
   }
   bad = workgroup_count(bad);
   sum = workgroup_add(sum);
-  barrier();  // excluded and first_bad are whole
+  barrier();  // excluded and first_bad are complete
 
   if (K == 1) {
     choose_one();

@@ -1,7 +1,7 @@
-// Reads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16): no format has smaller sub-blocks. layout.h
-// tells what lies where.
+// Loads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16), because no format has smaller sub-blocks.
+// layout.h says where everything lies.
 // `format` is always a specialisation constant, so the switches of formats.glsl fold away.
-// Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as its binding.
+// Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as the binding of that matrix.
 #include "layout.h"
 
 layout(set = 0, binding = 0) readonly buffer Weights { uint weights[]; };
@@ -20,7 +20,7 @@ uvec2 pair_at(uint side, uint i) { return weight_pairs[i / 2]; }
 uvec4 quad_at(uint side, uint i) { return weight_quads[i / 4]; }
 #endif
 
-// Where the planes of a row begin, in which of the two matrices.
+// The words where the planes of a row begin, and which of the two matrices the row is in.
 struct Row {
   uint side, codes, high, scales, supers;
 };
@@ -76,7 +76,7 @@ vec2 scale_IQ4_NL(Row row, uint k) { return vec2(block_scale(row, k), 0); }
 vec2 scale_IQ4_XS(Row row, uint k) {
   return vec2(half_at(super_word(row, k / 512), k / 256 % 2) * signed_byte_at(scale_word(row, k / 128), k / 32), 0);
 }
-// Half of the power of two that an E8M0 byte stands for, as the table has twice the values of E2M1.
+// Returns half of the power of two that an E8M0 byte stands for, because the table has twice the values of E2M1.
 vec2 scale_MXFP4(Row row, uint k) {
   const uint e = byte_at(scale_word(row, k / 128), k / 32);
   return vec2(uintBitsToFloat(e < 2 ? 0x00200000 << e : e - 1 << 23), 0);
@@ -116,7 +116,7 @@ uint row_words(uint format, uint cols) {
   return plane_words(cols, codes_per_word(format)) + plane_words(cols, high_per_word(format)) + plane_words(cols, scales_per_word(format)) +
          plane_words(cols, supers_per_word(format));
 }
-// Row `i` of the matrix whose row 0 begins at word `at` of `side`'s binding.
+// Returns row `i` of the matrix whose row 0 begins at word `at` of the binding for `side`.
 Row row_at(uint format, uint side, uint at, uint i, uint cols) {
   Row row;
   row.side = side;
@@ -128,15 +128,16 @@ Row row_at(uint format, uint side, uint at, uint i, uint cols) {
 }
 
 // ---------------------------------------------------------------- codes to numbers
-// Values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues); twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5).
+// The values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues), and twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0,
+// table 5).
 const float kNonLinearValues[16] = float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 const float kE2M1Values[16] = float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
 
-// The tables of both sides, in shared memory: 16 words lie in 16 banks, so lookups never collide.
+// The tables of both sides, in shared memory. The 16 words of a table are in 16 banks, so lookups never collide.
 shared float code_values[32];
 bool has_table(uint format) { return code_kind(format) == kNonLinear || code_kind(format) == kE2M1; }
 float table_value(uint format, uint i) { return code_kind(format) == kE2M1 ? kE2M1Values[i] : kNonLinearValues[i]; }
-// Before the first code of the group is read; all lanes.
+// All lanes must call this before the group's first code is looked up.
 void prepare_codes(uint format, uint format2) {
   if (!has_table(format) && !has_table(format2)) return;
   if (LANE < 32) code_values[LANE] = table_value(LANE < 16 ? format : format2, LANE % 16);
@@ -150,7 +151,7 @@ ivec4 signed_bytes_of(uint four) {
 }
 uint pack_bytes(ivec4 x) { return uint(x.x & 255 | (x.y & 255) << 8 | (x.z & 255) << 16 | x.w << 24); }
 
-// Four codes as floats, before scale and minimum.
+// Returns four codes as floats, before scale and minimum are applied.
 vec4 code_floats(uint format, uint side, uint four) {
   if (code_kind(format) == kSigned) return vec4(signed_bytes_of(four));
   const uvec4 code = bytes_of(four);
@@ -158,7 +159,7 @@ vec4 code_floats(uint format, uint side, uint four) {
   const uint t = side * 16;
   return vec4(code_values[t + code.x], code_values[t + code.y], code_values[t + code.z], code_values[t + code.w]);
 }
-// Sixteen codes as signed bytes. Unsigned codes are below 64 and stay what they are.
+// Returns sixteen codes as signed bytes. Unsigned codes are below 64, so that they stay what they are.
 uvec4 code_bytes(uint format, uint side, uvec4 codes) {
   if (has_table(format)) {
     [[unroll]] for (uint i = 0; i < 4; ++i) codes[i] = pack_bytes(ivec4(code_floats(format, side, codes[i])));
@@ -166,7 +167,7 @@ uvec4 code_bytes(uint format, uint side, uvec4 codes) {
   return codes;
 }
 
-// The sixteen weights at k.
+// Returns the sixteen weights at k.
 void weights_of(uint format, Row row, uint k, out vec4 w[4]) {
   if (is_quantized(format)) {
     const uvec4 codes = codes_of(format, row, k);

@@ -1,4 +1,4 @@
-// The Vulkan functions that pumice calls, found in libvulkan at run time: importing pumice needs no Vulkan.
+// Tables of the Vulkan functions that pumice calls. They are looked up in libvulkan at run time, so that importing pumice needs no Vulkan.
 // Every call goes through these tables, so that a test can make the Nth call fail (Faults).
 #pragma once
 
@@ -14,18 +14,18 @@
 
 namespace pumice::vulkan {
 
-// Counts calls, and makes chosen ones of those that can fail do so without reaching the driver. For tests.
+// Test aid that counts Vulkan calls and makes chosen ones fail without reaching the driver. Only calls that return a VkResult can fail.
 class Faults {
  public:
-  // Call number `first` from now (0: the next one), and those after it up to `count` in all, return `result`.
+  // Makes `count` calls return `result`, from call number `first` on, where 0 is the next call.
   void arm(std::int64_t first, std::int64_t count, VkResult result) {
     result_.store(result);
     last_.store(calls_.load() + first + count);
     first_.store(calls_.load() + first);
   }
   void disarm() { first_.store(kNever); }
-  std::int64_t calls() const { return calls_.load(); }    // that can fail
-  std::int64_t others() const { return others_.load(); }  // that cannot
+  std::int64_t calls() const { return calls_.load(); }    // calls of functions that can fail
+  std::int64_t others() const { return others_.load(); }  // calls of functions that cannot
   bool hits() {
     const std::int64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
     return call >= first_.load(std::memory_order_relaxed) && call < last_.load(std::memory_order_relaxed);
@@ -139,7 +139,7 @@ struct InstanceApi {
   PUMICE_VULKAN_INSTANCE_OPTIONAL(PUMICE_VULKAN_MEMBER)
   PFN_vkGetInstanceProcAddr get = nullptr;
 
-  // Opens libvulkan (or the library that PUMICE_VULKAN_LIBRARY names). Throws device_not_found saying why and what to install.
+  // Opens libvulkan, or the library that PUMICE_VULKAN_LIBRARY names. Throws device_not_found with the reason and what to install.
   void open();
   void load(VkInstance instance);
 };
@@ -152,7 +152,7 @@ struct DeviceApi {
 
 const char* name(VkResult result);
 
-// Throws what a failed call means: device_lost, out_of_device_memory, out_of_memory or device, naming the call.
+// Throws device_lost, out_of_device_memory, out_of_memory or device, depending on `result`. The message names the failed call.
 [[noreturn]] void fail_call(VkResult result, const std::string& what);
 inline void check(VkResult result, const char* what) {
   if (result < 0) fail_call(result, what);

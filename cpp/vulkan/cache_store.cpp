@@ -54,7 +54,7 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
   }
   page_bytes_ = kv_page_bytes(shapes_, format);
   const DeviceLimits& limits = device_->limits();
-  const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // alignment
+  const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // for alignment
   const std::uint64_t by_range = limits.range / largest;
   const std::uint64_t by_allocation = limits.allocation > slack ? (limits.allocation - slack) / std::max<std::uint64_t>(1, page_bytes_) : 0;
   slab_pages_ = static_cast<std::int32_t>(std::min<std::uint64_t>({by_range, by_allocation, 1 << 30}));
@@ -83,7 +83,7 @@ std::vector<GpuCaches::Slab> GpuCaches::layout(std::int32_t first, std::int32_t 
   return slabs;
 }
 
-// Copies every page that lies in a slab of `from` and in a slab of `to`.
+// Copies every page that is both in a slab of `from` and in a slab of `to`.
 void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to) const {
   std::vector<Command> commands;
   for (const Slab& source : from) {
@@ -108,11 +108,12 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
   Recording(device_, std::move(commands)).run(Cancel{});
 }
 
-// Attention has a dispatch for each slab, so the slabs at the end that are not full are replaced by one larger slab. That needs memory for
-// old and new slabs at once, and no run may use the old ones. Where memory is short, or a run takes longer than kPatience, a slab is added
-// instead, and the next growth joins them.
+// Attention needs one dispatch per slab, so the slabs at the end that are not full are replaced by one larger slab. That needs memory for
+// old and new slabs at once, and no run may use the old slabs meanwhile. If memory is short, or a run takes longer than kPatience, a slab
+// is added instead, and the next growth joins these slabs.
 void GpuCaches::reserve(std::int32_t pages) {
-  constexpr auto kPatience = std::chrono::milliseconds(50);  // a decode step, not a prefill: the page pool is held meanwhile
+  constexpr auto kPatience =
+      std::chrono::milliseconds(50);  // longer than a decode step, shorter than a prefill; the page pool is held meanwhile
   if (half_pages_.empty()) return;
   device_->check_alive();
   const std::shared_ptr<const Slabs> now = slabs();
@@ -144,7 +145,7 @@ void GpuCaches::reserve(std::int32_t pages) {
   slabs_ = std::move(next);
 }
 
-// One page as a slab.
+// Returns a slab that is just this one page.
 GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const {
   for (const Slab& slab : slabs.all) {
     if (page < slab.first || page >= slab.first + slab.pages) continue;
@@ -159,7 +160,7 @@ GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const 
   fail(ErrorKind::invalid_argument, "page ", page, " of ", slabs.pages);
 }
 
-// No run writes either page now, and the slabs do not move, because the caller does not call reserve() meanwhile.
+// No run writes either page now, and the slabs are not replaced, because the caller does not call reserve() meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_pages_.empty()) return;
   device_->check_alive();
@@ -168,8 +169,8 @@ void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   copy_pages({&source, 1}, {&target, 1});
 }
 
-// On the host a page is one block: the keys, then the values, of each cache in order. Each copy takes as many pages as a staging buffer of
-// 32 MiB holds.
+// On the host a page is one block, which holds the keys and then the values of each cache in order. Each copy moves as many pages as fit a
+// staging buffer of 32 MiB.
 template <class Byte, class Each>
 void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
   if (half_pages_.empty() || pages.empty()) return;

@@ -1,5 +1,5 @@
-// The pages of a model's caches on a device, in slabs: ranges of page ids. A slab holds, cache after cache, the keys of its pages, then
-// their values, each in a range that one binding can hold.
+// The pages of a model's caches on a device, in slabs. A slab is a buffer for a range of page ids. For one cache after another it holds the
+// keys of its pages, then the values. One binding can hold a slab's keys of one cache, and one can hold the values.
 #pragma once
 
 #include <cstdint>
@@ -13,42 +13,42 @@
 
 namespace pumice::vulkan {
 
-// Bytes that the keys and the values of one page of a cache take. Fails (unsupported_model) on impossible shapes.
+// Bytes of the keys, and bytes of the values, in one page of a cache. half_pages() throws unsupported_model if the shape is impossible.
 struct HalfPages {
   std::uint64_t keys = 0, values = 0;
 };
 HalfPages half_pages(const CacheShape& shape, KvFormat format);
-std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format);  // of one page in all `shapes`
+std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format);  // bytes of a page, summed over `shapes`
 
 class GpuCaches final : public CacheStore {
  public:
   struct Slab {
     std::shared_ptr<Buffer> buffer;
     std::int32_t first = 0, pages = 0;
-    std::vector<std::uint64_t> keys, values;  // offsets, by cache
+    std::vector<std::uint64_t> keys, values;  // byte offsets in `buffer`, for each cache
   };
 
   GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape> shapes, KvFormat format);
 
-  // The page pool makes only one of these calls at a time. Programs may run meanwhile, and no call waits for the end of a run, because its
-  // caller holds the pool and has no Cancel.
+  // The page pool makes only one of these calls at a time. Programs may run meanwhile. No call waits until a run ends, because the caller
+  // of these functions holds the pool and has no Cancel.
   void reserve(std::int32_t pages) override;
   void copy_page(std::int32_t from, std::int32_t to) override;
   void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override;
   void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override;
   std::uint64_t page_bytes() const override { return page_bytes_; }
 
-  // The slabs at one moment. While a thread has the device's turn these slabs stay where they are; new ones may be added.
+  // The slabs at one moment. While a thread holds Device::turn(), these slabs are not replaced, but new ones may be added.
   struct Slabs {
     std::vector<Slab> all;
     std::int32_t pages = 0;
-    std::uint32_t version = 0;  // changes with them
+    std::uint32_t version = 0;  // changes whenever the slabs change
   };
   std::shared_ptr<const Slabs> slabs() const {
     const std::lock_guard lock(mutex_);
     return slabs_;
   }
-  std::uint64_t id() const { return id_; }  // of this store, never used again
+  std::uint64_t id() const { return id_; }  // number of this store, never used for another
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
 
@@ -63,9 +63,9 @@ class GpuCaches final : public CacheStore {
   const std::shared_ptr<Device> device_;
   const std::vector<CacheShape> shapes_;
   const KvFormat format_;
-  std::vector<HalfPages> half_pages_;  // by cache
+  std::vector<HalfPages> half_pages_;  // for each cache
   std::uint64_t page_bytes_ = 0;
-  std::int32_t slab_pages_ = 0;  // most pages of a slab
+  std::int32_t slab_pages_ = 0;  // maximum number of pages in a slab
   mutable std::mutex mutex_;
   std::shared_ptr<const Slabs> slabs_ = std::make_shared<Slabs>();
   const std::uint64_t id_;

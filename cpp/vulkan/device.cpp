@@ -39,7 +39,7 @@ struct Messages {
   std::vector<std::string> all;
 };
 Messages& messages() {
-  static auto& here = *new Messages;  // the layer may speak while statics are destroyed
+  static auto& here = *new Messages;  // never destroyed, because the layer may send messages while statics are destroyed
   return here;
 }
 VKAPI_ATTR VkBool32 VKAPI_CALL note_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
@@ -73,7 +73,8 @@ DeviceType type_of(VkPhysicalDeviceType type) {
 bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
 bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
 
-// The largest product that divides gemm_coopmat's tiles (32 x 32 of a subgroup, 32 columns deep; columns by two); m = 0: none.
+// Returns the largest product that divides gemm_coopmat's tiles (32 x 32 per subgroup, 32 columns deep; columns by two), or m = 0 if none
+// does.
 CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
   CooperativeShape best;
   if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;
@@ -183,7 +184,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   if (has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core12.vulkanMemoryModel &&
       size_feature.subgroupSizeControl && size_feature.computeFullSubgroups &&
       (subgroup_sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) && !disabled("cooperative_matrix")) {
-    constexpr std::uint32_t kIntel = 0x8086;  // its matrix units work on its narrowest subgroups only
+    constexpr std::uint32_t kIntel = 0x8086;  // its matrix units work only with its smallest subgroups
     d.cooperative = cooperative_shape(api, handle);
     d.cooperative.subgroup = d.vendor == kIntel ? subgroup_sizes.minSubgroupSize : d.subgroup;
     d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= limits.invocations;
@@ -195,7 +196,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   return d;
 }
 
-// The process that made the instance; 0: none has.
+// The process that made the instance, or 0 if none has.
 std::atomic<pid_t> made_in{0};
 
 }  // namespace
@@ -232,7 +233,7 @@ void lower_limits(DeviceLimits& limits, std::string_view text) {
     *limit->value = std::min(*limit->value, number);
     if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
     if (key == "range") limits.range = limits.range / 256 * 256;
-    if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);  // workgroups are of whole subgroups
+    if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);  // a workgroup has whole subgroups
     at += item.size() + 1;
   }
 }
@@ -252,8 +253,8 @@ std::vector<std::string> validation_messages() {
 // ---------------------------------------------------------------- instance
 Instance& Instance::get() {
   static std::mutex mutex;
-  static Instance* instance = nullptr;  // never destroyed: drivers are not safe to leave while the process ends
-  check_fork();                         // before the lock: another thread of the parent may have held it
+  static Instance* instance = nullptr;  // never destroyed, because drivers cannot safely be unloaded while the process ends
+  check_fork();                         // before the lock, which another thread of the parent may have held
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());
@@ -356,7 +357,7 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
     // Without a budget from the driver, a tenth of the memory stays free for other programs.
     const std::uint64_t usable =
         device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
-    if (size > total) {  // the largest heap: small ones are windows into it
+    if (size > total) {  // only the largest heap counts, because small heaps are windows into it
       total = size;
       free = usable;
     }
@@ -417,7 +418,7 @@ void Device::create() {
   VkPhysicalDeviceMemoryProperties2 memory{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
   api.vkGetPhysicalDeviceMemoryProperties2(physical_.handle, &memory);
   memory_ = memory.memoryProperties;
-  // Upload memory is the device's own where the host sees all of it (integrated GPUs, resizable BAR, software).
+  // Upload memory is device memory if the host can access all of it (integrated GPUs, resizable BAR, software).
   const std::uint32_t type = memory_type(UINT32_MAX, Place::upload);
   const VkMemoryType& upload = memory_.memoryTypes[type];
   std::uint64_t largest = 0;
@@ -431,7 +432,7 @@ void Device::create() {
 }
 
 Device::~Device() {
-  if (Instance::forked()) static_cast<void>(pipelines_.release());  // the parent's, like all that they hold
+  if (Instance::forked()) static_cast<void>(pipelines_.release());  // the pipelines, and all that they hold, belong to the parent
   if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
   if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
   pipelines_.reset();
@@ -458,7 +459,8 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
 std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
   Instance::get().memory(physical_, total, free);
-  if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX) return free;  // the driver has counted ours already
+  if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
+    return free;  // the driver has already subtracted our own allocations
   const std::uint64_t ours = allocated();
   return free > ours ? free - ours : 0;
 }
@@ -480,7 +482,7 @@ std::unique_lock<std::timed_mutex> Device::take_turn(const Cancel& cancel) {
 }
 
 VkResult Device::wait_idle() {
-  const std::lock_guard lock(queue_mutex_);  // Vulkan wants no submission beside it
+  const std::lock_guard lock(queue_mutex_);  // Vulkan allows no other submission at the same time
   return api_.vkDeviceWaitIdle(handle_);
 }
 
@@ -501,10 +503,10 @@ double Device::work(double flops, double bytes) const {
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-// The pace rises at once, because a submission that takes too long is worse than a short one, and it falls by degrees.
+// The pace rises at once, because a submission that takes too long is worse than a short one. It falls by degrees.
 void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
-  // In short submissions the driver's overhead is most of the time, so they say nothing about the device.
+  // In short submissions most of the time is the driver's overhead, so they say nothing about the device.
   if (work * pace < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
   const double found = std::clamp(seconds / work, pace / 4, pace * 4);
   pace_.store(std::clamp(found > pace ? found : 0.75 * pace + 0.25 * found, 1e-3, 1e3), std::memory_order_relaxed);
@@ -558,7 +560,7 @@ Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place,
 Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
-  if (Instance::forked()) return;  // the parent's
+  if (Instance::forked()) return;  // the memory belongs to the parent
   const DeviceApi& api = device_->api();
   if (buffer_ != VK_NULL_HANDLE) api.vkDestroyBuffer(device_->handle(), buffer_, nullptr);
   if (memory_ != VK_NULL_HANDLE) api.vkFreeMemory(device_->handle(), memory_, nullptr);

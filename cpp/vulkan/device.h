@@ -16,24 +16,24 @@ namespace pumice::vulkan {
 // Limits of a device. The driver reports them, and PUMICE_VULKAN_LIMITS ("range=134217728,shared=16384") lowers them, so that tests on a
 // device with large limits can run the code for small ones.
 struct DeviceLimits {
-  std::uint64_t push_bytes = 128;      // push constants
+  std::uint64_t push_bytes = 128;      // bytes of push constants
   std::uint64_t range = 1 << 27;       // bytes of one buffer binding
-  std::uint64_t alignment = 256;       // of a binding's offset; always 256 here, the largest that Vulkan allows
-  std::uint64_t allocation = 1 << 30;  // bytes of one allocation and buffer
-  std::uint64_t invocations = 128;     // of one workgroup
-  std::uint64_t shared = 16384;        // bytes of one workgroup
+  std::uint64_t alignment = 256;       // of a binding's offset; always 256 here, the largest value that Vulkan allows
+  std::uint64_t allocation = 1 << 30;  // maximum bytes of an allocation, and of a buffer
+  std::uint64_t invocations = 128;     // invocations per workgroup
+  std::uint64_t shared = 16384;        // bytes of shared memory per workgroup
   std::uint64_t groups_x = 65535, groups_y = 65535;
-  std::uint64_t memory = UINT64_MAX;  // bytes that may be allocated in all
-  std::uint64_t submit_ms = 10;       // of estimated work in one submission
+  std::uint64_t memory = UINT64_MAX;  // bytes that may be allocated in total
+  std::uint64_t submit_ms = 10;       // estimated milliseconds of work per submission
 };
 
-// Ranges of a buffer begin at multiples of DeviceLimits::alignment.
+// Rounds up to a multiple of DeviceLimits::alignment. Ranges of a buffer begin at such multiples.
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Lowers `limits` by a text of PUMICE_VULKAN_LIMITS. Throws invalid_argument, which names the part of the text that is not understood.
+// Lowers `limits` as `text` says, which is the value of PUMICE_VULKAN_LIMITS. Throws invalid_argument that names the part not understood.
 void lower_limits(DeviceLimits& limits, std::string_view text);
 
-// One product of cooperative matrices, f16 x f16 with sums in float32, by a full subgroup of `subgroup` lanes.
+// Shape of one product of cooperative matrices (f16 x f16, with sums in float32) that a full subgroup of `subgroup` lanes computes.
 struct CooperativeShape {
   std::uint32_t m = 0, n = 0, k = 0, subgroup = 0;
 };
@@ -46,25 +46,27 @@ struct PhysicalDevice {
   std::uint8_t uuid[VK_UUID_SIZE] = {};
   DeviceLimits limits;
   std::uint32_t queue_family = 0, subgroup = 1;
-  float timestamp_ns = 0;  // of one tick; 0: no timestamps
+  float timestamp_ns = 0;  // nanoseconds per timestamp tick; 0 if the device has no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
-  bool integer_dot_used = false;      // where it is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
-  CooperativeShape cooperative;       // where cooperative_matrix
+  bool integer_dot_used = false;      // true where integer_dot is fast, or where PUMICE_VULKAN_ENABLE=integer_dot asks for it
+  CooperativeShape cooperative;       // set if cooperative_matrix is true
   std::vector<std::string> features;  // the optional features that this device has
   bool usable = true;
   std::string why_not;
-  bool top_used = false;  // tokens are chosen from Top's rows: on GPUs, or where PUMICE_VULKAN_ENABLE=top asks for it
+  bool top_used = false;  // whether tokens are chosen from Top's results: on GPUs, or where PUMICE_VULKAN_ENABLE=top asks for it
 };
 
-// The instance of this process: made at first use, never destroyed. In a child that was forked later, check_fork() throws forked_device.
+// The instance of this process. It is made at first use and never destroyed. In a child forked after that, check_fork() throws
+// forked_device.
 class Instance {
  public:
   static Instance& get();  // throws device_not_found
   const InstanceApi& api() const { return api_; }
   const std::vector<PhysicalDevice>& devices() const { return devices_; }
   std::uint32_t loader_version() const { return loader_version_; }
-  void memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const;  // bytes of its device-local heaps
-  static bool forked() noexcept;  // in a child of the process that made it: no handle may be touched
+  void memory(const PhysicalDevice& device, std::uint64_t& total, std::uint64_t& free) const;  // bytes of the largest device-local heap
+  // Returns true in a process that was forked after the instance was made. Such a process must not use any Vulkan handle.
+  static bool forked() noexcept;
   static void check_fork();
 
  private:
@@ -75,11 +77,12 @@ class Instance {
   std::vector<PhysicalDevice> devices_;
 };
 
-// Whether a variable of the environment lists this variant: PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches variants off,
-// PUMICE_VULKAN_ENABLE on where they can run but are slow, PUMICE_VULKAN_BREAK makes their self-tests see a wrong number (for tests).
+// Returns whether the environment variable lists this variant. PUMICE_VULKAN_DISABLE="integer_dot,cooperative_matrix" switches variants
+// off, PUMICE_VULKAN_ENABLE switches variants on where they can run but are slow, and PUMICE_VULKAN_BREAK makes self-tests see a wrong
+// number (for tests).
 bool listed_in(const char* variable, std::string_view variant);
 
-// Messages of the validation layer since the process began (PUMICE_VULKAN_VALIDATION=1 switches it on).
+// Returns the messages of the validation layer since the process began. PUMICE_VULKAN_VALIDATION=1 switches this layer on.
 std::vector<std::string> validation_messages();
 
 enum class Place : std::uint8_t { device, upload /* written by the host */, readback /* read by the host */ };
@@ -95,7 +98,7 @@ class Buffer {
 
   VkBuffer handle() const { return buffer_; }
   std::uint64_t bytes() const { return bytes_; }
-  std::uint8_t* mapped() const { return mapped_; }  // null where the host cannot see it
+  std::uint8_t* mapped() const { return mapped_; }  // null if the host cannot access the memory
 
  private:
   void release() noexcept;
@@ -129,30 +132,32 @@ class Device : public std::enable_shared_from_this<Device> {
   }
   bool host_sees_device_memory() const { return unified_; }
   std::uint64_t allocated() const { return allocated_.load(); }
-  std::uint64_t free_memory() const;  // what may still be allocated here
+  std::uint64_t free_memory() const;  // bytes that may still be allocated on this device
 
-  // One thread at a time records, submits and waits: the GPU runs one program at a time anyway. A run may take seconds, so a thread that
-  // waits for the turn checks its Cancel meanwhile. Copies of pages do not wait for the turn: the queue puts them between two submissions
-  // of a run.
+  // The lock of the one thread that may record, submit and wait. The GPU runs one program at a time anyway. A run may take seconds, so a
+  // thread that waits in take_turn() checks its Cancel meanwhile. Copies of pages do not wait for this lock, because the queue puts them
+  // between two submissions of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();
-  // Throws the error that `result` stands for, if it is a failure. After a loss of the device check_alive() throws, too.
+  // Throws the error that `result` stands for, if it is a failure. Once the device is lost, check_alive() throws as well.
   void check(VkResult result, const char* what) const {
     if (result < 0) fail_call(result, what);
   }
   [[noreturn]] void fail_call(VkResult result, const std::string& what) const;
-  // Throws device_lost when the device is known to be lost, forked_device in a child: before any lock is taken, which the parent may hold.
+  // Throws device_lost if the device is known to be lost, and forked_device in a forked child. Call it before taking any lock, because
+  // another thread of the parent may have held that lock at the fork.
   void check_alive() const;
   void mark_lost() const noexcept { lost_.store(true); }
   bool lost() const noexcept { return lost_.load(); }
 
-  // work(): seconds that an average device of this type needs. pace(): how many times as long this device took when it was last measured.
+  // work() returns the seconds that an average device of this type needs. pace() returns how many times as long this device last took.
   double work(double flops, double bytes) const;
   double pace() const { return pace_.load(std::memory_order_relaxed); }
   void measured(double work, double seconds);
-  std::uint64_t pace_step() const;  // changes when the pace has changed by about half: older recordings are cut wrongly then
+  // Returns the exponent of the pace rounded to a power of two. When it changes, older recordings are cut at the wrong places.
+  std::uint64_t pace_step() const;
 
  private:
   friend class Buffer;

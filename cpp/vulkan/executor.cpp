@@ -9,7 +9,7 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::size_t kMostRecordings = 12;  // that a workspace keeps: body and head, for some batch sizes
+constexpr std::size_t kMostRecordings = 12;  // per workspace: of body and head, for some batch sizes
 
 std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -36,7 +36,7 @@ std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Coun
   const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(counts.of(shape.rows), slot_stride(shape.width) * 4, "rows of a run"));
 }
-// Copies rows between the caller's array, where they lie without gaps, and a buffer, where they have the slot's stride.
+// Copies rows between the caller's array, where they have no gaps, and a buffer, where they have the slot's stride.
 template <class CopyRow>
 void each_row(const Program& program, std::int32_t slot, const Counts& counts, CopyRow copy) {
   if (slot < 0) return;
@@ -50,7 +50,7 @@ void each_row(const Program& program, std::int32_t slot, const Counts& counts, C
 }
 
 // Rounds the size up by at most a quarter, so that batches of slowly growing size do not allocate each time. If the device has no room for
-// that, it may still have room for exactly `bytes`.
+// the rounded size, it may still have room for exactly `bytes`.
 const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
   if (buffer && buffer->bytes() >= bytes) return buffer.get();
   std::uint64_t step = 4096;
@@ -100,7 +100,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   check_batch(plan_.program, plan_.facts, shapes_, batch, io);
   if (batch.rows == 0) return;
   const auto turn = device_->take_turn(cancel);
-  device_->check_alive();  // while this thread waited
+  device_->check_alive();  // the device may have been lost while this thread waited
   const auto slabs = store != nullptr ? store->slabs() : std::make_shared<const GpuCaches::Slabs>();
   if (!plan_.program.caches.empty()) {
     require(store != nullptr, "program '", plan_.program.name, "': needs caches");

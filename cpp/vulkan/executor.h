@@ -1,4 +1,4 @@
-// Runs programs on a device. A run fills the tables, finds the recording of its shape (or makes it), and replays that.
+// Runs programs on a device. A run fills the tables, finds or makes the recording for its shape, and replays that recording.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace pumice::vulkan {
 
-// Buffers and recordings of one caller's runs.
+// The buffers and recordings for the runs of one caller.
 class GpuWorkspace final : public Workspace {
  public:
   explicit GpuWorkspace(std::shared_ptr<Device> device) : device(std::move(device)) {}
-  // The buffer, grown to `bytes` where it is smaller.
+  // Returns the buffer, after growing it to `bytes` if it is smaller.
   const Buffer* fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what);
 
   using Shape = std::vector<std::uint64_t>;  // everything that the commands of a run depend on
@@ -27,8 +27,8 @@ class GpuWorkspace final : public Workspace {
 
   const std::shared_ptr<Device> device;
   std::shared_ptr<Buffer> scratch, meta, in, out;
-  std::uint64_t buffers = 0;     // counts changes of the buffers: recordings of older ones are void
-  std::list<Recorded> recorded;  // the latest first
+  std::uint64_t buffers = 0;     // number of times a buffer was replaced; recordings made before are void
+  std::list<Recorded> recorded;  // most recent first
   Tables tables;
   std::atomic<bool> busy{false};
 };
@@ -39,7 +39,7 @@ class GpuExecutable final : public Executable {
                 const Cancel& cancel);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
-  // The same run, each dispatch measured by the GPU's clock.
+  // Does the same run, and measures each dispatch by the GPU's clock.
   std::vector<Timing> measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const;
 
  private:
@@ -54,7 +54,7 @@ class GpuExecutable final : public Executable {
 };
 
 Counts counts_of(const Batch& batch);
-// Bytes of a run's input or output, rows at a slot's stride; 0 for no slot.
+// Returns the bytes of a run's input or output, whose rows have the slot's stride, or 0 if there is no slot.
 std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts);
 
 }  // namespace pumice::vulkan

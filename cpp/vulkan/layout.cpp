@@ -1,4 +1,4 @@
-// Packs rows for the device: per format one function that takes a block apart, and what all of them share.
+// Packs rows for the device. Each format has one function that takes a block apart, and all formats share the rest.
 #include "vulkan/layout.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr Layout kLayouts[] = {
 #undef PUMICE_FORMAT
 };
 
-constexpr std::int64_t kUnit = 16;  // weights that shaders read at once
+constexpr std::int64_t kUnit = 16;  // number of weights that shaders load at once
 constexpr std::int64_t kMaxCols = std::int64_t{1} << 30;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
@@ -45,8 +45,8 @@ const Layout& layout_of(Format format, std::int64_t cols) {
 // ---------------------------------------------------------------- pieces
 using Bytes = const std::uint8_t*;
 
-// n codes of `bits` bits, one a byte, to a plane from weight `first` on: weight i of a word at bit 8 (i % 4) + bits (i / 4).
-// first and n are whole words.
+// Writes n codes of `bits` bits, one per byte, to a plane from weight `first` on. Weight i of a word is at bit 8 (i % 4) + bits (i / 4).
+// `first` and n are numbers of weights in whole words.
 template <int bits>
 void put(std::uint8_t* plane, std::int64_t first, const std::uint8_t* codes, int n) {
   constexpr int kPerWord = 32 / bits;
@@ -57,7 +57,7 @@ void put(std::uint8_t* plane, std::int64_t first, const std::uint8_t* codes, int
   }
 }
 
-// The low 4 bits of codes, and bit 4 of them.
+// Writes the low 4 bits of codes to one plane, and bit 4 of them to another.
 void put_five(const Planes& row, std::int64_t first, const std::uint8_t* codes, int n) {
   std::uint8_t low[blocks::kSuper], top[blocks::kSuper];
   for (int i = 0; i < n; ++i) {
@@ -68,20 +68,20 @@ void put_five(const Planes& row, std::int64_t first, const std::uint8_t* codes, 
   put<1>(row.high, first, top, n);
 }
 
-// 16 bytes: weight i in the low half of byte i, weight 16 + i in its high half.
+// Unpacks 16 bytes. Weight i is in the low half of byte i, and weight 16 + i in its high half.
 void split_halves(Bytes in, std::uint8_t* codes) {
   for (int i = 0; i < 16; ++i) {
     codes[i] = in[i] & 15;
     codes[16 + i] = in[i] >> 4;
   }
 }
-// As above, with fifth bits: weight i in bit i.
+// Does the same with fifth bits. The fifth bit of weight i is bit i.
 void split_halves_high(Bytes in, Bytes high, std::uint8_t* codes) {
   split_halves(in, codes);
   const auto bits = blocks::load<std::uint32_t>(high);
   for (int i = 0; i < 32; ++i) codes[i] |= static_cast<std::uint8_t>((bits >> i & 1) << 4);
 }
-// 64 bytes of 2-bit codes: each 32 bytes hold 128 weights, weight 32 j + i of them in bits 2 j of byte i.
+// Unpacks 64 bytes of 2-bit codes. Each 32 bytes hold 128 weights, of which weight 32 j + i is in bits 2 j of byte i.
 void split_pairs(Bytes in, std::uint8_t* codes) {
   for (int half = 0; half < 2; ++half) {
     for (int j = 0; j < 4; ++j) {
@@ -89,13 +89,13 @@ void split_pairs(Bytes in, std::uint8_t* codes) {
     }
   }
 }
-// 128 bytes of 4-bit codes: each 32 bytes hold 64 weights, the first 32 in the low halves.
+// Unpacks 128 bytes of 4-bit codes. Each 32 bytes hold 64 weights, the first 32 of them in the low halves.
 void split_nibbles(Bytes in, std::uint8_t* codes) {
   for (int sub = 0; sub < 8; ++sub) {
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 2 * 32 + i] >> (sub % 2 * 4) & 15;
   }
 }
-// 32 bytes of single bits: weight 32 j + i in bit j of byte i.
+// Unpacks 32 bytes of single bits. Weight 32 j + i is bit j of byte i.
 void split_bits(Bytes in, std::uint8_t* codes) {
   for (int j = 0; j < 8; ++j) {
     for (int i = 0; i < 32; ++i) codes[32 * j + i] = in[i] >> j & 1;
@@ -193,7 +193,7 @@ void pack_Q5_K(Bytes in, const Planes& row, std::int64_t b) {
 
 void pack_Q6_K(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[256];
-  for (int sub = 0; sub < 8; ++sub) {  // each 64 bytes hold 128 weights: 32 j + i in byte 32 (j % 2) + i, half j / 2
+  for (int sub = 0; sub < 8; ++sub) {  // each 64 bytes hold 128 weights; weight 32 j + i is in byte 32 (j % 2) + i, half j / 2
     const int j = sub % 4;
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 4 * 64 + j % 2 * 32 + i] >> (j / 2 * 4) & 15;
   }
@@ -249,7 +249,7 @@ void pack_rows(Format format, const std::uint8_t* packed_rows, std::int64_t coun
   const std::int64_t words = device_row_words(format, cols), bytes = row_bytes(format, cols), block_bytes = info(format).block_bytes;
   const PackRow pack = kPackRow[static_cast<std::size_t>(format)];
   for (std::int64_t r = 0; r < count; ++r, packed_rows += bytes, out += words) {
-    std::fill_n(out, words, 0u);  // the padding of planes
+    std::fill_n(out, words, 0u);  // so that the padding of planes is zero
     Planes row;
     row.codes = reinterpret_cast<std::uint8_t*>(out);
     row.high = row.codes + 4 * plane_words(cols, l.codes);

@@ -49,7 +49,7 @@ std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) co
 
 std::vector<GpuLowering::Block> GpuLowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
   std::int64_t most = rows_per_binding(views);
-  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // whole blocks of quantized rows begin at multiples of 256 bytes
+  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // blocks of 64 quantized rows begin at multiples of 256 bytes
   std::vector<Block> result;
   const std::int64_t count = run_.counts.of(kind);
   for (std::int64_t first = 0; first < count; first += most) result.push_back({first, std::min(most, count - first)});
@@ -72,7 +72,7 @@ void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, doub
   work_.emplace_back(std::move(d));
 }
 
-// The host's buffers have the strides of the slots, so that one region is enough.
+// The host's buffers have the same strides as the slots, so one region is enough.
 void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
@@ -100,7 +100,7 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   return commands;
 }
 
-// Lowers a prefill and a decode step as if each cache had one page, which has no memory.
+// Lowers a prefill and a decode step, with caches of one page that has no memory, and collects the pipelines.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const std::vector<std::uint64_t> offsets(plan.program.caches.size());

@@ -1,4 +1,4 @@
-// From a program and the shape of a batch to dispatches. Lowering does not look at a batch's contents: these are in the tables.
+// Lowers a program and the shape of a batch to dispatches. The contents of the batch are not used here, because they are in the tables.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace pumice::vulkan {
 
 struct RunBuffers {
   const Buffer *scratch = nullptr, *meta = nullptr, *in = nullptr, *out = nullptr;
-  std::uint64_t meta_bytes = 0;  // as bound
+  std::uint64_t meta_bytes = 0;  // bytes of `meta` that are bound
 };
 
-// All that the commands of a run depend on.
+// Everything that the commands of a run depend on.
 struct GpuRun {
   const GpuPlan& plan;
   const GpuWeights& weights;
@@ -28,14 +28,14 @@ struct GpuRun {
   const Tables& tables;
   const Areas& areas;
   RunBuffers buffers;
-  const GpuCaches::Slabs& caches;   // empty where the program has none
+  const GpuCaches::Slabs& caches;   // empty if the program has no caches
   KvFormat format = KvFormat::f32;  // of the caches
 };
 
-// The commands of a run.
+// Returns the commands of a run.
 std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines);
 
-// The pipelines that a program needs for few rows and for many.
+// Returns the pipelines that a program needs, both for few rows and for many.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format);
 
 }  // namespace pumice::vulkan

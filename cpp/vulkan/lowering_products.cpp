@@ -1,4 +1,4 @@
-// Products with weights, and what they need: rows rounded to 8 bits.
+// Lowers products with weights, and the rounding of rows to 8 bits that some of them need.
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void GpuLowering::operator()(const Linear& op) {
   }
 }
 
-// Rows of gate and up meet where both lie in one piece.
+// A dispatch computes the outputs whose rows lie in one piece of gate and in one piece of up.
 void GpuLowering::operator()(const GatedLinear& op) {
   const GpuMatrix &gate = run_.weights[op.gate], &up = run_.weights[op.up];
   const Form form = form_of(op.in, takes_int8(gate.format, gate.rounding) && takes_int8(up.format, up.rounding), false);

@@ -1,4 +1,4 @@
-// Steps that take rows as they are: embedding, norms, elementwise products, and the ends of programs.
+// Lowers steps that use rows as they are: embedding, norms, elementwise products, and the ends of programs.
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -156,7 +156,7 @@ void GpuLowering::operator()(const LogProb& op) {
   }
 }
 
-// Stage 0 ranks each block of the vocabulary, stage 1 ranks what the blocks found.
+// Stage 0 ranks each block of the vocabulary, and stage 1 ranks what the blocks found.
 void GpuLowering::operator()(const TopStep& step) {
   static_assert(params::kTopHead == kTopHead);
   const Top& op = step.op;

@@ -1,5 +1,5 @@
-// How each step of a plan becomes work. lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp have the steps, lowering.cpp
-// what they share. A step that is missing does not compile.
+// How each step of a plan becomes work. The operators for steps are in lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp,
+// and what they share is in lowering.cpp. A step without an operator does not compile.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace pumice::vulkan {
 using params::uint;
 constexpr uint word(std::int64_t value) { return static_cast<uint>(value); }
 
-// A dispatch whose pipeline is named and not yet looked up: lower() looks it up, and pipelines_of() collects the names.
+// A dispatch whose pipeline is named but not looked up yet. lower() looks the pipeline up, and pipelines_of() collects the names.
 struct KeyedDispatch : Dispatch {
   PipelineKey key;
 };
 using Work = std::variant<KeyedDispatch, Copy>;
 
-enum class Form : std::uint8_t { floats, int8, cooperative };  // of a product's operands
+enum class Form : std::uint8_t { floats, int8, cooperative };  // how a product's operands are stored
 
 class GpuLowering {
  public:
@@ -48,12 +48,12 @@ class GpuLowering {
   struct Block {  // rows [first, first + count)
     std::int64_t first, count;
   };
-  struct PageRange {  // pages [first, first + pages) of keys and of values, as one binding each
+  struct PageRange {  // pages [first, first + pages): one binding for their keys, one for their values
     const Buffer* buffer = nullptr;
     std::uint64_t keys = 0, values = 0;
     std::int64_t first = 0, pages = 0;
   };
-  struct Strip {  // rows of a piece of a matrix
+  struct Strip {  // some rows of one piece of a matrix
     const GpuMatrix* matrix = nullptr;
     const RowRange* piece = nullptr;
     std::int64_t first = 0, rows = 0;
@@ -65,7 +65,7 @@ class GpuLowering {
     Form form = Form::floats;
     params::LinearParams end{};  // activation, scale, softcap, alphas
   };
-  struct Partials {  // parts of attention's results for a block of tiles
+  struct Partials {  // partial results of attention for a block of tiles
     std::uint64_t queries = 0, states_at = 0;
     Binding binding;
   };
@@ -89,11 +89,11 @@ class GpuLowering {
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
   uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }
-  Binding rows(const View& v, const Block& block, bool written) const;  // without a view, no binding
+  Binding rows(const View& v, const Block& block, bool written) const;  // an empty binding if there is no view
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  // Binds the range that holds all of `ids` and returns the word of it where each begins; 0 for VectorId::none.
+  // Binds the range that holds all of `ids`. Returns the word of that range where each vector begins, or 0 for VectorId::none.
   template <std::size_t N>
   std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
     const VectorRange range = run_.weights.range_of(ids);
@@ -105,7 +105,8 @@ class GpuLowering {
   }
   static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
-  // The most rows for which one binding holds each of these views; and all rows of a kind, cut into blocks of so many.
+  // rows_per_binding() returns the maximum number of rows for which one binding can hold each of these views. blocks() cuts all rows of a
+  // kind into blocks of at most that many rows.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;
   std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;
 

@@ -1,5 +1,5 @@
-// The shaders' numbers for kinds of core. A kind without a number here is a compile error; activations have theirs from their own list
-// (core/activations.def, cmake/generate_formats.py).
+// The numbers that shaders use for the kinds of core. A kind without a number here is a compile error. Activations get their numbers from
+// their own list (core/activations.def, cmake/generate_formats.py).
 #pragma once
 
 #include "core/backend.h"

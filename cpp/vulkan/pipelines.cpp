@@ -107,8 +107,9 @@ std::uint64_t fnv1a(std::span<const char> data) {
   return hash;
 }
 
-// Pipelines that a driver compiled in an earlier process. The driver gets the file back only if it is whole and unchanged, and if this
-// device and this driver made it (the header that Vulkan 1.2 defines in section 10.6). Not every driver checks that itself.
+// The file of pipelines that a driver compiled in an earlier process. The driver gets its contents back only if the file is whole and
+// unchanged, and if this device and this driver made it (the header in section 10.6 of Vulkan 1.2 says so). Not every driver checks that
+// itself.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   if (path.empty()) return {};
   const auto file = files::File::open(path);
@@ -131,7 +132,7 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
 
 }  // namespace
 
-// PUMICE_CACHE_DIR, else $XDG_CACHE_HOME/pumice, else ~/.cache/pumice; empty: nowhere.
+// Returns PUMICE_CACHE_DIR, or $XDG_CACHE_HOME/pumice, or ~/.cache/pumice, the first that is set, or an empty path if nothing is cached.
 std::string Pipelines::file() const {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -156,7 +157,7 @@ VkPipelineCache Pipelines::cache() {
   VkPipelineCacheCreateInfo info{
       .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
   VkResult result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
-  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // go on without the file
+  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // tries again without the file
     info.initialDataSize = 0;
     result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
   }
@@ -182,7 +183,7 @@ void Pipelines::save() noexcept {
     if (data.size() > kMostBytes) return;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    // NewFile follows links. A link that leads to nothing would keep the cache from ever being written, so the cache takes its place.
+    // NewFile follows links. Through a link that leads to nothing the cache could never be written, so the cache replaces such a link.
     if (std::filesystem::is_symlink(path, error) && !std::filesystem::exists(path, error)) std::filesystem::remove(path, error);
     const FileHeader header{kMagic, data.size(), fnv1a(data)};
     const auto bytes_of = [](const auto* values, std::size_t size) {
@@ -191,8 +192,8 @@ void Pipelines::save() noexcept {
     files::NewFile file(path, sizeof header + data.size());
     file.write(0, bytes_of(&header, sizeof header));
     file.write(sizeof header, bytes_of(data.data(), data.size()));
-    file.finish(false);  // a file that a loss of power has spoilt is not read
-  } catch (...) {        // a cache that cannot be written only costs time
+    file.finish(false);  // a file that a power failure has damaged is not used
+  } catch (...) {        // without a cache file, compiling only takes longer
   }
 }
 
@@ -218,7 +219,7 @@ const ComputePipeline& Pipelines::get(const PipelineKey& key) {
     const std::lock_guard lock(mutex_);
     if (const auto known = made_.find(key); known != made_.end()) return *known->second;
   }
-  auto made = std::make_unique<ComputePipeline>(device_, key, cache());  // outside the lock: several threads compile at once
+  auto made = std::make_unique<ComputePipeline>(device_, key, cache());  // outside the lock, so that several threads can compile at once
   const std::lock_guard lock(mutex_);
   return *made_.try_emplace(key, std::move(made)).first->second;
 }

@@ -1,4 +1,5 @@
-// Compute pipelines of one device: a shader with its specialisation constants, made when first asked for and kept.
+// Compute pipelines of one device. A pipeline is a shader with its specialisation constants. It is made when first asked for, and then
+// kept.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@ namespace pumice::vulkan {
 struct PipelineKey {
   std::string shader;
   std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, ...
-  std::uint32_t subgroup = 0;            // full subgroups of so many lanes; 0: as the driver likes
+  std::uint32_t subgroup = 0;            // lanes of the full subgroups that it needs; 0 if the driver may choose
   auto operator<=>(const PipelineKey&) const = default;
 };
 
@@ -33,8 +34,8 @@ class ComputePipeline {
   VkPipelineLayout layout() const { return layout_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   std::uint32_t bindings() const { return bindings_; }
-  // True at the first call. Some drivers (lavapipe) compile when a pipeline first runs, so the time of that run says nothing about later
-  // ones.
+  // Returns true at the first call. Some drivers (lavapipe) compile a pipeline when it first runs, so the time of that run says nothing
+  // about later runs.
   bool runs_first() const { return !ran_.exchange(true, std::memory_order_relaxed); }
 
  private:
@@ -49,7 +50,7 @@ class ComputePipeline {
 
 inline constexpr std::uint32_t kPushBytes = 128;
 
-// Storage buffers that a SPIR-V module declares: one more than its largest binding.
+// Returns the number of storage buffers that a SPIR-V module declares, which is one more than its largest binding.
 std::uint32_t binding_count(std::span<const std::uint32_t> spirv);
 
 class Pipelines {
@@ -60,11 +61,11 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   const ComputePipeline& get(const PipelineKey& key);
-  // Makes those that are missing, several at once.
+  // Makes those of these pipelines that are missing, several at once.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;
-  std::size_t taken_from_disk() const;  // bytes that the driver was given
-  void save() noexcept;                 // what the driver compiled, for the next process
+  std::size_t taken_from_disk() const;  // bytes of the cache file that the driver was given
+  void save() noexcept;                 // writes what the driver compiled, for the next process
 
  private:
   VkPipelineCache cache();
@@ -74,8 +75,8 @@ class Pipelines {
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
-  std::size_t taken_ = 0;  // bytes of the file that the driver took
-  std::size_t saved_ = 0;  // pipelines that the file on disk knows of
+  std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
+  std::size_t saved_ = 0;  // number of pipelines that the cache file knows
 };
 
 }  // namespace pumice::vulkan

@@ -84,16 +84,16 @@ class GpuPlanner {
     return index;
   }
 
-  // The last step, if it turns heads of this size and stores nothing yet; else null.
+  // Returns the last step if it rotates heads of this size and stores nothing yet, else null.
   RopeStore* open_rope(std::int32_t head_dim) {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
     return last != nullptr && last->pages == Pages::none && last->key_dim == head_dim ? last : nullptr;
   }
-  // Joins the last step if that turns the keys that are stored. If it turns the values, too, they are stored by a step of their own, after
-  // it.
+  // Joins this store to the last step if that step rotates the keys to be stored. If the last step rotates the values as well, the store is
+  // a step of its own after it.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
-    if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k came first, or alone
+    if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k was first, or alone
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;
     turn->value_dim = store.value_dim;
@@ -130,7 +130,7 @@ class GpuPlanner {
   std::int32_t tops_ = 0;
 };
 
-// The scratch memory that attention of a run needs.
+// Computes the scratch memory that attention needs in a run.
 void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];

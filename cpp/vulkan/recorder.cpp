@@ -98,7 +98,7 @@ void Recording::begin_piece() {
   const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   device_->check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
   pieces_.push_back(piece);
-  barrier(kStages, kReads | kWrites);  // what earlier submissions wrote and read
+  barrier(kStages, kReads | kWrites);  // waits for what earlier submissions wrote and read
 }
 
 void Recording::end_piece(bool last) {
@@ -114,15 +114,16 @@ void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) 
   written_.clear();
 }
 
-// Puts a barrier before a command that reads what was written since the last barrier, or writes what was read or written since then.
+// Puts a barrier before a command that reads what was written, or writes what was read or written, since the last barrier.
 void Recording::order(std::span<const Range> reads, std::span<const Range> writes) {
   const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs, bool columns) {
     return std::any_of(ours.begin(), ours.end(), [&](const Range& a) {
       return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
     });
   };
-  // Two dispatches may write different columns of one slot (the parts of a product) at the same time. A reader always waits for a writer of
-  // the slot, because the validation layer knows ranges and no columns, and programs that read other columns than were written are rare.
+  // Two dispatches may write different columns of one slot (the parts of a product) at the same time. A dispatch that reads a slot always
+  // waits for those that write the slot, because the validation layer knows ranges but no columns, and programs rarely read columns other
+  // than those written.
   if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
@@ -132,7 +133,7 @@ bool Recording::record(const Copy& copy) {
   if (copy.regions.empty()) return true;
   std::vector<Range> reads, writes;
   double bytes = 0;
-  // One range around all regions: they lie close together.
+  // One range covers all regions, because they lie close together.
   std::uint64_t from = UINT64_MAX, from_end = 0, to = UINT64_MAX, to_end = 0;
   for (const VkBufferCopy& region : copy.regions) {
     from = std::min<std::uint64_t>(from, region.srcOffset), from_end = std::max<std::uint64_t>(from_end, region.srcOffset + region.size);
@@ -164,7 +165,7 @@ void Recording::describe(const Dispatch& dispatch) {
   reads_.clear();
   writes_.clear();
   for (std::uint32_t b = 0; b < pipeline.bindings(); ++b) {
-    // A binding that a variant of a shader does not use gets the dispatch's first buffer.
+    // If a variant of a shader does not use a binding, the dispatch's first buffer is bound there.
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
     const Binding& binding = dispatch.bindings[given ? b : 0];
     if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
@@ -186,7 +187,7 @@ void Recording::describe(const Dispatch& dispatch) {
   api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
-// Cuts a long dispatch between groups; a submission ends when its budget of time is used up.
+// Cuts a long dispatch between groups. A submission ends when its budget of time is used up.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
   const ComputePipeline& pipeline = *dispatch.pipeline;
@@ -201,7 +202,7 @@ bool Recording::record(const Dispatch& dispatch) {
     const std::uint64_t count = std::min(step, dispatch.groups - group_);
     const double part = work * static_cast<double>(count) / static_cast<double>(dispatch.groups);
     if (piece.work > 0 && (piece.work + part) * pace > budget) return false;
-    order(reads_, writes_);  // between cuts too: groups are independent, but the validation layer sees ranges, and cuts are few
+    order(reads_, writes_);  // needed between cuts too: groups are independent, but the validation layer sees ranges; cuts are few
     if (!bound) {
       device_->api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
       device_->api().vkCmdBindDescriptorSets(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set_, 0, nullptr);
@@ -231,7 +232,7 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
   ++dispatches_;
 }
 
-// A timing lasts from the end of the command before to the end of this one.
+// A timing lasts from the end of the previous command to the end of this one.
 void Recording::begin_time(bool timed) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size());
@@ -246,15 +247,15 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// A submission that was sent cannot be called back, so only as many are in flight as keep the device busy: a few of 10 ms. Where
-// submissions take longer than estimated (a busy machine, a device that was not measured yet) fewer are in flight, down to one.
+// A submission cannot be called back once it is sent, so only as many are in flight as keep the device busy: a few of 10 ms. If submissions
+// take longer than estimated (a busy machine, a device not measured yet), fewer are in flight, down to one.
 void Recording::run(const Cancel& cancel) {
   device_->check_alive();
   cancel.check();
   const DeviceApi& api = device_->api();
   const double most = static_cast<double>(device_->limits().submit_ms) * 1e-3 * static_cast<double>(kMostInFlight);
   std::size_t submitted = 0, finished = 0;
-  double in_flight = 0;  // work
+  double in_flight = 0;  // estimated work in flight
   Clock::time_point begun[kMostInFlight], last_end = Clock::now();
   const auto finish_one = [&] {
     wait(finished);
@@ -287,7 +288,7 @@ void Recording::run(const Cancel& cancel) {
       finish_one();
     }
   } catch (...) {
-    wait_idle();  // nothing may be freed while the device works on it
+    wait_idle();  // nothing may be freed while the device uses it
     throw;
   }
   cancel.check();
@@ -306,7 +307,7 @@ void Recording::wait_idle() noexcept {
   for (int attempt = 0; attempt < 100; ++attempt) {
     const VkResult result = device_->wait_idle();
     if (result == VK_SUCCESS) return;
-    if (result == VK_ERROR_DEVICE_LOST) break;  // nothing is at work there any more
+    if (result == VK_ERROR_DEVICE_LOST) break;  // a lost device works on nothing any more
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   device_->mark_lost();

@@ -1,5 +1,5 @@
-// From a list of dispatches to command buffers: puts barriers where they are needed, folds groups into the device's grid, and cuts the work
-// into submissions of about 10 ms, so that no driver's watchdog ends one and Ctrl-C works between two of them.
+// Records a list of dispatches in command buffers. It puts barriers where they are needed, folds groups into the device's grid, and cuts
+// the work into submissions of about 10 ms, so that no driver's watchdog ends one and Ctrl-C takes effect between two of them.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer as a shader sees it. Where slot is 0 or more, the shader uses only columns [col, col + width) of this slot:
-// dispatches that write different columns of a slot need no barrier between them.
+// A range of a buffer as a shader sees it. If `slot` is 0 or more, the shader uses only columns [col, col + width) of that slot. This
+// spares a barrier between dispatches that write different columns of a slot.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -26,7 +26,7 @@ struct Binding {
   std::int32_t slot = -1, col = 0, width = 0;
 };
 
-// Push constants begin with the first group of this dispatch and the end of its groups: the recorder fills them in.
+// A dispatch of `groups` workgroups. Its push constants begin with its first group and the end of its groups, which the recorder fills in.
 struct Dispatch {
   const ComputePipeline* pipeline = nullptr;
   std::array<Binding, 8> bindings;
@@ -35,7 +35,7 @@ struct Dispatch {
   std::uint32_t push_bytes = 0;
   std::uint64_t groups = 0;
   double flops = 0, bytes = 0;  // of all groups
-  const char* what = "";        // for profiles
+  const char* what = "";        // name in profiles
 
   template <class Push>
   void set_push(const Push& values) {
@@ -60,15 +60,15 @@ struct Timing {
 
 class Recording {
  public:
-  // `timed`: measures each command with GPU timestamps (bench).
+  // If `timed`, each command is measured with GPU timestamps (bench).
   Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed = false);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits the work and waits for it; a Cancel takes effect between submissions. The first run records each submission while the device
-  // works on those before it, and their times decide where this one is cut. After an error (also after a Cancel) a Recording must not run
-  // again.
+  // Submits the work and waits for it. A Cancel takes effect between submissions. The first run records each submission while the device
+  // works on earlier ones, and the times of the earlier ones decide where this one is cut. After an error or a Cancel, run() must not be
+  // called again.
   void run(const Cancel& cancel);
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
@@ -79,19 +79,19 @@ class Recording {
   static constexpr std::size_t kMostInFlight = 4;
   struct Piece {
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double work = 0;        // Device::work of it
-    bool compiles = false;  // a pipeline runs for the first time
+    double work = 0;        // as Device::work() estimates it
+    bool compiles = false;  // whether one of its pipelines runs for the first time
   };
   struct Range {
     const Buffer* buffer;
     std::uint64_t begin, end;
     std::int32_t slot, col, width;
-    bool overlaps(const Range& other, bool columns) const;  // columns: ranges of different columns of a slot do not overlap
+    bool overlaps(const Range& other, bool columns) const;  // if `columns`, ranges of different columns of a slot do not overlap
   };
 
   void make_pools();
   void record_piece();
-  bool record(const Dispatch& dispatch);  // false: it goes on in the next piece
+  bool record(const Dispatch& dispatch);  // returns false if the dispatch goes on in the next piece
   bool record(const Copy& copy);
   void describe(const Dispatch& dispatch);
   void begin_piece();
@@ -107,8 +107,8 @@ class Recording {
 
   const std::shared_ptr<Device> device_;
   const bool timed_;
-  // Not recorded yet are the commands from next_ on. If command next_ is a dispatch that was begun, set_ is its descriptor set, and its
-  // groups from group_ on are left.
+  // The commands from next_ on are not recorded yet. If command next_ is a dispatch that was begun, set_ is its descriptor set, and its
+  // groups from group_ on are not recorded yet.
   std::vector<Command> left_;
   std::size_t next_ = 0;
   std::uint64_t group_ = 0;

@@ -1,4 +1,4 @@
-// The SPIR-V that the build made of shaders/*.comp: part of the module, read from no file.
+// The SPIR-V that the build made from shaders/*.comp. It is part of the module, so that no file is read at run time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,6 @@ struct Shader {
 };
 
 std::span<const Shader> shaders();                             // by name
-std::span<const std::uint32_t> shader(std::string_view name);  // Error device when there is none
+std::span<const std::uint32_t> shader(std::string_view name);  // throws device if there is none
 
 }  // namespace pumice::vulkan

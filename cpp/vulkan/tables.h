@@ -1,4 +1,4 @@
-// The contents of a batch as the shaders read them: one buffer of words ("meta"). A few numbers of it decide the dispatches.
+// The contents of a batch for the shaders, in one buffer of words ("meta"). A few of the numbers here also decide the dispatches.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace pumice::vulkan {
 
 constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }  // floats; rows begin at multiples of 256 bytes
 
-// Besides the batch, attention's tables depend on these numbers alone. Layers with equal numbers share them.
+// The numbers that decide attention's tables, together with the batch. Layers with equal numbers share their tables.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
   bool cached = false, causal = false;
-  std::int64_t binding_rows = 0;  // rows of q and out that one binding holds
+  std::int64_t binding_rows = 0;  // rows of q, and rows of out, that one binding can hold
   bool operator==(const AttendShape&) const = default;
-  params::AttendTile tile(std::int64_t rows) const {  // for segments of up to so many rows
+  params::AttendTile tile(std::int64_t rows) const {  // for segments of up to `rows` rows
     return params::attend_tile(static_cast<std::uint32_t>(std::max(key_dim, value_dim)), static_cast<std::uint32_t>(heads_per_kv),
                                static_cast<std::uint32_t>(rows));
   }
@@ -33,10 +33,10 @@ struct Temperature {
   bool operator==(const Temperature&) const = default;
 };
 
-// The kDistanceWords words of meta by which scores depend on the distance between query and key (params.h).
+// The kDistanceWords words of meta for scores that depend on the distance between query and key (params.h).
 struct Distances {
   std::uint32_t reach = 0;
-  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // with Attend::places
+  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // set with Attend::places
   bool operator==(const Distances&) const = default;
 };
 
@@ -58,9 +58,9 @@ struct TableRequest {
   std::span<const AttendShape> attends;       // distinct
   std::span<const Distances> distances;       // distinct
   bool positions = false, types = false, cached = false, kept = false;
-  std::span<const std::uint32_t> page_ranges = {};  // by attend shape: the bound ranges in which its pages lie; empty: one
-  std::uint64_t range = UINT32_MAX;                 // bytes of a binding
-  bool software = false;                            // a software device has few slow lanes: it wants few and short groups
+  std::span<const std::uint32_t> page_ranges = {};  // for each attend shape, the bound ranges that hold its pages; empty if one holds all
+  std::uint64_t range = UINT32_MAX;                 // bytes that a binding can hold
+  bool software = false;                            // a software device has few, slow lanes, so it gets few and short groups
 };
 
 class Tables {
@@ -69,14 +69,14 @@ class Tables {
 
   std::span<const std::uint32_t> words() const { return words_; }
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
-  std::uint32_t segments_at = 0;       // segments with pages of the caches
-  std::uint32_t kept_segments_at = 0;  // segments with pages of the run's scratch memory
+  std::uint32_t segments_at = 0;       // table of segments with pages of the caches
+  std::uint32_t kept_segments_at = 0;  // table of segments with pages of the run's scratch memory
   std::uint32_t cells_at = 0, kept_cells_at = 0;
-  std::vector<std::uint32_t> turns_at;      // by rope
-  std::vector<std::uint32_t> factors_at;    // by temperature
-  std::vector<std::uint32_t> distances_at;  // by Distances
+  std::vector<std::uint32_t> turns_at;      // for each rope
+  std::vector<std::uint32_t> factors_at;    // for each temperature
+  std::vector<std::uint32_t> distances_at;  // for each Distances
   std::vector<AttendTables> attends;
-  std::vector<std::uint32_t> tops_at;  // row tables, by Top in the program's order
+  std::vector<std::uint32_t> tops_at;  // row tables, one for each Top in program order
   std::int64_t kept_pages = 0;
 
  private:
@@ -93,12 +93,13 @@ class Tables {
   std::vector<std::uint32_t> words_;
 };
 
-// A Top works block by block. One binding each holds a block's logits, its results and what stage 0 finds.
+// top_blocks() returns the number of vocabulary blocks that a Top ranks one by one. top_rows() returns for how many rows one binding can
+// hold the logits, one the results, and one what stage 0 finds.
 constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
 std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);
 
-// How many pages of scratch memory the keys and values of an encoder's batch take.
+// Returns the number of scratch-memory pages for the keys and values of an encoder's batch.
 std::int64_t kept_pages(std::span<const Segment> segments);
 
 }  // namespace pumice::vulkan

@@ -1,4 +1,4 @@
-// The tiles of products as data: lanes of a group, and the rows of tokens and of weights that a group takes.
+// Tiles of products, as data: the lanes of a group, and how many rows of tokens and rows of weights the group multiplies.
 #pragma once
 
 #include <algorithm>
@@ -12,22 +12,22 @@ struct LinearTile {
   std::uint32_t lanes = 0, tokens = 0, outputs = 0;
 };
 
-inline constexpr std::int64_t kFewRows = 8;  // with so many rows or fewer, reading weights takes most of a product's time
+inline constexpr std::int64_t kFewRows = 8;  // with at most this number of rows, reading weights takes most of a product's time
 
-// Few rows: one subgroup-sized team for some outputs, all rows at once. In the order of `tokens`.
+// Tiles for few rows. A group of 64 lanes computes some outputs for all rows at once. Sorted by `tokens`.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
-// Many rows: LANES = TOKENS x OUTPUTS / (8 R), within 128 lanes and 16 KiB of shared memory ((TOKENS + OUTPUTS) x 80 + 64 bytes).
+// Tiles for many rows. LANES = TOKENS x OUTPUTS / (8 R), at most 128; shared memory ((TOKENS + OUTPUTS) x 80 + 64 bytes) at most 16 KiB.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
-// Many rows on cooperative matrices, largest first; here `lanes` counts subgroups.
+// Tiles for many rows on cooperative matrices, largest first. Here `lanes` is a number of subgroups.
 inline constexpr LinearTile kCooperativeTiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};
 
-// The first tile that holds all rows; if none does, the last one.
+// Returns the first tile that holds all rows, or the last tile if none does.
 template <std::size_t n>
 constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
   return *std::find_if(tiles, tiles + n - 1, [&](const LinearTile& tile) { return rows <= tile.tokens; });
 }
 
-// The largest tile for which the device has lanes and shared memory, and of which the rows fill at least half.
+// Returns the largest tile that fits the device's lanes and shared memory and is more than half filled by the rows, else the smallest tile.
 inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;
   const LinearTile tile = *std::find_if(kCooperativeTiles, smallest, [&](const LinearTile& t) {

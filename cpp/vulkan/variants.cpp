@@ -10,18 +10,18 @@
 namespace pumice::vulkan {
 namespace {
 
-// A product to test with. Odd numbers of outputs and rows leave tiles partly empty. Most files have these formats, so that models use the
-// pipelines that a test compiles.
+// A product to test with. The numbers of outputs and rows are odd, so that some tiles are partly empty. Most files have these formats, so
+// models use the pipelines that a test compiles.
 struct TestProduct {
   Format format;
   std::int64_t cols;
 };
 constexpr TestProduct kTestProducts[] = {{Format::Q4_K, 512}, {Format::Q8_0, 96}};
 constexpr std::int32_t kOutputs = 77;
-constexpr std::int32_t kFew = 1, kMany = 37;  // rows: one pipeline each for decoding and for prefill
+constexpr std::int32_t kFew = 1, kMany = 37;  // numbers of rows, one for the pipeline of decoding and one for that of prefill
 
-// Relative squared error. A variant rounds activations to 8 bits (1.5e-5 for evenly spread numbers), or activations and
-// weights to 11 (2e-7).
+// Returns the limit of the relative squared error. A variant rounds activations to 8 bits (error 1.5e-5 for evenly spread numbers), or
+// activations and weights to 11 bits (error 2e-7).
 double limit(Variant variant) { return variant == Variant::integer_dot ? 1e-4 : 1e-5; }
 
 Variants only(Variant variant) {
@@ -37,7 +37,7 @@ class Random {  // Knuth, The Art of Computer Programming 2, 3.3.4, table 1
   std::uint32_t state_ = 1;
 };
 
-// Random codes. Every fifth row has scales that are subnormal as f16, which some units take for zero.
+// Returns rows of random codes. Every fifth row has scales that are subnormal as f16, which some devices treat as zero.
 bool is_subnormal(std::int64_t row) { return row % 5 == 4; }
 std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   Random random;
@@ -47,7 +47,7 @@ std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   for (std::int64_t at = 0; at < kOutputs * stride; at += block) {
     const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // 37 * 2^-24
     std::memcpy(bytes.data() + at, &scale, sizeof scale);
-    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // of the minima
+    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // scale of the minima
   }
   return bytes;
 }
@@ -66,7 +66,7 @@ std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::sh
   return out;
 }
 
-// The relative squared error of the outputs with small scales or that of the others, whichever is larger.
+// Returns the relative squared error of the outputs with small scales, or that of the other outputs, whichever is larger.
 double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   double difference[2] = {}, size[2] = {};
   for (std::size_t i = 0; i < truth.size(); ++i) {
@@ -78,7 +78,8 @@ double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   return relative(0) > relative(1) || std::isnan(relative(0)) ? relative(0) : relative(1);
 }
 
-// How the variant fails; empty if it works. Errors that are no fault of the variant (out of memory, a lost device, cancelled) are thrown.
+// Returns how the variant fails, or an empty text if it works. Throws errors that the variant did not cause (out of memory, a lost device,
+// cancelled).
 std::string failure(const std::shared_ptr<Device>& device, Variant variant, const Cancel& cancel) {
   for (const TestProduct& p : kTestProducts) {
     const std::vector<std::uint8_t> bytes = random_rows(p);

@@ -1,5 +1,5 @@
-// Variants: faster forms of products for devices with certain features. Drivers have bugs in these features. So when a program first wants
-// a variant, its products are compared with the baseline's on this device, and a variant whose products differ is switched off.
+// Variants are faster forms of products for devices with certain features. Drivers have bugs in these features. So when a program first
+// wants a variant, its products are compared with the baseline's on this device. If they differ, the variant is switched off.
 #pragma once
 
 #include <mutex>
@@ -15,9 +15,9 @@ class Device;
 
 enum class Variant { integer_dot, cooperative_matrix };
 inline constexpr Variant kVariants[] = {Variant::integer_dot, Variant::cooperative_matrix};
-std::string_view name(Variant variant);  // as PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE have it
+std::string_view name(Variant variant);  // as written in PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE
 
-// Variants that a program may use.
+// Says which variants a program may use.
 struct Variants {
   bool integer_dot = false;         // products of quantized weights on int8 activations
   bool cooperative_matrix = false;  // products of many rows: f16 x f16, sums in float32
@@ -26,8 +26,8 @@ struct Variants {
 class VariantTests {
  public:
   explicit VariantTests(Device& device) : device_(device) {}
-  // The variants among `wanted` that pass their test on this device. Each is tested when it is first wanted. A test takes about 50 ms on a
-  // GPU, and models use the pipelines that it compiles.
+  // Returns those of the `wanted` variants that pass their test on this device. Each variant is tested when it is first wanted. A test
+  // takes about 50 ms on a GPU. Models use the pipelines that it compiles.
   Variants passed(const Variants& wanted, const Cancel& cancel);
   std::vector<std::string> notes() const;  // "integer_dot is off: ..." for each variant that failed
 
@@ -36,7 +36,7 @@ class VariantTests {
   bool works(Variant variant, const Cancel& cancel);
 
   Device& device_;
-  mutable std::mutex mutex_;  // of notes_
+  mutable std::mutex mutex_;  // guards notes_
   std::mutex testing_;
   State states_[std::size(kVariants)] = {};
   std::vector<std::string> notes_;

@@ -9,13 +9,13 @@
 
 namespace pumice::vulkan {
 
-// Every Vulkan device of this machine. Never throws: without a loader or driver, one entry with usable = false says why.
+// Returns every Vulkan device of this machine. Never throws. Without a loader or driver, one entry has usable = false and says why.
 std::vector<DeviceInfo> devices();
 
-// Opens a device by its place among devices(). Throws device_not_found, or device when it cannot be used, saying why and what to install.
+// Opens device number `index` of devices(). Throws device_not_found, or device if it cannot be used, with the reason and what to install.
 std::shared_ptr<Backend> make_backend(std::size_t index);
 
-// A backend for a device that is open already. Tests use it with smaller limits.
+// Makes a backend for a device that is already open. Tests use it with smaller limits.
 class Device;
 std::shared_ptr<Backend> make_backend(std::shared_ptr<Device> device, std::size_t index);
 

@@ -22,35 +22,35 @@ struct GpuMatrix {
   std::string name;
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0;
-  std::vector<RowRange> pieces;        // none: not loaded on this device
+  std::vector<RowRange> pieces;        // empty if the matrix is not loaded on this device
   Rounding rounding = Rounding::none;  // as in Matrix
 };
 struct GpuVector {
   std::string name;
   std::int64_t size = 0, indices = 0;  // indices: as in VectorShape
-  std::uint64_t at = 0;                // bytes from where the vectors begin
+  std::uint64_t at = 0;                // bytes from the start of the vectors
 };
-// Part of the vectors' range that one binding holds.
+// A part of the vectors' memory that one binding can hold.
 struct VectorRange {
   const Buffer* buffer = nullptr;
-  std::uint64_t offset = 0, bytes = 0;  // of the buffer
-  std::uint64_t at = 0;                 // as GpuVector::at
+  std::uint64_t offset = 0, bytes = 0;  // in `buffer`
+  std::uint64_t at = 0;                 // counted like GpuVector::at
 };
 
 class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
              const Cancel& cancel);
-  // Weights without memory, from which shapes, formats and pieces can be read.
+  // Makes weights without memory, which only have shapes, formats and pieces.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 
   const Device& device() const { return *device_; }
   const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
   const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
-  // The range that holds all of `ids`, VectorId::none left out. Fails (unsupported_model) if it is larger than a binding may be.
+  // Returns the range that holds all of `ids` except VectorId::none. Throws unsupported_model if it is larger than a binding may be.
   VectorRange range_of(std::span<const VectorId> ids) const;
-  WeightShapes shapes() const;  // names point into this
+  WeightShapes shapes() const;  // its names point into this object
 
  private:
   void place(const Weights& weights, const std::vector<bool>& used, bool allocate);
@@ -64,7 +64,7 @@ class GpuWeights final : public DeviceWeights {
   std::uint64_t bytes_ = 0;
 };
 
-// Bytes that a matrix takes on a device.
+// Returns the bytes that a matrix takes on a device.
 std::uint64_t device_bytes(const MatrixShape& matrix);
 
 }  // namespace pumice::vulkan

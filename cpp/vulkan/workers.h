@@ -1,4 +1,4 @@
-// Host threads for a short while: packing weights, compiling pipelines.
+// Runs jobs on short-lived host threads: packing weights, compiling pipelines.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace pumice::vulkan {
 
-// job(0) .. job(jobs - 1) on up to 16 threads; the first exception is thrown after all have stopped.
+// Runs job(0) to job(jobs - 1) on up to 16 threads. Throws the first exception after all threads have stopped.
 void parallel(std::int64_t jobs, const std::function<void(std::int64_t)>& job, const Cancel& cancel);
 
 }  // namespace pumice::vulkan
