@@ -48,7 +48,7 @@ const files::TensorInfo& Adapters::find(const std::string& name) const {
       .at_field(name);
 }
 
-// The rows of one task in a tensor that has the rows of all tasks, one after another.
+// Reads the chosen task's factor from a tensor of shape [tasks, rows, cols].
 std::vector<float> Adapters::factor(const std::string& name, std::int64_t rows, std::int64_t cols) const {
   const files::TensorInfo& tensor = find(name);
   const Format format = file_->format(tensor);

@@ -1,5 +1,5 @@
-// Low-rank adapters (Hu et al. 2021) that a file keeps beside its weights, a set for each task: jina-embeddings-v3. Those of the asked task
-// are added to the weights while these are read, so nothing below model/ knows of them.
+// Low-rank adapters (Hu et al. 2021) that lie in the model's own file, one set per task (jina-embeddings-v3). The set of the chosen task is
+// added to the weights while they are read from the file, so the layers below model/ see plain weights.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@ namespace pumice::model {
 
 class Adapters {
  public:
-  // `task`: one of config.json's lora_adaptations; kNoTask leaves the weights as they are. Throws invalid_argument, naming the tasks, for
-  // another one, for none where the file has adapters, and for one where it has none.
+  // `task` is one of config.json's lora_adaptations, or kNoTask, which leaves the weights as they are. Throws invalid_argument with the
+  // list of tasks if `task` is unknown, if it is empty although the file has adapters, or if the file has no adapters for a given task.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // The end of the name of a weight with adapters (torch.nn.utils.parametrize).
+  // Names of weights that have adapters end in this (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 
-  // Adds the task's factors to rows of `tensor`; empty where there are none. `embedding`: the table of an Embed, whose two factors have
-  // changed places. Throws model_format for factors that do not fit.
+  // Returns a function that adds the task's adapter to rows of `tensor`, or an empty one if the tensor has no adapter. `embedding` says
+  // that the tensor is an embedding table, for which the file stores factors A and B swapped. Throws model_format for factors that do not
+  // fit.
   AddRow of(const files::TensorInfo& tensor, bool embedding) const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 const Family& family_of(const Reader& read) {
   const std::string name = read.gguf() ? read.text("general.architecture") : read.text("model_type");
   if (const Family* family = find_family(name, read)) return *family;
-  const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text half of a multimodal model
+  const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text part of a multimodal model
   if (const Family* family = half ? find_family(*half, read) : nullptr) return *family;
   const char* key = read.gguf() ? "general.architecture" : "model_type";
   read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
@@ -29,7 +29,7 @@ void refuse_what_no_family_runs(const Reader& read) {
   }
 }
 
-// Decoders that were trained to see both ways have a key for it (gte-Qwen2).
+// Decoders that were trained for attention in both directions say so under a key (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
   const bool causal = c.causal();
@@ -43,8 +43,8 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
-// llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder of kind rank with two labels has the head's rows of "yes" and
-// "no" (Qwen3-Reranker).
+// llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. In a decoder of kind rank with two labels, the file has the head's rows
+// for "yes" and "no" as its classifier (Qwen3-Reranker).
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
@@ -53,7 +53,7 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   return kinds[static_cast<std::size_t>(said - 1)];
 }
 
-// position_embedding_type of config.json must be what the family has.
+// Throws unless config.json's position_embedding_type is the family's.
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";

@@ -64,7 +64,7 @@ class Resolver {
     return id == MatrixId::none ? 0 : static_cast<std::int32_t>(d_.matrix(id).rows);
   }
 
-  // No model has a bias in some layers alone: a file that lacks one of them would run and give wrong results.
+  // A bias exists in all layers or in none. If a file lacks one in some layers, it is refused, because results would be wrong.
   void require_equal_biases(Role role) const {
     const auto has = [&](std::size_t layer) { return d_.at(layer, role).bias != VectorId::none; };
     std::size_t with = 0;

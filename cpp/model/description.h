@@ -1,4 +1,5 @@
-// A model file resolved: its configuration, and every weight by role, checked for name and shape. Nothing large is read yet.
+// A description of a model: its configuration, and its weights by role, found in the file and checked for shape. Large weights are not yet
+// read.
 #pragma once
 
 #include <array>
@@ -18,18 +19,18 @@
 
 namespace pumice::model {
 
-// A matrix or a vector, with its bias. Ids are none where the model has no such weight.
+// The ids of a matrix or a vector and of its bias, each `none` if the model has no such weight.
 struct Parameter {
   MatrixId matrix = MatrixId::none;
   VectorId vector = VectorId::none, bias = VectorId::none;
-  MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;  // an adapter of a quantised matrix: b a is added to its product
+  MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;  // an adapter of a quantised matrix W: (W + b a) x
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module of sentence-transformers behind the layers: a small matrix or a norm. It works on pooled rows, or on token rows before they are
-// pooled.
+// A module of sentence-transformers that follows the layers: a small matrix or a norm. Its input is the pooled rows, or (on_tokens) the
+// tokens' rows before pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;
@@ -43,21 +44,21 @@ struct Module {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;  // embeddings, final norm, head, classifier and what stands before it
+  Parameters globals;  // of the whole model: embeddings, final norm, head, classifier and its dense layer
   std::vector<Parameters> layers;
   VectorId alibi_slopes = VectorId::none;   // for layers with PositionBias::alibi
-  VectorId position_bias = VectorId::none;  // for layers with PositionBias::buckets: heads x (2 position_reach + 1), as Attend has it
+  VectorId position_bias = VectorId::none;  // for layers with PositionBias::buckets: heads x (2 position_reach + 1), as in Attend
   std::int32_t position_reach = 0;
   PlaceTables places;                                // for layers with Attention::places
-  std::vector<PoolKind> pooling = {PoolKind::mean};  // several kinds stand side by side, in this order
+  std::vector<PoolKind> pooling = {PoolKind::mean};  // vectors of several kinds are concatenated in this order
   std::vector<Module> modules;
-  Parameter score;              // a reranker's rows of the head, one a label, which it reads at the last token
+  Parameter score;              // a reranker's matrix: the head's rows of its label tokens, applied to the last token
   std::int32_t vocab_size = 0;  // rows of the token embedding
   std::int32_t labels = 0;      // rows of the classifier; 0: none
   std::uint64_t parameters = 0;
-  std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules; weights are read from them
-  std::vector<std::string> notes;                              // what was asked for and not done, and why
-  std::vector<std::string> incomplete;  // Config::incomplete, optional tensors that are missing, and tensors that nothing reads
+  std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules
+  std::vector<std::string> notes;                              // requests that were not carried out, and why
+  std::vector<std::string> incomplete;  // Config::incomplete, missing optional tensors, and tensors that no layer uses
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
@@ -66,16 +67,18 @@ struct Description {
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;
     return width;
   }
-  std::int64_t pooled_size() const {  // width of a pooled row: each kind of pooling has a part, projected where the model has a projection
+  std::int64_t pooled_size() const {  // width of a text's vector before its modules: one (projected) row per kind of pooling
     const MatrixId projection = global(Role::projection).matrix;
     return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
   }
-  std::int64_t vector_size() const {  // width of a pooled row after its modules
+  std::int64_t vector_size() const {  // width of a text's vector after its modules
     return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
   const Vector& vector(VectorId id) const { return weights.vectors[static_cast<std::size_t>(id)]; }
-  float number(const Parameter& parameter) const { return vector(parameter.vector).values.front(); }  // of a vector of one value
+  float number(const Parameter& parameter) const {
+    return vector(parameter.vector).values.front();
+  }  // the value of a vector that has one value
 
   MatrixId add(Matrix matrix) {
     weights.matrices.push_back(std::move(matrix));
@@ -88,16 +91,16 @@ struct Description {
 };
 
 struct DescribeOptions {
-  // The format that float matrices are packed to while they are read. Embeddings that are not also the head keep theirs.
+  // The format to which float matrices are converted while they are read. Embedding tables keep their own, unless they are also the head.
   std::optional<Format> quantize;
-  // Automatic: an encoder's matrices may be rounded (Matrix::rounding), but for a classifier and the dense layer before it.
+  // `automatic` allows rounding of an encoder's matrices (Matrix::rounding), except for a classifier and the dense layer before it.
   Compute compute = Compute::automatic;
   std::string task;  // the adapters of this task are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
 };
 
-// Throws unsupported_model and model_format as read_config() does, and for tensors that are missing, of the wrong shape or of a format not
-// known.
+// Throws unsupported_model and model_format as read_config() does, and also if a tensor is missing or has a wrong shape or an unknown
+// format.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
 
 }  // namespace pumice::model

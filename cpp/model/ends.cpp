@@ -5,7 +5,7 @@
 namespace pumice::model {
 namespace {
 
-// Several kinds of pooling give vectors side by side.
+// Concatenates the vectors of several kinds of pooling.
 View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   const View out = w.slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
   for (std::int32_t col = 0; const PoolKind kind : kinds) {
@@ -15,7 +15,7 @@ View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   return out;
 }
 
-// Projects the vector of each kind of pooling by itself.
+// Projects each kind's vector separately.
 View projected(Writer& w, View pooled) {
   const Parameter& projection = w.d.global(Role::projection);
   if (!projection.present()) return pooled;
@@ -34,7 +34,7 @@ void write_dense(Writer& w, const Module& m, View x, View out) {
   w.linear(x, out, {m.weight}, std::move(op));
 }
 
-// classifier(norm(activation(dense(row)))) of one row of the text, or of every row and then pooled.
+// Computes classifier(norm(activation(dense(row)))) for the text's pooled row, or for every token's row and pools the logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
   const Rows rows = head.late ? Rows::tokens : Rows::segments;
@@ -50,7 +50,7 @@ View classify(Writer& w, const View& x) {
   return head.late ? pool(w, logits, {head.pooling}) : logits;
 }
 
-// A decoder's logits of a few ids, at the last token.
+// Computes a decoder's logits for a few ids at the last token.
 View score(Writer& w, const View& x) {
   const View out = w.slot(Rows::segments, w.d.labels);
   w.linear(pool(w, x, {PoolKind::last}), out, {w.d.score}, {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});

@@ -1,4 +1,4 @@
-// Where a program begins and ends: the embedding of ids, what is made of hidden rows (pooling, modules, classifiers), and
+// The operations at a program's beginning and end: the embedding of ids, what follows the last layer (pooling, modules, classifiers), and
 // logits.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace pumice::model {
 
-// Ids to `x`.
+// Adds operations that embed the ids and write the embeddings to `x`.
 void write_embedding(Writer& writer, const View& x);
-// The final norm, where `output` is looked at and not gone on from.
+// Adds the final norm, if `output` is a final result and not the input of another program.
 void write_final_norm(Writer& writer, const View& x, Output output);
-// Rows behind their modules; x where there are none.
+// Adds the modules (those with Module::on_tokens, or the others) and returns the view of their result, which is x if there are none.
 View write_modules(Writer& writer, View x, bool on_tokens);
 View write_selected(Writer& writer, const View& x);
 View write_pooled(Writer& writer, const View& x);

@@ -1,5 +1,5 @@
-// A layer as data: a mixer, which moves information between positions, a network, which works on each position alone, where each is
-// normalised, and how both are joined to the row. Layers of one model may differ.
+// A layer as data: a mixer, which moves information between tokens; a network, which works on each token by itself; where norms stand; and
+// how both results are added to the tokens' hidden rows. Layers of one model may differ.
 #pragma once
 
 #include <cstddef>
@@ -12,59 +12,59 @@
 
 namespace pumice::model {
 
-// What a branch is added to.
+// What the output of a branch (the mixer or the network) is added to.
 enum class Residual : std::uint8_t {
-  row,         // the row that enters the branch, not normalised
-  normalised,  // the row that Norms::before gives (a switch of BLOOM)
-  twice,       // the row; it is added to the normalised sum once more, and the result is normalised too (jina v2 for code)
+  row,         // the branch's input before its norm
+  normalised,  // the branch's input after its norm (an option of BLOOM)
+  twice,       // as `row`; after the norm of the sum, the row is added again and normalised again (jina v2 for code)
 };
 
-// Where a branch is normalised.
+// Where a branch has norms.
 struct Norms {
-  bool before = true;   // the row that the branch reads (Llama)
-  bool branch = false;  // what the branch gives, before it is added (Gemma 2, OLMo 2)
-  bool sum = false;     // the sum of row and branch (BERT)
+  bool before = true;   // on the branch's input (Llama)
+  bool branch = false;  // on the branch's output, before it is added (Gemma 2, OLMo 2)
+  bool sum = false;     // on the sum of row and branch (BERT)
   Residual residual = Residual::row;
 };
 
 // Norms of queries and keys.
 enum class QkNorm : std::uint8_t {
   none,
-  head,             // of each head, before rope, with weights that all heads share (Qwen 3)
+  head,             // each head by itself, before rope, with weights that all heads share (Qwen 3)
   head_after_rope,  // the same after rope (Hunyuan)
-  whole,            // of all heads as one vector (OLMo 2)
+  whole,            // all heads as one vector (OLMo 2)
 };
 
-// What is added to a score for the distance of its query and key.
+// What is added to an attention score, depending on the distance between query and key.
 enum class PositionBias : std::uint8_t {
   none,
-  alibi,    // the distance times a slope of the head (BLOOM, MPT)
-  buckets,  // a learned number (T5, MPNet)
+  alibi,    // the distance times the head's slope (BLOOM, MPT)
+  buckets,  // a learned bias per bucket of distances (T5, MPNet)
 };
 
-// Rows learned for relative positions (DeBERTa, He et al. 2021), which queries and keys are multiplied by. The row of a key `d` positions
-// before its query has number span + d, from 0 to 2 span - 1. Distances beyond span / 2 grow with their logarithm up to max_distance,
-// unless that is 0.
+// Learned embeddings of relative positions (DeBERTa, He et al. 2021), whose products with queries and keys are added to scores. For a key
+// `d` positions before its query the embedding is row span + d of the table, from 0 to 2 span - 1. If max_distance is not 0, beyond span /
+// 2 the logarithm of the distance takes the place of `d`, up to max_distance.
 struct RelativePlaces {
   std::int32_t span = 0, max_distance = 0;
-  bool by_query = false;  // queries meet keys of places (c2p)
-  bool by_key = false;    // keys meet queries of places (p2c)
-  bool shared = false;    // q and k make queries and keys of places; otherwise place_q and place_k do
-  bool norm = false;      // the rows are normalised
+  bool by_query = false;  // query times projected position embedding is added (c2p)
+  bool by_key = false;    // key times projected position embedding is added (p2c)
+  bool shared = false;    // the embeddings are projected by q and k; if false, by place_q and place_k
+  bool norm = false;      // the embeddings are normalised first
 };
 
-// Values that a matrix of their own alone does not make (Gemma 4).
+// How values are computed, where it is not by a matrix alone (Gemma 4).
 struct ValueRule {
   bool normalised = false;  // each head is normalised, without weights
-  bool from_keys = false;   // there is no matrix for values: they are the keys before norm and rope
+  bool from_keys = false;   // there is no matrix for values; they equal the keys before norm and rope
 };
 
-// Attention over keys and values of an earlier layer, without any of its own (Gemma 4).
+// The earlier layer whose keys and values a layer without its own attends to (Gemma 4).
 struct KvFrom {
   std::size_t layer = 0;
 };
 
-// Queries grow with the logarithm of their position (Ministral 3), as in Rope.
+// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3), as in Rope.
 struct Temperature {
   float growth = 0;
   std::int32_t length = 0;
@@ -73,13 +73,13 @@ struct Temperature {
 struct Attention {
   std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = true;
-  std::int32_t window = 0;  // as in Attend; 0: a query sees all positions
+  std::int32_t window = 0;  // as in Attend; 0: no window
   std::int32_t rope = -1;   // index into Config::ropes; -1: no rope
   float scale = 0;          // of scores
   float softcap = 0;        // of scores; 0: none
   QkNorm qk_norm = QkNorm::none;
   PositionBias position_bias = PositionBias::none;
-  bool qkv_bias = false;  // q, k and v must have biases in the file; those of other models are used where they are there
+  bool qkv_bias = false;  // the file must have biases for q, k and v; if false, biases in the file are used all the same
   bool out_bias = false;  // the same for attn_out
   std::optional<RelativePlaces> places;
   std::optional<ValueRule> values;
@@ -89,10 +89,10 @@ struct Attention {
   std::int32_t q_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShape cache_shape() const { return {kv_heads, head_dim, head_dim}; }
-  bool makes_values() const { return !kv_from && !(values && values->from_keys); }  // by a matrix for values
+  bool makes_values() const { return !kv_from && !(values && values->from_keys); }  // by a matrix of its own
 };
 
-// The two numbers of xIELU that a layer has learned (Apertus).
+// A layer's learned parameters of the activation xIELU (Apertus).
 struct Xielu {
   float alpha_p = 0, alpha_n = 0;
 };
@@ -101,21 +101,21 @@ struct FeedForward {
   std::int32_t width = 0;
   bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;  // must be in the file; those of other models are used where they are there
+  bool bias = false;  // the file must have biases; if false, biases in the file are used all the same
   std::optional<Xielu> xielu;
 };
 
 struct Join {
-  // Both branches read the row that enters the layer, and both are added to it. A network without a norm of its own then reads what the
-  // mixer's norm gave.
+  // Mixer and network both have the layer's input as their input, and both outputs are added to it. If the network has no norm before it,
+  // its input is the output of the mixer's norm.
   bool parallel = false;
-  float scale = 1;  // of what each branch adds (Granite, MiniCPM)
+  float scale = 1;  // multiplies the output of each branch (Granite, MiniCPM)
 };
 
-// What follows a layer's branches (Gemma 4).
+// Steps after a layer's branches (Gemma 4).
 struct Tail {
-  bool input = false;   // the layer's part of LayerInputs is gated by the row and added
-  bool scaled = false;  // the row is multiplied by a number that the layer has learned
+  bool input = false;   // the layer's columns of LayerInputs are gated by the row and added to it
+  bool scaled = false;  // the row is multiplied by a learned number
 };
 
 // std::monostate: the layer has no such part.
@@ -135,17 +135,17 @@ struct Layer {
   bool windowed = false;  // the model's pattern says that this layer has a window, also where the window is as wide as the context
   std::optional<Tail> tail;
 
-  // Throws unsupported_model where the layer has another mixer or network, or none.
+  // These throw unsupported_model if the layer's mixer or network is of another kind or absent.
   Attention& attention() { return part<Attention>(mixer, "attention"); }
   const Attention& attention() const { return part<Attention>(mixer, "attention"); }
   FeedForward& feed_forward() { return part<FeedForward>(network, "feed-forward network"); }
   const FeedForward& feed_forward() const { return part<FeedForward>(network, "feed-forward network"); }
-  // Null where the layer has another one, or none.
+  // These return null in that case.
   const Attention* if_attention() const { return std::get_if<Attention>(&mixer); }
   const FeedForward* if_feed_forward() const { return std::get_if<FeedForward>(&network); }
 };
 
-// For std::visit over the parts of a layer: a part without a function of its own does not compile.
+// For std::visit over the parts of a layer. Does not compile unless every kind of part has a function.
 template <class... Functions>
 struct EachPart : Functions... {
   using Functions::operator()...;

@@ -1,5 +1,5 @@
-// LayerInputs (Gemma 4 E2B, E4B): what each layer gets of a token besides the row. It is computed once, from the embedded row; a row that
-// goes from one stage to the next carries the columns of later layers.
+// Writes the operations of LayerInputs (Gemma 4 E2B, E4B), each layer's second input per token. All layers' inputs are computed once, from
+// the token's embedding. Rows between pipeline stages carry the columns of the layers that follow.
 #pragma once
 
 #include "model/writer.h"
@@ -10,20 +10,20 @@ class LayerInputsWriter {
  public:
   explicit LayerInputsWriter(Writer& writer) : w_(writer) {}
 
-  void embed(const View& x);  // for all layers, where the model has such inputs
+  void embed(const View& x);  // computes them for all layers, if the model has such inputs
 
-  // The columns in a row before layer `border`.
+  // Returns how many columns of a row that enters layer `border` are layer inputs. take() reads them there, give() returns their view.
   std::int32_t width(std::size_t border) const;
   void take(const View& columns, std::size_t border);
   View give(std::size_t border) const;
 
-  // x += norm(W (input * activation(gate x))). `h`: a slot as wide as x, which it changes.
+  // x += norm(W (input * activation(gate x))). Overwrites `h`, a slot as wide as x.
   void write(std::size_t layer, const View& x, const View& h);
 
  private:
   Writer& w_;
-  View inputs_;            // of the layers from first_ on
-  std::size_t first_ = 0;  // 0 where the program begins with ids
+  View inputs_;            // columns of layers from first_ on
+  std::size_t first_ = 0;  // 0 if the program begins with ids
   View gate_;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxRank = 4096;
 
-// rows x cols, turned.
+// Transposes a matrix of rows x cols.
 std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
   std::vector<float> result(values.size());
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -21,7 +21,7 @@ std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, s
   return result;
 }
 
-// The sum of two matrices of low rank: their ranks stand side by side.
+// Adds two low-rank matrices by concatenating their factors along the rank.
 LowRank together(const LowRank& x, const LowRank& y) {
   LowRank sum{.left = {}, .right = x.right, .rank = x.rank + y.rank, .cols = x.cols};
   sum.right.insert(sum.right.end(), y.right.begin(), y.right.end());

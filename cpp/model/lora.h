@@ -1,5 +1,5 @@
-// Low-rank adapters that load(lora=) gives: PEFT folders and GGUF adapters. python/pumice/lora.py reads their names and scales; this part
-// finds their matrices and checks their shapes.
+// Low-rank adapters for load(lora=): PEFT folders and GGUF adapters. python/pumice/lora.py reads module names and scales from them; this
+// file finds the model's matrices that they change and checks shapes.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace pumice::model {
 
-// How the factors of W + scale b a lie in a file; W has rows x cols.
+// How an adapter's file stores the factors a and b of W + scale b a, where W is rows x cols.
 enum class LoraLayout : std::uint8_t {
   linear,          // a: rank x cols, b: rows x rank
-  embedding,       // PEFT's, of the table turned: a: rank x rows, b: cols x rank
+  embedding,       // PEFT's, for the transposed table: a: rank x rows, b: cols x rank
   embedding_rows,  // GGUF's: a: rows x rank, b: cols x rank
 };
 struct LoraModule {
-  std::string name;  // as the model's kind of file calls it, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q"
-  std::string a, b;  // tensors of the adapter's file
+  std::string name;  // in the model's file, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q"
+  std::string a, b;  // names of tensors in the adapter's file
   float scale = 1;
   LoraLayout layout = LoraLayout::linear;
 };
@@ -35,12 +35,12 @@ class Lora {
  public:
   explicit Lora(std::vector<LoraSpec> specs);
 
-  // The sum of all adapters of the matrix that has one of these names, with scales in the factors. Throws model_format for factors that do
-  // not fit.
+  // Returns the sum of all adapters for the matrix that has one of these names, with scales multiplied in, or nothing if there are none.
+  // Throws model_format for factors that do not fit.
   std::optional<LowRank> of(std::span<const std::string> names, std::int64_t rows, std::int64_t cols);
   bool has(std::span<const std::string> names) const;
 
-  // Throws model_format with the name of the first matrix that an adapter has and the model does not ask for.
+  // Throws model_format with the first name in an adapter for which of() was never called.
   void require_all_used(const files::ModelFile& model) const;
 
  private:

@@ -1,5 +1,5 @@
-// The programs of one model. Placement, packing, foresee() and prepare() ask for the same ones: each is written and checked when it is
-// first asked for, and kept.
+// A model's programs. Placement, packing, foresee() and prepare() need the same ones, so each is written and checked at its first use and
+// then kept.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@ namespace pumice::model {
 
 struct ModelProgram {
   Program program;
-  std::vector<bool> matrices;     // by MatrixId: does the program read it?
-  std::int32_t input_width = 0;   // floats of a row that it takes; 0: it takes ids
-  std::int32_t output_width = 0;  // floats of a row that it gives
-  Attend attend = {};             // queries() alone: the operation that reads its rows
+  std::vector<bool> matrices;     // by MatrixId: whether the program uses the matrix
+  std::int32_t input_width = 0;   // floats per input row; 0: the input is ids
+  std::int32_t output_width = 0;  // floats per output row
+  Attend attend = {};             // for queries() only: the operation whose inputs are its output rows
 };
 
-// Thread-safe. The description outlives it and changes no more.
+// Thread-safe. The description must outlive this object and no longer change.
 class ModelPrograms {
  public:
-  // `kv_format`: of the caches that decoders run with.
+  // `kv_format` is the format of decoders' caches.
   ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
   ModelPrograms(const ModelPrograms&) = delete;
   ModelPrograms& operator=(const ModelPrograms&) = delete;

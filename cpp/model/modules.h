@@ -15,10 +15,10 @@ namespace pumice::model {
 struct ModuleSpec {
   ModuleKind kind = ModuleKind::dense;
   bool on_tokens = false;                                    // before pooling, or in a model that does not pool
-  std::string file;                                          // model.safetensors of its folder; normalize: none
-  std::shared_ptr<const files::ModelFile> opened = nullptr;  // that file, where it is open already
-  std::string tensor = "linear";                             // of a dense one: its matrix is TENSOR.weight
-  std::int64_t in = 0, out = 0;                              // dense: sizes of its rows; layer_norm: `in`
+  std::string file;                                          // model.safetensors in its folder; empty for normalize
+  std::shared_ptr<const files::ModelFile> opened = nullptr;  // that file, or null if it is not open yet
+  std::string tensor = "linear";                             // dense: its matrix is named TENSOR.weight
+  std::int64_t in = 0, out = 0;                              // dense: widths of input and output rows; layer_norm: only `in`
   bool bias = true, residual = false;                        // of a dense one
   Activation activation = Activation::none;
 };
@@ -26,16 +26,16 @@ struct ModuleSpec {
 ModuleKind module_from_name(const std::string& name);
 Activation activation_from_name(const std::string& name);
 
-// The modules in a GGUF file itself (Config::dense): Dense layers after pooling, without bias or activation.
+// Returns the modules that a GGUF file itself has (Config::dense): Dense layers after pooling, without bias or activation.
 std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
-// Adds to a description what it pools by (empty: what its file says, or mean) and its modules, in order.
-// Throws model_format for tensors that are missing or do not fit and for sizes that do not follow from one another; what open_weights()
-// throws.
+// Sets a description's kinds of pooling and its modules, in order. If `pooling` is empty, the file's kind is used, or else mean.
+// Throws what open_weights() throws, and model_format if a tensor is missing or does not fit, or if a module's input is not as wide as the
+// output before it.
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs);
 
-// Makes a causal model a reranker: its labels are the logits of these ids at the last token. Throws unsupported_model where there is
-// no head, invalid_argument for an id that is no token.
+// Makes a causal model a reranker whose labels are the logits of these ids at the last token. Throws unsupported_model if the model has
+// no head, invalid_argument for an id that is not in the vocabulary.
 void add_score(Description& d, const std::vector<std::int32_t>& ids);
 
 }  // namespace pumice::model

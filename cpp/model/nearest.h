@@ -1,4 +1,4 @@
-// "Did you mean": the name that differs least.
+// Finds the most similar name, for "did you mean" in error messages.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace pumice::model {
 
-inline constexpr std::size_t kNamesCompared = 4096;  // enough for any model, bounded for a bomb
-// Looks at the first kNamesCompared names; empty where there are none.
+inline constexpr std::size_t kNamesCompared = 4096;  // enough for any model; bounds the time for a malicious file
+// Returns the most similar of the first kNamesCompared names, or an empty string if there are none.
 std::string_view nearest(std::string_view name, std::span<const std::string> names);
 
 }  // namespace pumice::model

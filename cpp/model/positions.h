@@ -1,4 +1,4 @@
-// Tables that attention adds to scores by the distance of query and key: ALiBi's slopes, and biases by buckets of distances.
+// Biases that attention adds to scores, depending on the distance between query and key: ALiBi's slopes, and learned biases by bucket.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@ namespace pumice::model {
 class WeightReader;
 struct Description;
 
-// ALiBi (Press et al. 2022, section 3): 2^(-max_bias i / n) for n = 2^m heads i = 1 .. n; other numbers of heads take every second slope of
-// the next power of two for what is left, as the authors' code does.
+// Returns ALiBi's slopes (Press et al. 2022, section 3): 2^(-max_bias i / n) for heads i = 1 .. n, where n is the largest power of two that
+// is not above `heads`. Heads beyond n get every second slope of the series for 2 n, as in the authors' code.
 std::vector<float> alibi_slopes(std::int32_t heads, double max_bias = 8);
 
-// The distance from which on the last bucket repeats, and a table (buckets x heads) by distance: heads x (2 reach + 1), as in Attend.
+// position_reach() returns the distance from which on keys fall into the last bucket. bias_by_distance() converts a table of buckets x
+// heads to one of heads x (2 reach + 1) distances, as in Attend.
 std::int32_t position_reach(const PositionBuckets& buckets);
 std::vector<float> bias_by_distance(const PositionBuckets& buckets, const std::vector<float>& table);
 

@@ -16,7 +16,7 @@ namespace {
 
 class Body {
  public:
-  // `from_ids`: begins with the embedding, where the first layer is the model's first.
+  // If `from_ids` is set and `first` is 0, the program begins with the embedding of ids.
   Body(const Description& d, std::string name, std::size_t first, std::size_t last, Output output, bool from_ids = true)
       : w_(d, std::move(name)),
         first_(first),
@@ -46,7 +46,7 @@ class Body {
   bool embeds() const { return first_ == 0 && from_ids_; }
 
   // ---------------------------------------------------------------- rows between stages
-  // The row before a layer: hidden columns, keys and values of earlier layers, LayerInputs.
+  // The width of a row between stages: hidden columns, keys and values of earlier layers, LayerInputs.
   std::int32_t row_width(std::size_t border) const { return w_.c.hidden_size + kv_.width(border) + inputs_.width(border); }
 
   void take_row() {
@@ -127,7 +127,7 @@ class Body {
     return out;
   }
 
-  // The row that a network beside the mixer reads. It is made before the mixer changes x.
+  // Returns the input of a network parallel to the mixer. It is computed before the mixer changes x.
   View parallel_input(std::size_t layer) {
     if (!w_.c.layers[layer].network_norms.before) return h_;  // the mixer's own input
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);

@@ -1,4 +1,4 @@
-// From a description to programs. One function writes the layers of every family.
+// Translates a description to programs. The same function writes the layers of every family.
 #pragma once
 
 #include <algorithm>
@@ -9,23 +9,23 @@
 namespace pumice::model {
 
 // The result of a body's last stage.
-//   hidden, selected: every row, or the selected rows, before the final norm; a decoder keeps keys and values in caches
-//   tokens, pooled: every row, or one row for each segment, after their modules; of whole texts, without caches
-//   classes: the classifier's logits for each segment; of whole texts, without caches
+//   hidden, selected: rows of all tokens, or of the selected ones, before the final norm; decoders store keys and values in caches
+//   tokens, pooled: a row per token, or one per segment, after the modules; the input is whole texts, and there are no caches
+//   classes: the classifier's logits per segment; the input is whole texts, and there are no caches
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 
-// Layers [first, last). The first stage takes ids, the others hidden rows. A stage that ends with the last layer gives `output`, the others
-// give hidden rows.
+// Returns the program of layers [first, last). The first stage's input is ids, the others' is hidden rows. The result is `output` if the
+// stage ends with the model's last layer, and hidden rows otherwise.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output);
-// One layer alone, hidden rows to hidden rows, without caches. The last layer has the final norm.
+// Returns the program of one layer, hidden rows to hidden rows, without caches. The model's last layer includes the final norm.
 Program layer_program(const Description& d, std::size_t layer);
-// The same layer up to its attention: hidden rows to rows that hold what Attend reads of them. `attend` is that operation.
+// Returns the part of that program before attention: hidden rows to rows that hold the inputs of Attend. Sets `attend` to that operation.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
 Program head_program(const Description& d);      // hidden rows to logits
 Program log_prob_program(const Description& d);  // hidden rows and targets to log-probabilities
 
-// Hidden rows to the logits that choosing a token needs: the largest, and those of reported ids. 64 is more than top_k usually is. A row of
-// Top is an eighth of the logits, at most 17 KB.
+// Returns the program from hidden rows to the logits that sampling needs: the kTopLogits largest, and those of reported ids. 64 is more
+// than the usual top_k. A row of Top is an eighth of the logits, at most 17 KB.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxHeads 
 class Reader {
  public:
   explicit Reader(const files::ModelFile& file);
-  // The same for a family whose config.json has other names for some keys.
+  // A copy of `plain` for a family whose config.json has other names for some keys.
   Reader(const Reader& plain, std::span<const KeyName> names)
       : file_(plain.file_), gguf_(plain.gguf_), prefix_(plain.prefix_), names_(names) {}
 
@@ -39,17 +39,17 @@ class Reader {
     const std::string where = key(gguf_key, json_key);
     return asked(where) ? file_.string(where) : std::nullopt;
   }
-  // Present and null is not the same as absent (Mistral's sliding_window).
+  // Returns true also for a key whose value is null, which differs from an absent one (Mistral's sliding_window).
   bool has(std::string_view gguf_key, std::string_view json_key) const { return file_.has(key(gguf_key, json_key)); }
-  // A nested object of config.json: absent, null or empty counts as none.
+  // Returns whether config.json has this nested object and it is neither null nor empty.
   bool object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
-  // Must layers have a bias? config.json has a switch; in GGUF all layers must have it where the first one has.
+  // Returns whether all layers must have a bias: config.json says so under a key; in GGUF it holds if the first layer's tensor exists.
   bool biases(std::string_view gguf_tensor, std::string_view json_key, bool otherwise) const {
     return gguf_ ? file_.find(gguf_tensor) != nullptr : flag("", json_key, otherwise);
   }
-  // A number for each of `count` layers: one for all, or a list of them. Empty where the file has no such key.
+  // Returns a number per layer, from a list or from one number for all layers. Empty if the file has no such key.
   std::vector<std::int64_t> per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
                                       std::int64_t high) const;
 
@@ -86,9 +86,9 @@ class Reader {
   std::span<const KeyName> names_;
 };
 
-// The activation of a name. `where`: the key that has it.
+// Returns the activation called `name`. `where` is the key that names it, for errors.
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name);
-// The activation that config.json names, under any of the keys that say it.
+// Returns the activation that config.json names, under any of the usual keys.
 Activation read_activation(const Reader& read, Activation otherwise);
 
 }  // namespace pumice::model

@@ -1,4 +1,4 @@
-// What tensors are for, and what a model asks for of each: roles.def.
+// Roles of tensors, and what a model requires of the tensor in each role (roles.def).
 #pragma once
 
 #include <cstddef>
@@ -38,14 +38,14 @@ enum class Need : std::uint8_t {
   never,
   maybe,      // used where the file has it
   always,     // the file must have it
-  elsewhere,  // another part of model/ reads it, and says what is missing
+  elsewhere,  // another part of model/ reads it and reports a missing one
 };
 
 // How a role's matrix is used.
 enum class Use : std::uint8_t {
   none = 0,
-  table = 1,    // rows are looked up; they keep the file's format
-  exact = 2,    // a small product whose error nothing damps; it keeps the file's format
+  table = 1,    // rows are looked up by index; the file's format is kept
+  exact = 2,    // a small product whose error reaches the result undamped; the file's format is kept
   product = 4,  // may be quantized and rounded
   // Of a product:
   bytes = 8,         // in an encoder its activations may be codes of 8 bits (docs/numerics.md). Not for values, whose error no softmax
@@ -56,17 +56,17 @@ enum class Use : std::uint8_t {
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }
 
-// What a model asks for in one role (of one layer).
+// What a model requires of the tensor in one role (in one layer).
 struct Asked {
   Need need = Need::never;
-  std::int64_t rows = 0, cols = 0;  // rows 0: any number. A vector has `rows` values, and cols is 0
+  std::int64_t rows = 0, cols = 0;  // rows 0: any number. For a vector, `rows` is its length and cols is 0
   bool bias = false;                // the file must have its bias
   Use use = Use::none;
 
   bool is_vector() const { return cols == 0; }
 };
 
-// Reads what is resolved of the roles before it in roles.def. `layer` is used for roles of layers alone.
+// Uses those parts of `d` that roles earlier in roles.def have filled. `layer` matters only for roles of layers.
 Asked asked(const Description& d, Role role, std::size_t layer);
 
 }  // namespace pumice::model

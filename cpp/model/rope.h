@@ -7,19 +7,19 @@
 namespace pumice::model {
 
 struct RopeDefaults {
-  double theta = 10000;      // where the file is silent
+  double theta = 10000;      // if the file has no such key
   bool interleaved = false;  // pairs (2j, 2j+1)
-  double partial = 0;        // the part of a head that turns, where config.json is silent; 0: all of it, whatever keys say
-  double window_theta = 0;   // the base of layers with a window; 0: that of all layers
-  double stretch = 1;        // a factor of the base (Hunyuan)
+  double partial = 0;        // rotated fraction of a head if config.json has no key; 0: all of it, whatever keys say
+  double window_theta = 0;   // the base for layers with a window; 0: the same as for all layers
+  double stretch = 1;        // multiplies the base (Hunyuan)
   double proportional = 0;   // where config.json says nothing of ropes: this part of a head turns, with the frequencies that it would have
                              // if all did (Gemma 4, layers without a window); 0: `partial`
 };
 
-// How many positions a model has whose file says `n_ctx`: with dynamic NTK n_ctx times its factor, as transformers counts.
+// Returns the number of positions of a model whose file says `n_ctx`: with dynamic NTK, n_ctx times the factor, as in transformers.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
-// Fills Config::ropes and Attention::rope, and stretches Config::n_ctx. After read_sizes() and read_windows().
+// Fills Config::ropes and Attention::rope, and stretches Config::n_ctx. Call it after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
 }  // namespace pumice::model

@@ -1,4 +1,4 @@
-// Factors of ropes' frequencies that GGUF files keep as tensors.
+// Divisors of rope's frequencies, which GGUF files store as tensors.
 #pragma once
 
 #include "files/model_file.h"

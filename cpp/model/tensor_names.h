@@ -14,10 +14,10 @@
 
 namespace pumice::model {
 
-// The rows of a role in a tensor: runs of `run` rows, `stride` apart, from row `first` on.
+// The rows of a tensor that belong to a role: runs of `run` rows, `stride` apart, from row `first` on.
 struct Part {
   std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows from `first` on
-  std::int64_t whole = 0;                       // rows that the tensor must have; 0: as many as the role
+  std::int64_t whole = 0;                       // rows that the whole tensor must have; 0: as many as the role
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
 };
 
@@ -36,12 +36,12 @@ class TensorNames {
 
   bool shared(Role role) const;  // one tensor for all layers (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
-  bool wrapped() const { return !prefix_.empty(); }  // names of the body's tensors begin with that of a task's wrapper
-  // The names that adapters have for the matrix of a role.
+  bool wrapped() const { return !prefix_.empty(); }  // the body's tensor names have the prefix of a task's wrapper class
+  // Returns the names under which adapters may refer to a role's matrix.
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // The first name of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // A sentence about tensors of layers that no role reads, such as a q_norm in a Llama. Empty where there are none.
+  // Returns a sentence that lists layers' tensors that no role uses, such as a q_norm in a Llama. Empty if there are none.
   std::string unread(const std::function<bool(Role)>& reads) const;
 
   // Throws model_format: the file lacks a role's weight or bias.

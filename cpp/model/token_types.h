@@ -8,7 +8,8 @@
 
 namespace pumice::model {
 
-// Whether the model tells types apart. Its table decides where type_vocab_size says 0, and must be there where it does not.
+// Returns whether the model has embeddings of token types. If type_vocab_size is 0, it has them if the file has `tensor`; otherwise it
+// always has them, and the file must have the tensor.
 bool tells_types(const Reader& read, std::span<const std::string_view> prefixes, std::string_view tensor);
 
 }  // namespace pumice::model

@@ -78,7 +78,7 @@ void WeightReader::tie_head(Parameter& head) {
   head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
 }
 
-// The tensor's rows as the file has them. Checks the shape, and sets `part` to the rows of the role.
+// Checks the tensor's shape, sets `part` to the role's rows, and returns a matrix that reads them.
 Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Part& part) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
@@ -167,7 +167,7 @@ void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const 
 
 void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
 
-// True: the matrix is packed anew. False: nothing is asked, it is quantized already, or its rows do not divide into blocks.
+// Returns true if it converts the matrix. False: not requested, quantized already, or rows that do not divide into blocks.
 bool WeightReader::quantize(Matrix& matrix) {
   if (!quantize_ || info(matrix.format).quantized) return false;
   if (matrix.cols % info(*quantize_).block != 0) {

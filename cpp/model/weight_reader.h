@@ -1,5 +1,5 @@
-// Fills the weights of a description, role by role: finds tensors by name, checks shape and format, adds adapters, and packs anew where
-// load(quantize=) asks. Nothing large is read.
+// Fills a description's weights, role by role: finds tensors by name, checks shape and format, adds adapters, and converts formats for
+// load(quantize=). Large tensors are not read yet.
 #pragma once
 
 #include <map>
@@ -17,16 +17,17 @@ namespace pumice::model {
 
 class WeightReader {
  public:
-  // Weights and notes go to `d`.
+  // Adds weights and notes to `d`.
   WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d, const DescribeOptions& options);
 
-  // The weights that the model asks for in this role. Empty where it does not ask, or where the file lacks an optional tensor. Throws
-  // model_format with the name of a tensor that is missing or has another shape.
+  // Returns the weights in this role. Empty if the model does not use the role, or if the file lacks an optional tensor. Throws
+  // model_format with the tensor's name if it is missing or has a wrong shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
-  // All values of a matrix that no operation reads as it is (Need::elsewhere), under the tensor's name.
+  // Returns all values of a table that operations use only after a conversion (Need::elsewhere), with the tensor's name.
   Vector read_table(Role role) const;
-  // The head that is the embedding: its matrix, or one of its own from the same tensor where one of the two has an adapter.
+  // Sets the matrix of a head that is tied to the embedding: the embedding's, or another of the same tensor if one of the two has an
+  // adapter.
   void tie_head(Parameter& head);
 
   void quantize(MatrixId id);

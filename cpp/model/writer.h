@@ -1,4 +1,4 @@
-// A program while it is written: its slots, and the operations that every part of it adds.
+// A program under construction, and helpers to add slots and common operations.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ class Writer {
   static View part(const View& whole, std::int32_t col, std::int32_t width) { return {whole.slot, col, width}; }
 
   void add(Op op) { program.ops.push_back(std::move(op)); }
-  // out = norm(in) + add, as the model's norms are. `group`: of each group of so many columns; 0: of the whole row.
+  // out = norm(in) + add, with the model's kind of norm. Each `group` columns are normalised by themselves; 0: the whole row.
   void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0);
   void scale(View in, View out, float by) { add(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
-  // The products of `parts` side by side, as `op` says. Where adapters are kept apart from a matrix W, its rows get op.scale b (a in)
-  // added.
+  // Multiplies `in` by each matrix of `parts` and concatenates the products in `out`; `op` has the other settings. If a matrix has a
+  // separate adapter, op.scale b (a in) is added.
   void linear(View in, View out, const std::vector<Parameter>& parts, Linear op = {});
 
   const Description& d;
@@ -35,7 +35,7 @@ class Writer {
   View low_;  // rows of the largest rank of adapters
 };
 
-// What a mixer or a network gives: rows, which the product of a role brings back to the width of the model's rows.
+// The result of a mixer or a network: rows, and the role of the matrix that projects them back to hidden_size.
 struct BranchEnd {
   View rows;
   Role product;

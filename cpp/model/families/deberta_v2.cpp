@@ -1,5 +1,5 @@
-// DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, whose scores add what queries say to places of keys and keys to places of
-// queries. Cross-encoders (mxbai-rerank v1) and classifiers of NLI.
+// DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, whose scores add products of queries and keys with embeddings of relative
+// positions. Cross-encoders (mxbai-rerank v1) and classifiers of NLI.
 #include <cmath>
 
 #include "model/families/names.h"

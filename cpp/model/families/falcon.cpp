@@ -44,7 +44,7 @@ struct Kind {
 };
 
 Kind kind_of(const Reader& read, const Config& c) {
-  if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};  // the converter knows the parallel ones alone
+  if (c.gguf) return {.two_norms = read.file().find("blk.0.attn_norm_2.weight") != nullptr};  // converters write only parallel models
   const bool grouped = read.flag("", "new_decoder_architecture", false), parallel = read.flag("", "parallel_attn", true);
   const std::int64_t norms =
       read.in_range(read.integer("", "num_ln_in_parallel_attn").value_or(grouped ? 2 : 1), 1, 2, read.key("", "num_ln_in_parallel_attn"));

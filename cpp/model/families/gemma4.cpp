@@ -120,7 +120,7 @@ void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
   read_full_heads(read, c);
 }
 
-// The last layers read keys and values of the last layer before them that has the same kind of attention and some of its own.
+// The last layers attend to keys and values of an earlier layer: the last one of the same kind of attention that computes its own.
 void read_shared_layers(const Reader& read, Config& c) {
   const std::string where = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const auto count = static_cast<std::int64_t>(c.layers.size());

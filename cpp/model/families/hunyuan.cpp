@@ -1,4 +1,4 @@
-// Hunyuan 0.5B to 7B, dense (Tencent 2025): a Llama that normalises each head of q and k after they turn.
+// Hunyuan 0.5B to 7B, dense (Tencent 2025): a Llama that normalises each head of q and k after rope.
 #include <cmath>
 
 #include "model/families/names.h"

@@ -1,4 +1,5 @@
-// Tensor names that families share. GGUF: gguf-py's tensor_mapping.py; safetensors: the module names of transformers.
+// Tensor names that several families share. GGUF names are those of gguf-py's tensor_mapping.py, safetensors names the module names of
+// transformers.
 #pragma once
 
 #include "model/family.h"

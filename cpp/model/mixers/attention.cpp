@@ -33,7 +33,7 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   return {out, Role::attn_out};
 }
 
-// As far as the layer has them: one product.
+// Projects to those of q, k and v that the layer has, as one product.
 void AttentionMixer::project(std::size_t layer, const Attention& a, const View& in, const Heads& heads) {
   std::vector<Parameter> parts = {w_.d.at(layer, Role::q)};
   std::int32_t width = heads.q.width;

@@ -1,4 +1,4 @@
-// Attention: queries, keys and values of the row, their norms and rope, and what each query makes of keys and values.
+// Writes the operations of attention: projections to queries, keys and values, their norms and rope, and the attention itself.
 #pragma once
 
 #include "model/mixers/shared_kv.h"
@@ -7,10 +7,10 @@ namespace pumice::model {
 
 class AttentionMixer {
  public:
-  // Takes slots as wide as the widest layer needs; layers use their first columns.
+  // Allocates slots as wide as the widest layer needs; narrower layers use their first columns.
   AttentionMixer(Writer& writer, SharedKv& kv);
 
-  // From a row that is normalised to what all heads give.
+  // `in` is the layer's input after its norm. Returns the outputs of all heads, and the role of the matrix that projects them back.
   BranchEnd write(std::size_t layer, const Attention& attention, const View& in);
 
  private:

@@ -12,7 +12,7 @@
 namespace pumice::model {
 namespace {
 
-// make_log_bucket_position() of transformers, in float32 as there. `before`: how far the key lies before the query.
+// make_log_bucket_position() of transformers, in float32 as there. `before` is the query's position minus the key's.
 std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   std::int32_t bucket = before;
   if (const std::int32_t mid = places.span / 2, away = std::abs(before); places.max_distance > 0 && away > mid) {
@@ -37,7 +37,7 @@ void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, 
   }
 }
 
-// Rows of all places through the part of a projection that is one head's.
+// Computes rows of one head's table: position embeddings times the head's part of a projection.
 struct HeadOfPlaces {
   std::shared_ptr<const std::vector<float>> places;
   Matrix projection;
@@ -58,7 +58,7 @@ struct HeadOfPlaces {
     }
   }
 
-  // The head's columns, side by side.
+  // Returns the head's part of the projection, transposed: cols x head_dim.
   std::vector<float> columns() const {
     const std::size_t size = bias.size(), cols = static_cast<std::size_t>(projection.cols);
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(projection.format, projection.cols)));
@@ -75,7 +75,7 @@ struct HeadOfPlaces {
 }  // namespace
 
 std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // of Attend::reach; a text is never longer
+  constexpr std::int32_t kMost = 1 << 20;  // largest Attend::reach; no text is longer
   std::int32_t reach = 1;
   while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
   return reach;

@@ -1,4 +1,4 @@
-// DeBERTa's relative positions (He et al. 2021): queries meet keys of places, and keys meet queries of places.
+// DeBERTa's relative positions (He et al. 2021), called places here: scores add products of queries and keys with position embeddings.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@ class WeightReader;
 class Writer;
 struct Description;
 
-// What layers with Attention::places read.
+// Tables for relative positions (DeBERTa), for layers that set Attention::places.
 struct PlaceTables {
-  VectorId by_distance = VectorId::none;  // 2 reach + 1 numbers of places, as Attend has them
+  VectorId by_distance = VectorId::none;  // table row of each distance from -reach to reach, as in Attend
   std::int32_t reach = 0;
-  struct OfLayer {  // a matrix for each head, with a row for each place
+  struct OfLayer {  // one matrix per head, with one row per relative position
     std::vector<MatrixId> keys, queries;
   };
   std::vector<OfLayer> layers;
 };
 
-// The distance from where on the first and the last place repeat.
+// Returns the distance from which on all keys before a query share one table row, and all keys after it another.
 std::int32_t place_reach(const RelativePlaces& places);
-// The number of the place of each distance of a key from its query, from -reach to reach.
+// Returns the table row for each distance (key's position minus query's), from -reach to reach.
 std::vector<float> places_by_distance(const RelativePlaces& places, std::int32_t reach);
 
-// Fills Description::places. Keys and queries of places are the rows of place_embedding, normalised, through the projections of the layer.
-// They are computed while they are read: n x hidden x head_dim products a head.
+// Fills Description::places. A layer's tables are the rows of place_embedding, normalised if the model has place_norm, times the layer's
+// projections. They are computed each time they are read: rows x hidden x head_dim multiplications per head.
 void add_places(const WeightReader& reader, Description& d, Rounding rounding);
 
-// Columns that write_places() needs behind q, k and v in their slot.
+// Returns how many columns write_places() needs after q, k and v in their slot.
 std::int32_t places_width(const Attention& attention);
-// Writes the products of queries and keys with the rows of all places, head by head, and says so in `op`. `k`: the keys; `out`: the columns
-// of places_width().
+// Adds operations that multiply queries (op.q) and keys `k` by the tables, head by head, into `out`, which has places_width() columns. Sets
+// the members of `op` that say where the products are.
 void write_places(Writer& writer, std::size_t layer, const Attention& attention, const View& k, View out, Attend& op);
 
 }  // namespace pumice::model

@@ -1,5 +1,5 @@
-// Where layers find keys and values: in a cache, beside their own rows, or where an earlier layer left them (Attention::kv_from). A row
-// that goes from one stage to the next carries those that layers of later stages read.
+// Tells each layer where its keys and values are: in a cache, in the layer's own slot, or in an earlier layer's (Attention::kv_from). Rows
+// between pipeline stages carry the keys and values that layers of later stages attend to.
 #pragma once
 
 #include <map>
@@ -11,18 +11,19 @@ namespace pumice::model {
 
 class SharedKv {
  public:
-  // For a program that ends before layer `last`. `cached`: keys and values go to caches.
+  // For a program that ends before layer `last`. If `cached`, keys and values are stored in caches.
   SharedKv(Writer& writer, bool cached, std::size_t last) : w_(writer), cached_(cached), last_(last) {}
 
-  // The columns in a row before layer `border`: keys, then values, of each earlier layer that a layer from the border on reads.
+  // Returns how many columns of a row that enters layer `border` are keys and values: those of each earlier layer that `border` or a later
+  // layer attends to.
   std::int32_t width(std::size_t border) const;
-  // Reads them from a row of the stage before; those that layers of this program read go to caches of its own.
+  // Finds these columns in a row from the stage before, and stores them in this program's caches if its layers attend to them.
   void take(View columns, std::size_t border);
   std::vector<View> give(std::size_t border) const;
 
-  // Says in `op` where the layer's keys and values are, and stores its own in a cache. `v` lies beside `k`.
+  // Sets in `op` where the layer's keys and values are, and stores the layer's own in the cache. `v` follows `k` in the same slot.
   void attend(std::size_t layer, const Attention& attention, const View& k, const View& v, Attend& op);
-  // After attention: keeps the layer's own keys and values that others read and no cache of this program holds.
+  // Copies the layer's own keys and values, after attention, if later layers need them and no cache of this program holds them.
   void keep(std::size_t layer, const View& k);
 
  private:
@@ -33,8 +34,8 @@ class SharedKv {
   Writer& w_;
   const bool cached_;
   const std::size_t last_;
-  std::map<std::size_t, CacheId> caches_;  // of this program, by layer
-  std::map<std::size_t, View> kept_;       // keys, then values, by layer, where no cache holds them
+  std::map<std::size_t, CacheId> caches_;  // this program's caches, by layer
+  std::map<std::size_t, View> kept_;       // keys, then values, by layer
 };
 
 }  // namespace pumice::model

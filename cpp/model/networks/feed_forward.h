@@ -1,4 +1,4 @@
-// The feed-forward network: a wide layer with an activation, gated or not. The product back is BranchEnd::product.
+// Writes the operations of a feed-forward network up to its activation, gated or not. BranchEnd::product names the matrix that follows.
 #pragma once
 
 #include "model/writer.h"
@@ -7,7 +7,7 @@ namespace pumice::model {
 
 class FeedForwardNetwork {
  public:
-  // Takes a slot as wide as the widest layer needs; layers use its first columns.
+  // Allocates a slot as wide as the widest layer needs; narrower layers use its first columns.
   explicit FeedForwardNetwork(Writer& writer);
 
   BranchEnd write(std::size_t layer, const FeedForward& network, const View& in);
@@ -15,7 +15,7 @@ class FeedForwardNetwork {
  private:
   Writer& w_;
   View wide_;
-  View gate_;  // where an adapter changes what the activation takes: the two products are apart
+  View gate_;  // the gate's product, separate if an adapter is added before the activation
 };
 
 }  // namespace pumice::model
