@@ -1,4 +1,4 @@
-// Arrays of numpy as spans, and back.
+// Converts numpy arrays to spans, and vectors to numpy arrays.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -12,8 +12,8 @@
 
 namespace pumice::bindings {
 
-// Arguments must be contiguous arrays of the exact type, because Python converts before. Anything else is a TypeError that says what was
-// found.
+// Arguments must be contiguous arrays of the exact type, because Python code converts them before the call. Anything else raises a
+// TypeError that describes what was found.
 template <class T>
 std::span<const T> values(const py::array& array, int dims, const char* name) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != dims || !(array.flags() & py::array::c_style)) {

@@ -1,4 +1,4 @@
-// The progress of work, for Python's progress bars.
+// Counts finished work, for Python's progress bars.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,7 +14,8 @@
 
 namespace pumice::bindings {
 
-// Workers raise the count; the calling thread shows it: poll() calls `callback` when the count has changed, ten times a second at most.
+// Workers set the count. In the calling thread, the function that poll() returns calls `callback` if the count has changed, at most ten
+// times a second.
 class Counter {
  public:
   explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}

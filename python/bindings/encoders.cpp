@@ -64,8 +64,8 @@ void encode(const ModelHandle& handle, const py::array& ids, const py::array& of
   counter.finish(texts.offsets.size() - 1, arguments);
 }
 
-// Runs small calls together: each is (ids, offsets, types, out, normalize, prompt) and has a Cancel. Returns which of them are done. The
-// others failed; run alone, each raises its own error.
+// Runs small calls together: each is (ids, offsets, types, out, normalize, prompt) and has a Cancel. Returns which of them succeeded. The
+// others failed; the caller runs them alone, so that each raises its own error.
 std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& calls,
                                  const std::vector<std::shared_ptr<Cancel>>& cancels) {
   const auto m = handle.get();

@@ -1,4 +1,4 @@
-// Texts to vectors, token vectors and scores.
+// Bindings that compute vectors, token vectors and scores of texts.
 #pragma once
 
 #include <pybind11/pybind11.h>

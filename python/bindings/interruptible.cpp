@@ -39,7 +39,7 @@ class Worker {
     wake_.notify_one();
   }
 
-  // True when the work has ended.
+  // Returns true if the work has ended.
   bool wait(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return done_.wait_for(lock, timeout, [this] { return finished_; });

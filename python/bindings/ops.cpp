@@ -43,7 +43,7 @@ Id id(const py::dict& d, const char* key) {
   return static_cast<Id>(field<std::int32_t>(d, key, -1));
 }
 
-// The enum value whose number is the place of the name in the list.
+// Returns the enum value whose number is the name's index in the list.
 template <class Enum, class Names>
 Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
@@ -55,7 +55,7 @@ Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwi
 
 Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// One read() for each operation: read_op() does not compile while one is missing.
+// Each operation has a read() here; without one, read_op() does not compile.
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),

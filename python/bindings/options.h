@@ -1,4 +1,4 @@
-// The options of load() and plan(), as the engine takes them.
+// Converts the options of load() and plan() to the engine's types.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,7 +9,7 @@
 
 namespace pumice::bindings {
 
-// Names to values; an unknown name throws invalid_argument with the valid ones.
+// These convert names to values. An unknown name throws invalid_argument with the list of valid ones.
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 

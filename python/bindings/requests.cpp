@@ -24,7 +24,7 @@ using namespace py::literals;
 namespace pumice::bindings {
 namespace {
 
-// What one sequence has to say, as a dict.
+// Returns a list of dicts, one per sequence that has new tokens or has ended.
 py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
   py::list out;
   for (const engine::News& n : news) {
@@ -45,7 +45,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
 
 class RequestHandle {
  public:
-  // params: of all prompts, or one for each.
+  // `params` has one element for all prompts, or one per prompt.
   RequestHandle(const ModelHandle& handle, const py::sequence& prompts, const std::vector<const GenerateParams*>& params)
       : model_(handle.get()) {
     std::vector<std::vector<std::int32_t>> ids;
@@ -99,7 +99,7 @@ class RequestHandle {
   }
 
  private:
-  // Calls the functions that change logits, in this thread: what they raise is this call's, and nobody else waits for them.
+  // Calls the logits processors in this thread, so that their exceptions reach this caller and no other request waits for them.
   void process_logits() {
     const std::vector<engine::Request::Shown> shown = [&] {
       const WithoutGil released;
@@ -119,13 +119,13 @@ class RequestHandle {
     }
   }
 
-  std::vector<py::object> processors_;  // of each set of parameters, or None
+  std::vector<py::object> processors_;  // one per element of `params`, or None
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
 };
 
-// The news of a model's started requests. Holds the model: it is let go when nothing is started any more.
+// Waits for events of a model's started requests. It keeps the model alive; Python drops it once no started request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }

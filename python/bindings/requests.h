@@ -1,4 +1,4 @@
-// Requests for tokens, their news, and what their batch and its cache do.
+// Bindings of generation requests, their events, and statistics of the batch and its cache.
 #pragma once
 
 #include <pybind11/pybind11.h>
