@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
-# the file of each name that is imported when it is first used (no module has the name of a function: importing it would hide that)
+# Maps each name to its module, which is imported at the first use. No module has the name of a function, because importing it would hide
+# the function.
 _HOME = {
     "load": "model.load",
     "Model": "model.model",

@@ -47,7 +47,8 @@ def _layers(text: str) -> int | str:
 
 
 def parser() -> Parser:
-    """The command line: each command with its options; `run` of what it parses is the command's function."""
+    """Returns the parser of the command line, with each command and its options. The parsed arguments have the command's function as
+    `run`."""
     top = Parser(prog="pumice", description="Texts to vectors and prompts to text from GGUF and safetensors models.")
     top.add_argument("--version", action="version", version=f"pumice {pumice.__version__}")
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
@@ -112,7 +113,7 @@ def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """`pumice doctor`: prints the report. 1 when a line says FAIL."""
+    """`pumice doctor`: prints the report. Returns 1 if a line says FAIL."""
     from .common.interruptible import left_behind
 
     try:
@@ -121,7 +122,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # at once: Python's end would wait seconds for a driver that compiles
+        os._exit(1)  # exits at once, because Python's normal end would wait seconds for a driver that compiles
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -133,7 +134,7 @@ def run_devices(arguments: argparse.Namespace) -> int:
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """`pumice info`: prints what a file says of itself, also of a family that is not run."""
+    """`pumice info`: prints a file's description of itself, even if its model family cannot be run."""
     from . import _core
     from .common.display import size, text_table
     from .encode.sentence_config import read_layout
@@ -147,7 +148,7 @@ def run_info(arguments: argparse.Namespace) -> int:
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
-    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # the text half of a multimodal model
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # for the text half of a multimodal model
     static = bool(layout and layout.static) or file.architecture == "model2vec"
     say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
@@ -177,7 +178,7 @@ def _text(line: bytes, number: int, source: str) -> str:
 
 
 def _argument(text: str) -> str:
-    """A text of the command line. Its bytes are read as UTF-8 in every locale."""
+    """Returns a text from the command line. Its bytes are decoded as UTF-8 in every locale."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -192,8 +193,9 @@ def _lines(path: str) -> Iterator[str]:
 
 
 class _VectorFile:
-    """The .npy file that encode writes, opened before the work. A plain file appears when it is whole. A pipe, a terminal or /dev/null,
-    which may be standard output, takes bytes as they come. (np.save() would add .npy to the name, and ask a pipe for its position.)"""
+    """The .npy file that encode writes, opened before the work. A plain file appears only when it is complete. A pipe, a terminal or
+    /dev/null, which may be standard output, gets the bytes as they are written. (np.save() would add .npy to the name, and fail when it
+    asks a pipe for its position.)"""
 
     def __init__(self, path: str) -> None:
         from . import _core
@@ -230,7 +232,7 @@ class _VectorFile:
         except BrokenPipeError as error:
             raise OutputError(error) from None
         except OSError as error:
-            if error.errno is None or error.filename is not None:  # the message of an error with a name says which file
+            if error.errno is None or error.filename is not None:  # if the error has a file name, its message already names the file
                 raise
             raise OSError(f"cannot write {self._path}: {error.strerror}") from None
 
@@ -265,11 +267,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 
 def run_chat(arguments: argparse.Namespace) -> int:
-    """`pumice chat`: a line a turn, until the input ends. Ctrl-C on a terminal ends an answer and not the conversation."""
+    """`pumice chat`: answers each line of the input, until the input ends. Ctrl-C on a terminal ends an answer but not the conversation."""
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
     lines, talks = enumerate(input_bytes(), 1), on_screen(sys.stdin)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        # A model that cannot chat says so before the first line.
+        # If the model cannot chat, the error comes before the first line is read.
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         while True:
             if talks:
@@ -326,7 +328,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; the exit code. Errors are one line on stderr."""
+    """Runs a command and returns the exit code. Errors are one line on stderr."""
     try:
         prepare()
         arguments = parser().parse_args(argv)

@@ -40,13 +40,14 @@ class GrammarLibrary:
     """The C functions of the llguidance library that Python has loaded from `path` (OSError: it has not)."""
 
     version: str
-    missing: list[str]  # functions that it has not; nothing may be made with it then
+    missing: list[str]  # functions that the library lacks; if there are any, nothing may be made with it
     def __init__(self, path: str) -> None: ...
 
 class GrammarTokens:
-    """A vocabulary as grammars see it: bytes of all tokens one behind the other; length 0: never allowed; 0xFF first: special."""
+    """A vocabulary in the form that grammars need: the bytes of all tokens in sequence. A token of length 0 is never allowed, and one that
+    begins with 0xFF is special."""
 
-    words: int  # of a mask: 32 tokens each
+    words: int  # number of words in a mask, each for 32 tokens
     def __init__(self, library: GrammarLibrary, lengths: npt.NDArray[np.uint32], bytes: bytes, eos: Sequence[int]) -> None: ...
     def compile(self, kind: str, source: str) -> CompiledGrammar:
         """kind: "json" (a schema), "regex", "lark" or "llguidance" (JSON with several of them). Raises GrammarError."""
@@ -58,11 +59,11 @@ class GrammarFilter:
     """One answer under a grammar, token by token; the engine makes its own. For tests."""
 
     def mask(self) -> npt.NDArray[np.uint32]:
-        """Bit i % 32 of word i // 32: token i may come."""
+        """Returns the tokens that may come next. Bit i % 32 of word i // 32 is set if token i may."""
 
     def clone(self) -> GrammarFilter: ...
     def accept(self, id: int) -> bool:
-        """False: complete, nothing can follow."""
+        """Adds a token. Returns False if the answer is complete and nothing can follow."""
 
 class ModelFile:
     """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""
@@ -106,7 +107,7 @@ class LoadOptions:
         self,
         *,
         device: str = "auto",
-        gpu_layers: int | None = None,  # None: auto, -1: all
+        gpu_layers: int | None = None,  # None means auto, -1 means all
         quantize: str | None = None,
         n_ctx: int | None = None,
         kv_dtype: str = "f16",
@@ -180,8 +181,8 @@ class Model:
     def encode_several(
         self, calls: Sequence[tuple[_Int32, _Int64, _Int32 | None, _Float32, bool, int]], cancels: Sequence[Cancel]
     ) -> list[bool]:
-        """encode() of several small calls (ids, offsets, types, out, normalize, prompt) with `cancels`, in as few runs as they fit. Which
-        of them are done: one that failed tells why when it is asked for alone."""
+        """Computes several small encode() calls (ids, offsets, types, out, normalize, prompt) with `cancels`, in as few runs as possible.
+        Returns which of them are done. A call that failed raises its error when it is made alone."""
 
     def encode_tokens(
         self, ids: _Int32, offsets: _Int64, types: _Int32 | None, unseen: _Int32 | None = None, cancel: Cancel | None = None
@@ -195,13 +196,14 @@ class Model:
         """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
 
     def save_prefix(self, path: str, ids: _Int32) -> int:
-        """Writes the keys and values of ids to a file, atomically; its bytes."""
+        """Writes the keys and values of ids to a file, atomically. Returns the file's size in bytes."""
 
     def load_prefix(self, path: str) -> tuple[_Int32, str]:
-        """Pages of a file become cached prefixes. Its ids, and why they were computed anew ("": they were not)."""
+        """Makes cached prefixes of the pages in a file. Returns the file's ids, and why they were computed anew (empty if they were
+        not)."""
 
     def attentions(self, ids: _Int32, layer: int) -> _Float32:
-        """What each token looks at in a layer (heads x ids x ids)."""
+        """Returns the attention weights of a layer (heads x ids x ids)."""
 
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """(V,) of the last position, or (T, V)."""
@@ -214,7 +216,7 @@ class Model:
         Sequence s belongs to prompt s // n. Nothing is computed before the first advance() or start()."""
 
     def close(self) -> None:
-        """Gives all memory back; later calls raise. Waits for nothing: running calls keep what they use until they end."""
+        """Frees all memory. Later calls raise. Does not wait, because running calls keep what they use until they end."""
 
 class GenerateParams:
     """What a request is told. A value of the wrong type is a TypeError, one out of its range a ValueError; both name it. The ranges are in
@@ -223,7 +225,7 @@ class GenerateParams:
     max_new_tokens: int
     min_new_tokens: int
     n: int  # sequences per prompt
-    read_ahead: int  # unread tokens with which a sequence sits out; 0: no limit
+    read_ahead: int  # a sequence pauses when this many of its tokens wait to be taken; 0: no limit
     priority: int  # higher ones go first
     max_seconds: float  # after the start it ends, "cancelled", with what there is; 0: no limit
     eos_ids: list[int]  # end a sequence; not given out
@@ -250,12 +252,12 @@ class GenerateParams:
     logit_bias: dict[int, float]
     seed: int | None  # None: the system's
     logprobs: int | None  # alternatives a token; None: no log-probabilities, not even the chosen token's
-    lookup: int  # ids that must match where guesses are looked up; 0: none are
-    guesses: int  # the most of a step
-    foreseen: bool  # guesses that a grammar leaves no choice of
+    lookup: int  # number of ids that must match when guesses are looked up; 0: no lookup
+    guesses: int  # maximum number of guesses per step
+    foreseen: bool  # whether to guess tokens for which a grammar leaves no choice
     always: bool  # guesses whether they pay or not. For tests and bench, as is `replay`
-    replay: list[list[int]]  # by sequence: the guesses
-    draft: Model | None  # a smaller one that guesses
+    replay: list[list[int]]  # the guesses for each sequence
+    draft: Model | None  # a smaller model that guesses
     grammar: CompiledGrammar | None
     logits_processor: Callable[[_Int32, _Float32], None] | None  # called by advance(); changes the row and returns None
     def __init__(self) -> None: ...
@@ -263,7 +265,7 @@ class GenerateParams:
         """Raises ValueError where ids are not in the vocabulary or settings contradict each other. request() does so, too."""
 
 class Cancel:
-    """What stops a call from another thread."""
+    """Stops a call from another thread."""
 
     def __init__(self) -> None: ...
     def request(self) -> None: ...
@@ -271,7 +273,7 @@ class Cancel:
         """Raises KeyboardInterrupt once it was requested."""
 
 class Pump:
-    """Hands out the news of a model's started requests. It keeps the model's memory as long as it lives."""
+    """Delivers the new tokens of a model's started requests. It keeps the model's memory as long as it lives."""
 
     def __init__(self, model: Model) -> None: ...
     def wait(self, max_ms: float) -> list[tuple[int, list[dict[str, Any]], bool]]:
@@ -295,10 +297,10 @@ class Request:
         for logprobs (float32 n), top_ids (int32 n x k), top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def start(self, tag: int, steps: int) -> None:
-        """From now on its news come by Pump.wait(), whenever there are tokens of so many steps. OverloadedError where too many wait."""
+        """From now on Pump.wait() delivers new tokens, whenever there are those of `steps` steps. OverloadedError if too many wait."""
 
     def hold(self, held: bool) -> None:
-        """Whether its news have to wait."""
+        """Pauses the delivery of tokens (True) or resumes it (False)."""
 
     def finish(self, sequence: int) -> None:
         """Ends a sequence early (a stop string was found)."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-_LONGEST = 4000  # most characters of a message: a text of a file may have megabytes
+_LONGEST = 4000  # maximum length of a message in characters, because a text from a file may have megabytes
 
 
 class PumiceError(Exception):
     """The base of every error that is pumice's own."""
 
     def __init__(self, *args: object) -> None:
-        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # keeps the end, which says what to do
+        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # keeps the message's end, which says what to do
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)
 
@@ -17,7 +17,7 @@ class PumiceError(Exception):
 class ModelFormatError(PumiceError, ValueError):
     """The bytes of a model file (or a file beside it) are not what its format asks for.
 
-    `file`, `field` and `offset` (byte) say where, each None when it does not apply.
+    `file`, `field` and `offset` (in bytes) say where. Each is None if it does not apply.
     """
 
     def __init__(self, message: str, *, file: str | None = None, field: str | None = None, offset: int | None = None) -> None:
@@ -111,7 +111,7 @@ class IncompleteModelWarning(UserWarning):
 
 
 class GrammarWarning(UserWarning):
-    """An answer may break a part of its schema, because relax= allows it. The message names the part."""
+    """An answer may violate a part of its schema, because relax= allows that. The message names the part."""
 
 
 # Classes for the kinds of the engine's errors (ErrorKind in cpp/core/error.h).

@@ -1,6 +1,7 @@
 """Grammars for the answers of chat(): free reasoning, and then what response_format or tool_choice demand.
 
-The form of calls is `written` of a row of response_templates.py; the row also says how they are read. The tools bring the schemas.
+`written` in a row of response_templates.py says how calls are written, and the same row says how they are parsed. The schemas come from the
+tools.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 
 
 def json_of(text: str) -> Any:
-    """The value that an answer spells as JSON. Raises ValueError, which names .content and shows its beginning."""
+    """Returns the value that an answer spells as JSON. Raises a ValueError that names .content and shows its beginning."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -53,7 +54,7 @@ def json_of(text: str) -> Any:
 
 
 def _validated(validate: Callable[[str], Any], text: str) -> Any:
-    """The value that a pydantic type makes of JSON. NaN and 1e999 are refused before: the type would take them."""
+    """Returns the value that a pydantic type makes of JSON. NaN and 1e999 are refused first, because the type would accept them."""
     json_of(text)
     with exit_waits:
         return validate(text)
@@ -67,11 +68,11 @@ class Format:
     parse: Callable[[str], Any] = json_of
 
 
-_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # for each type of a dict: its further entries
+_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # the further entries that a dict of each type has
 
 
 def check_response_format(given: Any) -> Format | None:
-    """response_format= of chat(); None where the answer is free. Raises TypeError, ValueError and GrammarError."""
+    """Checks response_format= of chat(). Returns None if it demands nothing. Raises TypeError, ValueError and GrammarError."""
     if isinstance(given, Mapping) and isinstance(given.get("type"), str) and given["type"] in _ENTRIES:
         _only(given, "response_format", ("type", *_ENTRIES[given["type"]]))
     if given is None or (isinstance(given, Mapping) and given.get("type") == "text"):
@@ -102,7 +103,7 @@ def check_response_format(given: Any) -> Format | None:
 
 
 def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
-    """Raises ValueError for an unknown entry: a schema beside "json_object", say, would demand what no answer has to meet."""
+    """Raises ValueError for an unknown entry. A schema beside "json_object", for example, would be silently ignored."""
     for name in given:
         if name not in known:
             where = '; a schema goes into {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}' if name == "schema" else ""
@@ -110,7 +111,7 @@ def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:
-    """A function that reads an answer as a pydantic model or TypeAdapter. It can be pickled where the type can."""
+    """Returns a function that parses an answer as a pydantic model or TypeAdapter. It can be pickled if the type can."""
     return functools.partial(_validated, type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
 
 
@@ -129,11 +130,11 @@ class AnswerGrammar(Lark):
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
     def schema(self, name: str, schema: dict[str, Any]) -> str:
-        """Adds JSON of a prepared schema; what a rule writes to refer to it."""
+        """Adds JSON of a prepared schema. Returns the text by which a rule refers to it."""
         return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
 
     def grammar(self, name: str, body: Grammar) -> str:
-        """Adds a grammar under a name; what a rule writes to refer to it."""
+        """Adds a grammar under a name. Returns the text by which a rule refers to it."""
         if body._kind == "llguidance":
             (first, *others) = json.loads(body._source)["grammars"]
             self.others += [{**first, "name": name}, *others]
@@ -141,7 +142,7 @@ class AnswerGrammar(Lark):
         return self.other(name, **_as_lark(body))
 
     def parts(self, text: str) -> list[tuple[str, int | None]]:
-        """The pieces of a text: plain text with None, special tokens with their ids."""
+        """Splits a text into plain text, paired with None, and special tokens, each paired with its id."""
         pieces = self._split.split(text) if self._split else [text]
         return [(piece, self._special.get(piece)) for piece in pieces if piece]
 
@@ -156,24 +157,24 @@ class AnswerGrammar(Lark):
         return " ".join(found)
 
     def until(self, name: str, text: str) -> str:
-        """A rule for any text up to the first `text`, and `text` itself."""
+        """Adds a rule for any text up to and including the first `text`."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        if special is not None:  # a reader would take the token's text for its mark, so free text must not spell it
+        if special is not None:  # a parser would take the spelled-out token for the token itself, so free text must not spell it
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
         begin = self.rule(f"{name}_begin", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
         return self.rule(name, begin + more)
 
     def marked(self, name: str, mark: str, least: int, most: int | None) -> str:
-        """A rule for a text of least to most characters between two marks, which it cannot contain."""
+        """Adds a rule for a text between two marks. The text has `least` to `most` characters and cannot contain the mark."""
         if most == 0:
             return f"{self.spelt(mark)} {self.spelt(mark)}"
         text = self.behind(name, f"(?s:.{{{max(least, 1)},{'' if most is None else most}}})", mark)
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
     def behind(self, name: str, pattern: str, mark: str) -> str:
-        """A rule for a text that matches a pattern up to the first `mark`, and `mark` itself."""
+        """Adds a rule for a text that matches a pattern, followed by `mark`. The text ends at the first `mark`."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
@@ -184,8 +185,8 @@ class AnswerGrammar(Lark):
         return f"{text} <[{special}]>{more}"
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
-        """A rule for one of some texts between two marks, which none contains. It is one terminal, because a row of the parser holds 2,000
-        items at most."""
+        """Adds a rule for one of several texts between two marks. No text contains the mark. The rule is one terminal, because a row of the
+        parser holds at most 2,000 items."""
         [(_, special), *_] = self.parts(mark)
         behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
@@ -211,10 +212,10 @@ def _as_lark(grammar: Grammar) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asking:
-    """Demands on an answer.
+    """What an answer must or may contain.
 
-    tools: those that may be called.  calls: "free": text that may have calls in it; "must": calls alone.  opened: the prompt contains
-    the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
+    tools: the tools that may be called.  calls: "free" allows text with calls in it, "must" allows only calls.  opened: the prompt already
+    contains the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
 
     body: Grammar | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -225,7 +226,7 @@ class Asking:
 
 
 def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Thought | None:
-    """The markers around a model's reasoning; None: it does not reason."""
+    """Returns the markers around a model's reasoning, or None if the model does not reason."""
     if shape is None:
         return None
     found = row.thought if row is not None and row.template is shape.spec else None
@@ -241,7 +242,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
 
 
 def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:
-    """How calls are written, or a sentence why no grammar can write them."""
+    """Returns how calls are written, or a sentence that says why no grammar can force them."""
     if shape is None or not shape.calls:
         return "its chat template shows none of the known ways to call tools"
     if row is not None and row.template is shape.spec:
@@ -254,7 +255,7 @@ def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str
 
 
 def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None, written: Written | str) -> Grammar | None:
-    """The grammar of an answer; None: it is free. Raises GrammarError where a demand cannot be enforced."""
+    """Returns the grammar of an answer, or None if nothing is demanded. Raises GrammarError if a demand cannot be enforced."""
     if asking.body is None and not asking.tools:
         return None
     plain_body = asking.body is not None and not asking.tools
@@ -291,7 +292,7 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 
 
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
-    """A rule for calls, one behind the other. skipped: the first words of the first call, which the model has written already."""
+    """Adds a rule for calls that follow each other. skipped: the first words of the first call, which the model has already written."""
     alone = written.alone or (asking.calls == "free" and not written.before)  # each call ends the text before it
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
@@ -350,7 +351,7 @@ def _of_tool(name: str) -> Iterator[None]:
 
 
 def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a call's arguments: that of a strict function, else any object."""
+    """Returns the schema of a call's arguments. For a function that is not strict, this is any object."""
     function = tool["function"]
     if not is_strict(function):
         return {"type": "object"}
@@ -366,7 +367,7 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
-    """A rule for arguments between marks: texts as they are, all other values as JSON."""
+    """Adds a rule for arguments between marks. Strings are written as they are, all other values as JSON."""
     function = tool["function"]
     arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
@@ -376,7 +377,8 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
-    """A rule for text in which calls may stand: once the first words of a call are written, the call must follow."""
+    """Adds a rule for text that may contain calls. Once the model has written the first words of a call, the rest of the call must
+    follow."""
     begin = (written.before or written.call).partition("%")[0].split()[0]
     (first, special), *_ = made.parts(begin)
     again = "*" if asking.parallel else "?"

@@ -20,7 +20,7 @@ _BARE = re.compile(r"[\w.$-]+")  # a key that may be written without quotes
 
 
 class BareArguments(SchemaRules):
-    """The rules for one call's arguments. made: the grammar that gets them; mark: stands before and behind each text."""
+    """The rules for one call's arguments. made: the grammar to which the rules are added. mark: the text before and after each string."""
 
     def __init__(self, made: AnswerGrammar, mark: str, name: str, schema: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -65,7 +65,8 @@ class BareArguments(SchemaRules):
         return self._marked(*sizes(here, "minLength", "maxLength", path))
 
     def _marked(self, least: int, most: int | None) -> str:
-        """A rule for a text of least to most characters. It must not spell the mark, at which a reader would end it."""
+        """Adds a rule for a text of `least` to `most` characters. The text must not spell the mark, because a parser would end the text
+        there."""
         if (least, most) not in self._texts:
             self._texts[least, most] = self._rule(self._answer.marked(self._new(), self._mark, least, most))
         return self._texts[least, most]

@@ -1,4 +1,4 @@
-"""Conversations: messages to a prompt, by the model's chat template, and its answer as a message."""
+"""Conversations. The model's chat template turns messages into a prompt, and the model's answer becomes a message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 _RESERVED = ("self", "messages", "add_generation_prompt")  # variables that chat() sets; ChatTemplate has more of them
-_OPENED = 256  # so many characters at a prompt's end may contain the beginning of an answer
+_OPENED = 256  # the beginning of an answer is looked for in this many characters at the prompt's end
 
 
 # ---------------------------------------------------------------- results
@@ -58,7 +58,7 @@ class ChatResult(Generation):
     def parsed(self) -> Any:
         """What a response_format asked for: the pydantic object, else the JSON of .content as Python has it.
 
-        ValueError where the answer is not complete or says no JSON; pydantic's ValidationError where it does not validate."""
+        Raises ValueError if the answer is incomplete or is not JSON, and pydantic's ValidationError if it does not validate."""
         if self.finish_reason in ("length", "cancelled"):
             why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
             raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
@@ -96,7 +96,7 @@ class ChatResult(Generation):
 
 
 class Answer(Continuation):
-    """A sequence whose text a parser takes apart as it comes. The parser reads the control tokens that its markers contain."""
+    """A sequence whose text is parsed while it arrives. The parser sees only those control tokens that its markers contain."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
         super().__init__(tokenizer, params)
@@ -115,7 +115,7 @@ class Answer(Continuation):
         if chunk is None:
             return []
         events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event.text or event.calls]
-        if len(events) == 1 and events[0] == Event("content", chunk.text):  # so are most chunks
+        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are like this
             return [chunk]
         if not events:
             return [replace(chunk, text="", kind=self._parser.kind)]
@@ -123,12 +123,12 @@ class Answer(Continuation):
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
-            tokens = {} if i == 0 else nothing  # the first chunk has all tokens
+            tokens = {} if i == 0 else nothing  # the first chunk gets all of the tokens
             result.append(replace(chunk, text=event.text, kind=event.kind, calls=event.calls, finish_reason=last, **tokens))
         return result
 
     def _events(self, end: int, over: bool) -> list[Event]:
-        """The parser's events for the text up to `end` that it has not read yet."""
+        """Parses the text up to `end` that was not parsed yet, and returns the events."""
         if self._over:
             return []
         pieces, at = [], self._read_text
@@ -170,16 +170,16 @@ class Asked:
     prompt: str
     ids: Int32
     shape: ResponseTemplate | None
-    opened: str  # the beginning of the answer that stands in the prompt
+    opened: str  # the beginning of the answer, if the prompt already contains it
     tools: list[dict[str, Any]]
     calls: bool
-    heard: Mapping[int, str]  # control tokens that the parser reads as text
+    heard: Mapping[int, str]  # control tokens whose text goes to the parser
     chat_template: str
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
-        """A reader for the tokens of one answer."""
+        """Returns the object that collects the tokens of one answer."""
         if self.shape is None:
             return Continuation(tokenizer, params)
         prefix = response_templates.id_prefix(self.chat_template)
@@ -187,7 +187,7 @@ class Asked:
         return Answer(tokenizer, params, parser, self.heard)
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
-        """The ChatResult of an answer that `continuation` has read."""
+        """Returns the ChatResult for an answer that a `continuation` has collected."""
         if not isinstance(answer, Answer):
             return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
         found = answer.parsed()
@@ -219,14 +219,14 @@ class Chats:
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
 
     def check_given(self) -> None:
-        """Reads the templates that load() was given, so that load() raises their errors."""
+        """Parses the templates that load() was given, so that load() raises their errors."""
         if self._given_template is not None:
             self.template()
         if self._given_shape is not None:
             _ = self._own_shape
 
     def template(self) -> ChatTemplate:
-        """The model's chat template, read when it is first asked for. Raises ChatTemplateError where there is none."""
+        """The model's chat template, compiled at the first access. Raises ChatTemplateError if there is none."""
         with self._lock:
             if self._template is None:
                 from .chat_templates import find_template
@@ -266,19 +266,19 @@ class Chats:
 
     @cached_property
     def _shown_shape(self) -> ResponseTemplate | None:
-        """The response template of the row whose markers stand in the chat template."""
+        """The response template of the row (in response_templates.py) whose markers the chat template contains."""
         row = response_templates.row_of(self.template().text)
         return None if row is None else ResponseTemplate(row.template)
 
     def shape(self) -> ResponseTemplate | None:
-        """The response template to read answers by; None: an answer is text."""
+        """The response template that parses the answers, or None if an answer is plain text."""
         if self._given_shape is False:
             return None
         return self._own_shape or self._shown_shape
 
     def asked(self, question: Question) -> Asked:
-        """The prompt of a conversation. Raises ChatTemplateError where the chat template would leave the tools out, or no response template
-        can read calls."""
+        """Returns the prompt of a conversation. Raises ChatTemplateError if the chat template leaves the tools out, or if no response
+        template can parse calls."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
         if tools and self._given_shape is not False and (shape is None or not shape.calls):
@@ -305,8 +305,8 @@ class Chats:
     def _grammar(
         self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
     ) -> Grammar | None:
-        """The grammar of the answer, where the call demands something. Calls that the model may make freely are not enforced where that is
-        impossible."""
+        """Returns the grammar of the answer, or None if chat() demands nothing. If optional tool calls cannot be enforced, they stay
+        free."""
         enforced = question.must_call or not question.parallel
         row = response_templates.row_of(chat_template)
         written = answer_grammars.written_of(shape, row)
@@ -330,7 +330,7 @@ class Chats:
         return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
-        """The control tokens in the response template's markers. A vocabulary may have thousands of others."""
+        """Returns the control tokens that are in the response template's markers. A vocabulary may have thousands of others."""
         if calls not in self._known_tokens:
             special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
             self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
@@ -347,7 +347,8 @@ class Chats:
     def _opened(
         shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
     ) -> str:
-        """The beginning of the answer that stands in the prompt, such as "<think>": the text that the generation prompt adds."""
+        """Returns the beginning of the answer if the prompt contains it, such as "<think>". It is the text that the generation prompt
+        adds."""
         try:
             if shape.anchor is not None:
                 return shape.last_part(text)
@@ -364,7 +365,7 @@ class Chats:
         return text[len(before) :] if text.startswith(before) else ""
 
     def rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool) -> tuple[str, Int32]:
-        """Text and ids of a conversation. The template writes the special tokens; none are added."""
+        """Returns the text and the ids of a conversation. The template writes the special tokens, so none are added."""
         control = None if parse_special else self._tokenizer.control
         prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
         if not prompt.text:

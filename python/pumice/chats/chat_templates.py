@@ -35,7 +35,7 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-_MOST_UNSEEN = 4  # most messages that are looked for one by one, with a rendering each
+_MOST_UNSEEN = 4  # the maximum number of messages that are checked one by one, with one rendering per message
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
@@ -51,8 +51,9 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
     return {**rest, "messages": [of(message) for message in given["messages"]]}
 
 
-# Which characters of messages are marked, the safest choice first: all that may become part of a control token; control tokens that a
-# message spells; the same without the model's own words, which templates take apart to find its thoughts.
+# The choices of characters in messages to mark, the safest first. The first marks all characters that may become part of a control token.
+# The second marks the control tokens that a message spells. The third does the same but skips the model's own messages, because templates
+# take them apart to find the reasoning.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
     lambda given, marks: _marked(given, marks.whole),
@@ -70,7 +71,7 @@ class ChatTemplate:
         self, source: str, bos_token: str | None = None, eos_token: str | None = None, tool_use: str | None = None, **tokens: str
     ) -> None:
         """tokens: further special tokens by role (unk_token), which some templates print. tool_use: the model's template for chats with
-        tools, where it has one, as in transformers."""
+        tools, if it has a separate one, as in transformers."""
         if not isinstance(source, str):
             raise TypeError(f"a chat template must be str, found {type(source).__name__}")
         self.source = source
@@ -94,10 +95,10 @@ class ChatTemplate:
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
     ) -> Prompt:
-        """The prompt, with the control tokens that the template wrote: those that messages, tools and documents spell are text. control
-        None: all of them are control tokens.
+        """Returns the prompt, and which control tokens in it the template wrote. Control tokens that messages, tools or documents spell are
+        plain text, unless `control` is None.
 
-        Raises ChatTemplateError also where the template leaves out a message because of its role, as many do with "developer"."""
+        Also raises ChatTemplateError if the template leaves out a message because of its role, as many do with "developer"."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         now = datetime.now()
@@ -123,8 +124,8 @@ class ChatTemplate:
         )
 
     def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
-        """The rendered text, and the variables that gave it: some templates (DeepSeek's, Functionary's) take a call's arguments only as
-        JSON text."""
+        """Returns the rendered text, and the variables that it was rendered with. They may differ from those given, because some templates
+        (DeepSeek's, Functionary's) accept a call's arguments only as JSON text."""
         try:
             return run_template(self._template, variables, now), variables
         except ChatTemplateError:
@@ -142,8 +143,8 @@ class ChatTemplate:
         return ChatTemplate(self._tool_use or "", **self.tokens)
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
-        """Raises ChatTemplateError where the template leaves out a message. A template refuses an unknown role or, more often, leaves the
-        message out: then a change of the message's text changes nothing in the prompt."""
+        """Raises ChatTemplateError if the template leaves out a message. A template may refuse an unknown role, but more often it leaves
+        the message out. This shows when a change in the message's text does not change the prompt."""
         messages = variables["messages"]
         unseen = []
         for i, message in enumerate(messages):
@@ -162,7 +163,8 @@ class ChatTemplate:
                 )
 
     def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """The rendering with marks behind some messages' texts; None: the template refuses the marks, so it reads these texts."""
+        """Returns the rendering with marks added to the end of some messages' texts. Returns None if the template refuses the marks, which
+        shows that it uses these texts."""
         messages = [
             {**message, "content": message["content"] + marks[i]} if i in marks else message
             for i, message in enumerate(variables["messages"])
@@ -201,7 +203,8 @@ def _messages(messages: Any) -> list[Any]:
 
 
 def _parse_arguments(calls: Any) -> None:
-    """Turns the arguments of calls into objects, which templates write; APIs carry them as JSON text. Text that is no JSON object stays."""
+    """Turns the arguments of calls from JSON text, as APIs carry them, into objects, as templates need them. Text that is not a JSON object
+    stays."""
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
@@ -258,8 +261,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -> ChatTemplate | None:
-    """The chat template of a model; None: it has none, and none is guessed. override: a template's text, its path, or its name among
-    several."""
+    """Returns the chat template of a model, or None if it has none. No template is guessed. override: the text of a template, its path, or
+    its name if the model has several."""
     if isinstance(override, ChatTemplate):
         return override
     if override is not None and not isinstance(override, str | Path):
@@ -319,8 +322,8 @@ def _folder_of(file: ModelFile) -> Path:
 
 
 def _folder_templates(folder: Path) -> dict[str, str]:
-    """The templates of a folder, by name. As in transformers, chat_template.jinja goes before chat_template.json and tokenizer_config.json,
-    and a folder may hold more."""
+    """The templates of a folder, by name. As in transformers, chat_template.jinja has priority over chat_template.json and
+    tokenizer_config.json, and a folder may have additional templates."""
     found = _named(read_object(folder / "tokenizer_config.json").get("chat_template"), folder / "tokenizer_config.json")
     separate = read_json(folder / "chat_template.json")
     if isinstance(separate, dict):

@@ -1,4 +1,4 @@
-"""Markers such as <tool_call> in text that comes piece by piece, and the regular expressions that describe them.
+"""Finds markers such as <tool_call> in text that arrives piece by piece. Regular expressions describe the markers.
 
 Python's re cannot say whether a text may still become a match. It also takes exponential time over some patterns, even where the text
 matches: for (?:(?:a|a)*c|a*b) and forty letters a before a b it tries 2^40 ways. So a pattern becomes an automaton here, which reads each
@@ -6,8 +6,8 @@ character once. It finds the matches of re (leftmost, by the pattern's order of 
 follow.
 
 The groups of a match come from a second walk over the same program, which tries each step at most once at each character (as RE2's BitState
-does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re is used for single characters, and for finding the places
-where a match may begin.
+does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re is used for single characters, and for finding the
+positions where a match may begin.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SOURCE = 1 << 10  # characters of a pattern
-MAX_PROGRAM = 2048  # steps of its automaton; those of known templates have 153 at most
+MAX_PROGRAM = 2048  # steps of a pattern's automaton; the known templates need at most 153
 MAX_DEPTH = 50  # levels of groups
-MAX_FIRST = 24  # re looks for so many first characters of a marker
-MAX_MARKER = 1 << 9  # characters of a marker; a Scanner holds back so many at most
-MAX_LEAD = 256  # blanks before a marker that are taken with it
+MAX_FIRST = 24  # re looks for the first characters of a marker, this many at most
+MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and so the most that a Scanner holds back
+MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
 MAX_MOVES = 1 << 9  # transitions that a state remembers
-MAX_TRIED = 1 << 26  # limit of: steps of the program times characters of the match
-WORK = 4  # find_all() reads so many characters for each character of the text, on average
-BUILDING = 64  # a Scanner takes so many steps of programs for each character, on average, to make states that it has not met before
-FREE_BUILDING = 1 << 19  # a Scanner may take so many such steps in any case
+MAX_TRIED = 1 << 26  # limit for the steps of the program times the characters of the match
+WORK = 4  # find_all() may examine this many characters per character of the text, on average
+BUILDING = 64  # a Scanner may run this many program steps per character, on average, to make states that it has not met before
+FREE_BUILDING = 1 << 19  # a Scanner may always run this many such steps
 
 # ---- patterns: what is read ------------------------------------------------------------------------------------
 
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _QUANTIFIER = re.compile(r"(\*|\+|\?|\{\d{1,4}\}|\{\d{1,4},\d{0,4}\}|\{,\d{1,4}\})(\?|\+)?")
-_SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # re warns of these in a class: later versions may read them as operators of sets
+_SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # re warns of these in a class, because later versions may treat them as set operators
 _NAMED = re.compile(r"\?P<([A-Za-z_]\w*)>")
 
 
@@ -50,15 +50,15 @@ class _Node:
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
-    literal: str = ""  # the character, where a char is no class
+    literal: str = ""  # the character, if a char is not a class
     low: int = 0
     high: int | None = None
     greedy: bool = True
-    unbounded: bool = False  # it contains a repetition without a limit, or is one
-    looks: bool = False  # it contains a (?=...), or is one
+    unbounded: bool = False  # it is or contains a repetition without a limit
+    looks: bool = False  # it is or contains a (?=...)
 
     def steps(self) -> int:
-        """The number of steps of its program."""
+        """The number of program steps that this node becomes."""
         inner = [part.steps() for part in self.parts]
         if self.kind == "alt":
             return sum(inner) + 2 * (len(inner) - 1)
@@ -70,7 +70,7 @@ class _Node:
 
 
 class _Reader:
-    """Parses a pattern: literals, classes, groups, |, quantifiers, (?=...) at the end, $. Anything else is refused with its place."""
+    """Parses a pattern: literals, classes, groups, |, quantifiers, (?=...) at the end, $. Anything else is refused with its position."""
 
     def __init__(self, source: str) -> None:
         self.source, self.at, self.depth = source, 0, 0
@@ -220,7 +220,7 @@ class _Reader:
 
 
 class State:
-    """A state of an automaton: the places of the program that may come next, in the pattern's order of choices."""
+    """A state of an automaton. It holds the addresses of the program steps that may come next, in the pattern's order of choices."""
 
     __slots__ = ("accepts", "at_end", "places", "moves")
 
@@ -230,7 +230,7 @@ class State:
 
 
 class Pattern:
-    """A regular expression that reads one character at a time. `.` matches every character."""
+    """A regular expression that is matched one character at a time. `.` matches every character."""
 
     def __init__(self, source: str) -> None:
         if len(source) > MAX_SOURCE:
@@ -248,7 +248,8 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        self.first = _Firsts(self).found()  # the beginnings of matches, as a pattern for re; "": only a $ begins a match
+        # a pattern for `re` that finds where a match may begin; the empty string if the pattern can begin only with a `$` anchor
+        self.first = _Firsts(self).found()
 
     def _compiled(self, tree: _Node) -> State | None:
         self._program: list[tuple[Any, ...]] = []
@@ -258,7 +259,8 @@ class Pattern:
         return self._state((0,))
 
     def _stands_apart(self, lead: _Node, start: State) -> bool:
-        """Whether no match begins with a character of `lead`. Only then does a match begin where a run of these characters ends."""
+        """Whether no match of the rest begins with a character of `lead`. Only then does such a match always begin where a run of these
+        characters ends."""
         assert lead.test is not None
         firsts = [step for step in map(self._program.__getitem__, start.places) if step[0] == "char"]
         return all(step[3] and lead.test(step[3]) in (None, False) for step in firsts)
@@ -324,7 +326,7 @@ class Pattern:
             program[at] = split(at, len(program))
 
     def _state(self, places: Sequence[int]) -> State | None:
-        """The state that is reached from these places without reading; None: there is none."""
+        """The state for these addresses of the program: all that can be reached without consuming a character. None if nothing can."""
         program = self._program
         kept: list[int] = []
         seen: set[int] = set()
@@ -358,7 +360,7 @@ class Pattern:
         return known
 
     def _ends(self, places: Sequence[int]) -> bool:
-        """Whether a match ends here where the text ends."""
+        """Whether a match ends here if the text ends here."""
         program = self._program
         waiting, seen = [place + 1 for place in places if program[place][0] == "end"], set()
         while waiting:
@@ -376,7 +378,7 @@ class Pattern:
         return False
 
     def move(self, state: State, character: str) -> State | None:
-        """The state after a character; None: no match goes on with it."""
+        """Returns the state after a character, or None if no match continues with it."""
         program = self._program
         after = [p + 1 for p in state.places if program[p][0] == "char" and program[p][1](character) not in (None, False)]
         result = self._state(after) if after else None
@@ -386,7 +388,7 @@ class Pattern:
         return result
 
     def takes_nothing(self) -> bool:
-        """Whether a match may have no characters: a (?=...) alone."""
+        """Whether a match may be empty, because the pattern consists of a (?=...) only."""
         waiting, seen = [0], set()
         while waiting:
             place = waiting.pop()
@@ -400,16 +402,18 @@ class Pattern:
         return False
 
     def parts(self, text: str, start: int, end: int) -> tuple[int, dict[str, str]]:
-        """The end of a match without the characters of its (?=...), and its groups. The automaton has found the match from start to end."""
+        """Returns the end of a match, not counting the characters of its (?=...), and the groups of the match. start and end are those that
+        the automaton found."""
         if self._plain:
             return end, {}
         program, width = self._program, end - start + 1
-        tried = bytearray(len(program) * width)  # a flag for each step and character: a way that failed once is not tried again
+        # a flag for each pair of step and character, so that a path that failed once is not tried again
+        tried = bytearray(len(program) * width)
         saved: dict[tuple[str, int], int] = {}
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            if before:  # a choice behind this step failed, so its mark is taken back
+            if before:  # a later choice failed, so the position that this step saved is restored
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue
             while not tried[place * width + at - start]:
@@ -434,7 +438,7 @@ class Pattern:
         return end, {}  # not reached: the automaton has found a match
 
     def find_all(self, text: str) -> Iterator[tuple[int, int, dict[str, str]]]:
-        """Yields begin, end and groups of each match in a text. Raises ValueError where that takes too long."""
+        """Yields begin, end and groups of each match in a text. Raises ValueError if that takes too long."""
         if not self.first:
             return
         first = re.compile(self.first, re.DOTALL)
@@ -471,7 +475,7 @@ class Pattern:
 
 
 class _Firsts:
-    """Makes a pattern for re that matches the beginnings of a pattern's matches: re finds them in a text faster than the automaton."""
+    """Makes a pattern for re that matches where the matches of a Pattern may begin. re finds these positions faster than the automaton."""
 
     MOST_WORK = 1 << 14  # steps of the program: some milliseconds
 
@@ -488,7 +492,8 @@ class _Firsts:
         return best
 
     def _of(self, depth: int, places: Sequence[int]) -> str:
-        """The first `depth` characters of matches from these places; fewer where a match ends before."""
+        """Returns a pattern for the first `depth` characters of matches from these addresses of the program, or fewer if a match ends
+        before."""
         by_source: dict[str, list[int]] = {}
         self._work += len(places)
         for place in places:
@@ -508,8 +513,8 @@ class _Firsts:
 
 
 def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
-    """Takes off a class that is repeated without a limit at the pattern's beginning (blanks before a marker): the rest is looked for, and a
-    match is then extended backwards."""
+    """Splits off a class that is repeated without a limit at the pattern's beginning (blanks before a marker). Only the rest is searched
+    for, and a match is then extended backwards."""
     if tree.kind == "seq" and tree.parts[0].kind == "repeat":
         first = tree.parts[0]
         if first.low == 0 and first.high is None and first.greedy and first.parts[0].kind == "char":
@@ -549,13 +554,13 @@ class _Attempt:
 
 
 class Scanner:
-    """Splits text into markers and the text between them. It takes text in pieces; the cuts between pieces change nothing."""
+    """Splits text into markers and the text between them. Text arrives in pieces, and where it is cut does not change the result."""
 
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
         self._building = FREE_BUILDING  # steps that are left for making new states
-        self.gave_up = ""  # the pattern that took too long; from then on everything is text
+        self.gave_up = ""  # the pattern that took too long, if any; everything after it counts as text
         self._forget()
 
     def watch(self, watch: Watch) -> None:
@@ -564,7 +569,7 @@ class Scanner:
         self._forget()
 
     def go_on(self, found: Found) -> None:
-        """The marker that was found is text: the search goes on behind it, and behind its first character where it has none."""
+        """Treats the marker that was found as text. The search continues after it, or after the first character if the marker is empty."""
         self._forget()
         self._from += not found.text
 
@@ -574,7 +579,7 @@ class Scanner:
         self._start = self._seen = self._at
 
     def feed(self, text: str) -> None:
-        """More text, behind what came before."""
+        """Appends text to what came before."""
         self._building += BUILDING * len(text)
         gone, self._at = self._at, 0
         self._text = self._text[gone:] + text
@@ -585,7 +590,8 @@ class Scanner:
             attempt.end = max(attempt.end - gone, -1)
 
     def next(self, final: bool) -> tuple[str, Found | None]:
-        """Text, and the marker behind it. None in place of a marker: no more is certain yet, or (final) none follows."""
+        """Returns text and the marker that follows it. The marker is None if nothing more is certain yet or, with `final`, if no marker
+        follows."""
         text, watch = self._text, self._watch
         while True:
             if self.gave_up:

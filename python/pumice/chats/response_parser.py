@@ -1,8 +1,8 @@
-"""Takes a model's answer apart as it comes: what it says, what it thinks, which tools it calls.
+"""Parses a model's answer while it arrives, into content, reasoning and tool calls.
 
 The form of an answer is data: a response template in transformers' form, version 1
 (https://huggingface.co/docs/transformers/chat_response_parsing), from the model's own files or a row of response_templates.py. One parser
-reads all of them. A whole text is a text in one piece: where an answer is cut changes nothing.
+handles all of them. An answer may arrive in any number of pieces, and where it is cut does not change the result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_ERRORS = 100
 
 @dataclass(frozen=True)
 class Event:
-    """A piece of an answer, as the parser has read it.
+    """A parsed piece of an answer.
 
     kind "content", "reasoning": text. kind "tool_call": a call begins (begun; name, where its marker has it), more of its text as the model
     wrote it (text), or it has ended (calls: one, or several where a marker opens a list)."""
@@ -52,7 +52,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a response template: what opens and closes its part of an answer, and how that part is read."""
+    """A field of a response template, with the markers that open and close its part of an answer, and the way that part is parsed."""
 
     name: str
     kind: Kind
@@ -110,19 +110,20 @@ class ResponseTemplate:
         return Watch(marks)
 
     def watch(self, inside: Field | None, calls: bool) -> Watch:
-        """The markers to look for inside of a field, or between fields (None). calls: with those of tool calls."""
+        """Returns the markers to look for inside a field, or between fields if `inside` is None. calls: include the markers of tool
+        calls."""
         return self._watches[calls] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
-        """Whether a special token is a marker or a part of one. The parser reads such a token as text, and no others."""
+        """Whether a special token is a marker or a part of one. Only the text of such special tokens goes to the parser."""
         return token in self._spelt[calls]
 
     def opens_in(self, text: str) -> bool:
-        """Whether the marker of a field stands in a text. Raises ValueError where a pattern takes too long."""
+        """Whether a text contains a marker that opens a field. Raises ValueError if a pattern takes too long."""
         return any(f.open is not None and next(f.open.find_all(text), None) is not None for f in self.fields)
 
     def last_part(self, prompt: str) -> str:
-        """The text behind the last place where an answer begins. Raises ValueError where a pattern takes too long."""
+        """Returns the text after the last position where an answer begins. Raises ValueError if a pattern takes too long."""
         ends = [end for _, end, _ in self.anchor.find_all(prompt)] if self.anchor is not None else []
         return prompt[ends[-1] :] if ends else ""
 
@@ -257,7 +258,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _json_values(text: str) -> Any:
-    """The value in a text; a list where several values follow each other (MiniMax M1 writes one call a line)."""
+    """Returns the JSON value in a text, or a list if several values follow each other (MiniMax M1 writes one call per line)."""
     values: list[Any] = []
     at = 0
     while at < len(text) or not values:
@@ -325,7 +326,7 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: dict[str, Any] = {"text": _read_text, "json": _read_json, "xml-inline": _read_tags, "kv-lines": _read_lines}
-_SPELT_OUT = ("xml-inline", "kv-lines")  # readers whose values are text: the tool's schema says which type they have
+_SPELT_OUT = ("xml-inline", "kv-lines")  # parsers that return values as text; the tool's schema says which types the values have
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
@@ -358,7 +359,8 @@ def _filled(transform: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (name, arguments) of each call in a region's value, which is one call or a list, with or without "function" around it."""
+    """Yields (name, arguments) for each call in the value of a region. The value is one call or a list of calls, each with or without
+    "function" around it."""
     if isinstance(value, list):
         if not value:
             raise ValueError("it is an empty list")
@@ -384,7 +386,7 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _OpenText:
-    """Tells whether JSON that comes in pieces is inside of a string."""
+    """Tells whether JSON that arrives in pieces is currently inside a string."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._closers = {'"': '"', **dict(arguments.get("string_delims", []))}
@@ -440,7 +442,7 @@ class _Text:
     begun: bool = False  # the current part has text
 
     def add(self, text: str) -> str:
-        """Adds text to the current part. Returns the text that is certain with it."""
+        """Adds text to the current part. Returns the text that is now final."""
         if not self.begun:
             text = text.lstrip() if self.strip else text
             if not text:
@@ -464,10 +466,10 @@ class _Text:
 
 
 class ResponseParser:
-    """Reads one answer. feed() and finish() return Events. content, reasoning, calls and errors are what has been read so far.
+    """Parses one answer. feed() and finish() return Events. content, reasoning, calls and errors hold what was parsed so far.
 
-    tools: the tools of the call, whose schemas give types to arguments that come as text.  calls: False: calls are text.  prompt: the
-    beginning of the answer that stands in the prompt, such as "<think>"."""
+    tools: the tools of the call, whose schemas give types to arguments that come as text.  calls: if False, calls are text.  prompt: the
+    beginning of the answer that is in the prompt, such as "<think>"."""
 
     def __init__(
         self,
@@ -487,7 +489,7 @@ class ResponseParser:
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
         self._open_text: _OpenText | None = None  # for a call in JSON
-        self._heard = 0  # so many parts of the body were given to _open_text
+        self._heard = 0  # the number of parts of the body that _open_text has seen
         self._gave_up = False
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
@@ -499,7 +501,7 @@ class ResponseParser:
 
     @property
     def kind(self) -> Kind:
-        """The kind of text that is being read now."""
+        """The kind of text that the parser is in now."""
         return self._inside.kind if self._inside is not None else "content"
 
     @property
@@ -509,16 +511,16 @@ class ResponseParser:
 
     @property
     def reasoning(self) -> str | None:
-        """What the model thinks, as far as it is certain; None: nothing."""
+        """The model's reasoning, as far as it is certain, or None if there is none."""
         return "".join(self._texts["reasoning"].parts) or None
 
     def feed(self, text: str) -> list[Event]:
-        """Takes more of the answer's text. Returns the Events that are certain with it."""
+        """Parses more of the answer's text. Returns the Events that are now certain."""
         self._scanner.feed(text)
         return self._read(final=False)
 
     def finish(self) -> list[Event]:
-        """The answer ends here: text that was held back gets its meaning."""
+        """Ends the answer. Returns the Events for the text that was held back."""
         events = self._read(final=True)
         self._leave(events, "")
         return events
@@ -540,8 +542,8 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """Handles a marker: leaves the current field, and enters the field that the marker opens. Inside of a string of a call's JSON it is
-        text: code has `};`."""
+        """Handles a marker by leaving the current field and entering the field that the marker opens. Inside a string in a call's JSON, a
+        marker is text, because a string with program code may contain `};`."""
         if self._open_text is not None:
             new, self._heard = self._body[self._heard :], len(self._body)
             if self._open_text.after("".join(new)):
@@ -610,7 +612,7 @@ class ResponseParser:
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:
-    """How the parts of a kind of text are joined, as the template's field says."""
+    """Returns how the parts of a kind of text are joined, as the template's field says."""
     for f in template.fields:
         if f.kind == kind:
             return {"join": f.join, "strip": bool(f.arguments.get("strip", True))}

@@ -1,7 +1,7 @@
-"""Known forms of answers, each with the texts that show it in a chat template. They are data: a new form is a row.
+"""Known forms of answers, each with texts that identify it in a chat template. The forms are data, so a new form needs only a new row.
 
 A row's response template has transformers' form (version 1). It needs no start_anchor: the answer begins where the generation prompt
-begins. The first row whose markers all stand in the chat template's text is taken, so special rows stand before general ones.
+begins. The first row whose markers are all in the chat template's text is used, so special rows come before general ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Written(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """Texts around reasoning and around content, where the fields of the template do not name them. aside: opens a text that is no answer
-    yet, and that ends as reasoning does."""
+    """Texts around reasoning and around content, if the fields of the template do not name them. aside: a marker that opens text which is
+    not part of the answer and which ends as reasoning does."""
 
     open: str
     close: str
@@ -39,12 +39,12 @@ class Thought(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A shape of answers: the texts that show it in a chat template, how it is read, how grammars write it."""
+    """A form of answers, with the texts that identify it in a chat template, how it is parsed, and how grammars write it."""
 
     name: str  # its name in messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # or a sentence why no grammar writes calls
+    written: Written | str = "it has no tool calls"  # or a sentence that says why no grammar can force calls
     thought: Thought | None = None
 
 
@@ -307,7 +307,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def row_of(chat_template: str) -> Row | None:
-    """The first row whose markers stand in a chat template's text; None: there is none."""
+    """Returns the first row whose markers are all in a chat template's text, or None if there is no such row."""
     return next((row for row in ROWS if all(marker in chat_template for marker in row.markers)), None)
 
 
@@ -317,11 +317,11 @@ def known_shapes() -> str:
 
 
 def id_prefix(chat_template: str) -> str:
-    """The beginning of ids of calls. Mistral's chat templates refuse ids that are not nine letters or digits."""
+    """Returns the prefix for the ids of calls. Mistral's chat templates refuse ids that are not nine letters or digits."""
     return "" if "[TOOL_CALLS]" in chat_template else "call_"
 
 
 def reasoning_key(chat_template: str) -> str:
-    """The key of a message under which a chat template reads reasoning."""
+    """Returns the key of a message under which a chat template expects reasoning."""
     other = any(mark in chat_template for mark in (".thinking", "['thinking']", '["thinking"]'))
     return "thinking" if other and "reasoning_content" not in chat_template else "reasoning_content"

@@ -1,8 +1,8 @@
 """Runs Jinja programs from strangers in a sandbox that also bounds time, memory and output.
 
-Jinja's sandbox keeps a template from reaching Python, but limits neither time nor memory (its documentation says so). Here a meter is asked
-at each loop step, call, filter, test, comparison and operator, and before anything that can grow is made. It counts work and the thread's
-own processor time, so it works in any thread, and a busy machine changes nothing.
+Jinja's sandbox keeps a template from reaching Python, but limits neither time nor memory (its documentation says so). Here a meter is
+called at each loop step, call, filter, test, comparison and operator, and before any value that can be large is made. The meter counts
+steps and the thread's own processor time, so it works in any thread, and a busy machine does not make it stop earlier.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FIX = "Pass chat_template= with the text of a Jinja template (or a path to one).
 MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 8 << 20  # characters
 MAX_VOLUME = 48 << 20  # bytes of all strings and lists that a rendering makes
-MAX_WEIGHT = 16 << 20  # weight of one value: its characters, and ITEM_WEIGHT for each item, counted as if written out in full
-ITEM_WEIGHT = 64  # about the bytes of one item
+MAX_WEIGHT = 16 << 20  # weight of one value, which is its number of characters plus ITEM_WEIGHT per item, as if written out in full
+ITEM_WEIGHT = 64  # about the size of one item in bytes
 MAX_ITEMS = 1 << 18  # items of one split
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1.0  # processor time of the rendering thread
 MAX_CALL_DEPTH = 64
 MAX_TREE_DEPTH = 100
 MAX_TOKENS = 60_000  # tokens of the source, counted before the parser runs, which takes longer
-MAX_TREE_NODES = 20_000  # compiling so many takes half a second
-MAX_REGEX_TEXT = 1 << 18  # characters of a text that a filter with regular expressions reads
+MAX_TREE_NODES = 20_000  # compiling this many takes half a second
+MAX_REGEX_TEXT = 1 << 18  # maximum length in characters of a text that a filter searches with regular expressions
 MAX_WIDTH = 4096  # characters of padding and indentation
 
 
@@ -70,12 +70,12 @@ class _Meter:
             raise _Stop(f"it takes more than {MAX_SECONDS:g} s")
 
     def room(self, size: int, what: str) -> None:
-        """To be called before a value of `size` bytes is made. Raises _Stop."""
+        """Must be called before a value of `size` bytes is made. Raises _Stop if there is no room for the value."""
         if size > MAX_WEIGHT or self.volume + size > MAX_VOLUME:
             raise _Stop(f"{what} would take {size} bytes")
 
     def produced(self, value: Any) -> Any:
-        """To be called with a new value, which it counts and returns."""
+        """Adds the size of a new value to the template's total and returns the value. Raises _Stop if the total goes over MAX_VOLUME."""
         if isinstance(value, str | list | tuple | dict):
             self.volume += sys.getsizeof(value)
             if self.volume > MAX_VOLUME:
@@ -83,7 +83,8 @@ class _Meter:
         return value
 
     def weigh(self, value: Any) -> Any:
-        """Refuses values that are small in memory and endless when written out: a list of one list twice, of one list twice, and so on."""
+        """Refuses values that are small in memory but huge when written out, such as a list that holds one list twice, which holds one list
+        twice, and so on."""
         weight, items, waiting = 0, 0, [value]
         while waiting:
             item = waiting.pop()
@@ -155,7 +156,7 @@ def _number(value: Any) -> Any:
 
 
 def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
-    """Counts what formatting will make: it repeats values and pads them."""
+    """Checks the size of the text that formatting will make, because formatting can repeat values and pad them."""
     if re.search(r"\d{4}|\*|\{[^{}]*\{", text) and mark in text:
         raise _Stop("a format has a width that is too large")
     total = sum(16 + (len(v) if isinstance(v, str) else len(str(_meter().weigh(v)))) for v in values)
@@ -214,7 +215,7 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 
 
 class _Format:
-    """A text's format method, with checks: a template may call it, or hand it to a filter."""
+    """A text's format method with checks. A template may call it or pass it to a filter."""
 
     def __init__(self, text: str, format_safely: Callable[..., str]) -> None:
         self._text, self._format = text, format_safely
@@ -321,7 +322,7 @@ def _format(text: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def _from_json(text: Any) -> Any:
-    """from_json: neither Jinja nor transformers has this filter, and three templates for llama.cpp use it."""
+    """The filter from_json. Neither Jinja nor transformers has it, but three templates for llama.cpp use it."""
     return _meter().weigh(json.loads(_regex_text(text)))
 
 
@@ -350,7 +351,8 @@ def _reverse(value: Any) -> Any:
 
 
 def _wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
-    """A filter or test that asks the meter. One over a sequence reads the sequence step by step and returns a list."""
+    """Wraps a filter or test so that it calls the meter. If it works on a sequence, the sequence is consumed item by item and the result is
+    a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
@@ -386,7 +388,7 @@ _OVER_SEQUENCES = {
 
 
 class _Generation(ext.Extension):
-    """{% generation %} marks an assistant's words for training; here its content is rendered."""
+    """{% generation %} marks an assistant's words for training. Here the block is rendered like the text around it."""
 
     tags = {"generation"}
 
@@ -407,7 +409,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[_Generation, ext.loopcontrols],
             finalize=_finalize,
-            optimized=False,  # True would run code while the template is compiled
+            optimized=False,  # with True, Jinja runs code of the template while it is compiled
             cache_size=0,
         )
         self.filters = {
@@ -417,7 +419,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         known: dict[str, Any] = dict(tests.TESTS)
         self.tests = {name: _wrap(f, sequence=False) for name, f in known.items()}
         self.globals = {
-            "range": sandbox.safe_range,  # gives at most 100,000 numbers
+            "range": sandbox.safe_range,  # has at most 100,000 numbers
             "dict": lambda *args, **kwargs: _meter().weigh(dict(*args, **kwargs)),
             "namespace": _Namespace,
             "raise_exception": _raise_exception,
@@ -507,7 +509,7 @@ _FORBIDDEN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
 class _Metering(visitor.NodeTransformer):
-    """Puts calls of the meter into the tree where Jinja has no hooks."""
+    """Inserts calls of the meter into the syntax tree wherever Jinja has no hooks."""
 
     def _call(self, name: str, *args: Any, line: int) -> nodes.Call:
         return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None, lineno=line)
@@ -553,7 +555,7 @@ _FILE = "<chat template>"
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """A compiled template that asks the meter. Raises ChatTemplateError."""
+    """Compiles a template so that it calls the meter. Raises ChatTemplateError."""
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE:
         raise ChatTemplateError(f"the chat template has {size} bytes; at most {MAX_SOURCE} are read. {FIX}")
@@ -589,7 +591,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def run_template(template: jinja2.Template, variables: dict[str, Any], now: datetime) -> str:
-    """The text that a compiled template renders. now: the time for strftime_now(). Raises ChatTemplateError."""
+    """Renders a compiled template and returns the text. now: the time for strftime_now(). Raises ChatTemplateError."""
     _rendering.meter, _rendering.now = _Meter(), now
     try:
         parts, size = [], 0
@@ -613,7 +615,7 @@ def run_template(template: jinja2.Template, variables: dict[str, Any], now: date
 
 
 def _line(template: jinja2.Template, error: BaseException) -> str:
-    """The line of the template that raised an error, from the innermost of its frames."""
+    """Finds the template line that raised an error, in the innermost stack frame that belongs to the template."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:

@@ -1,5 +1,5 @@
-"""Arguments that come as text, one parameter behind another (Qwen3-Coder, GLM, MiniMax): strings as they are, all other values as JSON. The
-rules allow what tool_schemas.typed() reads as a value of the schema.
+"""Arguments that are written as text, one parameter after another (Qwen3-Coder, GLM, MiniMax). Strings are written as they are, all other
+values as JSON. The rules allow what tool_schemas.typed() converts to a value of the schema.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
 _LENGTHS = ("minLength", "maxLength")
-_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # beside other keywords these leave open whether a string is allowed
+_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # next to other keywords, these do not tell whether a string is allowed
 
 
 @dataclass
 class _May:
-    """Values that are allowed: any string; some strings, as rules with the mark behind them; strings of some lengths; JSON of some
-    schemas."""
+    """The values that are allowed for a parameter. They may be any string, certain strings (as rules that include the closing mark),
+    strings of certain lengths, or JSON of certain schemas."""
 
     any_text: bool = False
     texts: list[str] = field(default_factory=list)
@@ -33,8 +33,8 @@ class _May:
 
 
 class TextArguments:
-    """The rules for one call's arguments. form: one parameter, with %key% and %value%.  schema: a strict function's.  guidance: options for
-    JSON."""
+    """The rules for one call's arguments. form: the text of one parameter, with %key% and %value%.  schema: the schema of a strict
+    function. guidance: the compiler's options for JSON."""
 
     def __init__(self, made: AnswerGrammar, form: str, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
         self._made, self._name, self._schema, self._guidance = made, name, schema, guidance
@@ -74,7 +74,7 @@ class TextArguments:
         middle, mark = self._made.spelt(self._middle), self._made.spelt(self._mark)
         if may.any_text:
             return self._one(key, middle, self._until())
-        if may.lengths:  # but for null, other JSON would be read as a string, and blanks before it would count
+        if may.lengths:  # except for null, JSON would be taken for a string here, and blanks before it would count as characters
             may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
             middle = " ".join(
                 lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
@@ -87,8 +87,8 @@ class TextArguments:
         return self._one(key, middle, f"({' | '.join(found)})")
 
     def _sized(self, least: int, most: int | None) -> str:
-        """A rule for a text of least to most characters and the mark behind it. The text has no blanks at its edges, which some readers
-        drop."""
+        """Adds a rule for a text of `least` to `most` characters, followed by the mark. The text neither begins nor ends with blanks,
+        because some parsers drop them."""
         mark = self._made.spelt(self._mark)
         inner = f"{{{max(least - 2, 0)},{'' if most is None else most - 2}}}"
         forms = ([r"\S"] if least < 2 and most != 0 else []) + ([rf"\S(?s:.{inner})\S"] if most is None or most > 1 else [])
@@ -98,7 +98,7 @@ class TextArguments:
         return text if least else f"({text} | {mark})"
 
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
-        """Adds the values of a schema to `may`. seen: the references that led here."""
+        """Adds the values that a schema allows to `may`. seen: the references that were followed to get here."""
         if schema is False:
             return
         here = {} if schema is True else {word: value for word, value in is_a(dict, schema, path).items() if word not in ABOUT}

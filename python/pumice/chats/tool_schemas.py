@@ -1,4 +1,5 @@
-"""Tools as chat templates take them: dicts of OpenAI's shape, made of Python functions by signature and docstring, or given as they are."""
+"""Tools in the form that chat templates expect: dicts in OpenAI's shape. They are made from the signature and docstring of Python
+functions, or given by the caller."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ MOST_TOOLS = 1024
 
 
 class Exact(dict[str, Any]):
-    """The dict of a Python function. Its schema names all arguments, as the schema of a "strict" function does."""
+    """The dict that describes a Python function. Its schema names all arguments, as the schema of a "strict" function does."""
 
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def is_strict(function: Mapping[str, Any]) -> bool:
-    """Whether a tool's arguments have to be of its schema: a Python function, or "strict": true."""
+    """Whether a tool's arguments must match its schema. That is so for a Python function, and for a dict with "strict": true."""
     return isinstance(function, Exact) or function.get("strict") is True
 
 
@@ -207,7 +208,7 @@ def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
     properties, required = {}, []
     for key, inner in typing.get_type_hints(hint, include_extras=True).items():
         is_required = key in hint.__required_keys__
-        while (word := _key_word(inner)) is not None:  # __required_keys__ does not see these where annotations are texts
+        while (word := _key_word(inner)) is not None:  # __required_keys__ misses these if the annotations are strings
             is_required = {"Required": True, "NotRequired": False}.get(word, is_required)
             inner = typing.get_args(inner)[0]
         properties[key] = _schema(inner, where)
@@ -325,7 +326,7 @@ def _entries(text: str) -> dict[str, str]:
 
 
 def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Arguments that a model wrote as text, with the types of the tool's schema. A text that fits no type stays text."""
+    """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays text."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return dict(arguments)
@@ -340,7 +341,7 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
-    """The types of a schema whose values are not listed, and the values that are."""
+    """Returns the types that a schema allows, apart from those whose values it lists, and the listed values."""
     if not isinstance(schema, Mapping) or depth > 8:
         return [], []
     kinds: list[str] = []

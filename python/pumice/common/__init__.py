@@ -1,1 +1,1 @@
-"""What all rooms use."""
+"""Helpers that every part of the package uses."""

@@ -1,4 +1,5 @@
-"""Limits of address space (RLIMIT_AS, RLIMIT_DATA): asked before code that ends the process when memory is refused."""
+"""Limits of address space (RLIMIT_AS, RLIMIT_DATA). They are checked before calls of code that ends the process when an allocation
+fails."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TIGHT = 1 << 30
 
 
 def address_space_left() -> int | None:
-    """How many more bytes the limits allow; None without a limit."""
+    """Returns how many more bytes the limits allow, or None if there is no limit."""
     limits = [(most, field) for limit, field in _LIMITS if (most := resource.getrlimit(limit)[0]) != resource.RLIM_INFINITY]
     if not limits:
         return None
@@ -27,15 +28,15 @@ def address_space_left() -> int | None:
 
 
 def is_tight() -> bool:
-    """Whether the address space is so small that work has to be done one piece after the other. A thread alone takes 72 MiB of it (stack
-    and heap), and while a tokenizer is built beside it, weights must not take its memory: the tokenizers package ends the
-    process where memory is refused."""
+    """Whether the address space is so small that work has to be done one piece after the other. A single thread takes 72 MiB (stack and
+    heap). And weights that are loaded while a tokenizer is built must not take the tokenizer's memory, because the tokenizers package ends
+    the process when an allocation fails."""
     left = address_space_left()
     return left is not None and left < TIGHT
 
 
 def check_memory(needed: int, doing: str) -> None:
-    """Raises MemoryError unless the limits allow so many more bytes, and MARGIN."""
+    """Raises MemoryError unless the limits allow `needed` more bytes and MARGIN."""
     left = address_space_left()
     if left is not None and left < needed + MARGIN:
         raise MemoryError(

@@ -1,4 +1,4 @@
-"""Checks of arguments: unknown names get the nearest valid one, wrong values get the valid range."""
+"""Checks of arguments. Errors name the nearest valid name for an unknown one, and the valid range for a wrong value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-# texts up to this length are tokenised in the caller's thread: that takes milliseconds, less than starting a thread costs
+# texts up to this length are tokenised in the caller's thread, because that takes less time than starting a thread
 DIRECT_CHARACTERS = 1 << 14
 
 P = ParamSpec("P")
@@ -44,12 +44,13 @@ KNOWN_ELSEWHERE = {
 
 
 def plain(text: str) -> str:
-    """The characters of a str. str() of a subclass (an Enum of strings) may return something else, and its own methods may too."""
+    """Returns the characters of a str as a plain str. For a subclass (an Enum of strings), str() and the object's own methods may return
+    something else."""
     return str.__str__(text)
 
 
 def shown(value: object, most: int = 200) -> str:
-    """A value as a message shows it: its repr, cut after so many characters."""
+    """Returns a value as messages show it, which is its repr cut after `most` characters."""
     try:
         if isinstance(value, (str, bytes, bytearray)) and len(value) > most:
             return f"{value[:most]!r}... ({len(value)} characters)"
@@ -60,13 +61,13 @@ def shown(value: object, most: int = 200) -> str:
 
 
 def shown_path(path: object) -> str:
-    """A path for a message: cut when it is long, and with escapes where it holds characters that do not print."""
+    """Returns a path as messages show it, cut if it is long, and with escapes for characters that do not print."""
     text = str(path)
     return text if text.isprintable() and len(text) <= 500 else shown(text, 500)
 
 
 def did_you_mean(name: object, valid: Iterable[str]) -> str:
-    """'; did you mean "x"?' where a valid name is near, else ''."""
+    """Returns '; did you mean "x"?' if a valid name is similar, else ''."""
     if not isinstance(name, str) or len(name) > 200:
         return ""
     near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
@@ -74,7 +75,8 @@ def did_you_mean(name: object, valid: Iterable[str]) -> str:
 
 
 def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError:
-    """The TypeError for a keyword that a function does not have, with the nearest valid one, or what another package's name is here."""
+    """Returns the TypeError for an unknown keyword. It names the nearest valid keyword, or the one here that means what another package's
+    name means."""
     valid = [v for v in valid if v != "self"]
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
@@ -82,8 +84,8 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator: an unknown keyword becomes a TypeError that names the nearest valid one. A coroutine function raises it when it is
-    awaited.
+    """Makes a decorator that turns an unknown keyword into a TypeError that names the nearest valid one. A coroutine function raises it
+    when it is awaited.
 
     extra: names and defaults of the keywords that the function takes by **; they show in its signature."""
 
@@ -117,7 +119,7 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
 
 
 def path_of(given: Any) -> str:
-    """path= as a string. Raises TypeError for what is no path, ValueError for an empty one and for a NUL character."""
+    """path= as a string. Raises TypeError if it is not a path, and ValueError if it is empty or contains a NUL character."""
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
     path = plain(os.fsdecode(given))
@@ -129,8 +131,8 @@ def path_of(given: Any) -> str:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether this is a numpy.ma.MaskedArray. numpy imports numpy.ma when it is first named, and a fork() during that import leaves the
-    child with an import that never ends; so this function does not name it."""
+    """Whether this is a numpy.ma.MaskedArray. This function does not mention numpy.ma, because numpy imports it at the first mention, and a
+    fork() during that import leaves the child with an import that never ends."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
@@ -198,7 +200,7 @@ def _range(low: float, high: float, infinite: float) -> str:
 
 
 def length(items: Any, name: str) -> int | None:
-    """What len() returns, which may be wrong; None where there is no len(). Raises ValueError where len() fails."""
+    """Returns what len() returns, which may be wrong, or None if the items have no len(). Raises ValueError if len() fails."""
     try:
         return len(items)
     except TypeError:
@@ -208,12 +210,13 @@ def length(items: Any, name: str) -> int | None:
 
 
 def listed(items: Iterable[Any]) -> list[Any]:
-    """The items of a container as a list. list() would reserve memory for as many as the container's len() promises."""
+    """Returns the items of a container as a list. list() itself would reserve memory for as many items as the container's len()
+    promises."""
     return [item for item in items]  # noqa: C416
 
 
 def warn(category: type[Warning], message: str) -> None:
-    """A warning that points at the first line outside of this package."""
+    """Issues a warning that points at the first line outside this package."""
     level, frame, ours = 1, sys._getframe(), __name__.split(".")[0]
     while frame is not None and str(frame.f_globals.get("__package__")).split(".")[0] == ours and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
@@ -221,7 +224,8 @@ def warn(category: type[Warning], message: str) -> None:
 
 
 def check_text(text: object, name: str) -> str:
-    """`text` as a plain str. Raises TypeError for what is no string, ValueError for a lone surrogate, which UTF-8 cannot write."""
+    """Returns `text` as a plain str. Raises TypeError if it is not a string, and ValueError for a lone surrogate, which UTF-8 cannot
+    encode."""
     if not isinstance(text, str):
         hint = " (a missing value?)" if isinstance(text, float) or text is None else ""
         raise TypeError(f"{name} is a {type(text).__name__}{hint}, not a string")

@@ -1,9 +1,9 @@
 """What Python waits for before it ends, so that no thread crashes the process.
 
-When the functions of atexit have run, Python ends each other thread at the place where that thread asks for the GIL next. Up to Python 3.13
+When the functions of atexit have run, Python ends each other thread at the point where that thread next asks for the GIL. Up to Python 3.13
 it unwinds the thread's stack. A package written in Rust takes that for a crash (SIGABRT, "FATAL: exception not rethrown"), and a thread
-that was started and has not run yet uses memory that Python has freed (SIGSEGV). So Python's end waits for both, and then lets neither
-begin.
+that was started and has not run yet uses memory that Python has freed (SIGSEGV). So Python's end waits for both kinds of threads, and then
+lets no thread start or enter such a package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 
-# Python's end waits so long: a block takes less than two seconds, and a call that takes longer seldom returns just then
+# Python's end waits this many seconds. Most blocks take less than two seconds, and a longer call seldom returns just at that moment.
 MOST_SECONDS = 10.0
 
 _inside: dict[object, int] = {}  # key: a thread's ident, or a new object for a thread that has not run yet; value: how many blocks it is in
@@ -23,10 +23,11 @@ _ending: int | None = None  # the thread that ends Python
 
 
 class _ExitWaits:
-    """`with exit_waits:` Python's end waits until the block is left. A thread that enters one later sleeps until the process is gone.
+    """`with exit_waits:` makes Python's end wait until the block is left. A thread that enters a block after that sleeps until the process
+    is gone.
 
-    Each call of a package written in Rust is in such a block, and so is each start of a thread. Blocks may be nested. No block takes a lock
-    that another thread holds around a block, or waits for another thread."""
+    Each call of a package written in Rust is in such a block, and so is each start of a thread. Blocks may be nested. Code in a block must
+    not wait for another thread, and must not take a lock that another thread may hold while it enters a block."""
 
     def __enter__(self) -> None:
         me = _thread.get_ident()
@@ -37,7 +38,7 @@ class _ExitWaits:
 
     def __exit__(self, *_: object) -> None:
         me = _thread.get_ident()
-        depth = _inside.get(me, 0)  # 0 in the child of a fork, which has cleared the table
+        depth = _inside.get(me, 0)  # 0 in the child of a fork, where the table was cleared
         if depth > 1:
             _inside[me] = depth - 1
         else:
@@ -51,13 +52,13 @@ def _sleep(me: int) -> None:
     global _ending
     del _inside[me]
     time.sleep(6 * MOST_SECONDS)
-    _ending = None  # Python did not end: a program has called the functions of atexit itself
+    _ending = None  # Python did not end, because a program has called the functions of atexit itself
     _inside[me] = 1
 
 
 def start_thread(work: Callable[[], None]) -> None:
-    """Has a new daemon thread call work(), which raises nothing. Returns before it runs. Raises RuntimeError where no thread can be had (a
-    limit of processes) or Python ends."""
+    """Starts a daemon thread that calls work(), which must not raise. Returns without waiting for the thread to run. Raises RuntimeError if
+    no thread can be started (a limit of processes) or if Python is ending."""
     started = object()
 
     def run() -> None:
@@ -76,7 +77,7 @@ def start_thread(work: Callable[[], None]) -> None:
 
 
 def _forget() -> None:
-    """In the child of a fork: the threads stayed in the parent."""
+    """Clears the table in the child of a fork, because the threads exist only in the parent."""
     global _ending
     _inside.clear()
     _ending = None
@@ -95,7 +96,7 @@ class _Last:
     """Calls _end() after all functions of atexit.
 
     A function that was registered before this package was imported runs late and may wait for a thread, which must not sleep by then.
-    atexit drops its functions once all have run: so the destructor of this object runs at that time, in the thread that ends Python."""
+    atexit drops its functions once all have run. The destructor of this object runs at that time, in the thread that ends Python."""
 
     def __init__(self) -> None:
         self._ends = False
@@ -104,7 +105,7 @@ class _Last:
         self._ends = True
 
     def __del__(self) -> None:
-        if self._ends:  # False where the functions were dropped and never run (children of multiprocessing)
+        if self._ends:  # False if the functions were dropped without being called (children of multiprocessing)
             _end()
 
 

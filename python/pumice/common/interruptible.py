@@ -1,4 +1,5 @@
-"""Ctrl-C around calls that cannot be interrupted themselves: building a tokenizer, tokenising a batch, a download."""
+"""Lets Ctrl-C interrupt the wait for calls that cannot be interrupted themselves, such as building a tokenizer, tokenising a batch, or a
+download."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .exits import start_thread
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.02  # the waiting thread looks for signals so often
+POLL_SECONDS = 0.02  # the waiting thread checks for signals at this interval
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
@@ -22,7 +23,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Task(Generic[T]):
-    """Work in a thread of its own, a daemon. A signal may interrupt wait() and result(); the work then goes on, and its result is
+    """Work in a daemon thread of its own. A signal may interrupt wait() and result(). The work then continues, and its result is
     dropped."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -48,15 +49,15 @@ class Task(Generic[T]):
             self._done.set()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Waits until the work has ended, at most so long, and returns whether it has. An error of the work is left to result()."""
+        """Waits up to `seconds` until the work has ended, and returns whether it has. If the work raised an error, result() raises it."""
         end = time.monotonic() + seconds
-        # In the child of a fork the table is empty: the work's thread stayed in the parent and would never set the event.
+        # In the child of a fork the table is empty, because the work's thread exists only in the parent and can never set the event.
         while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
         return self not in _running or self._done.is_set()
 
     def result(self) -> T:
-        """Waits for the work; returns its value or raises its error."""
+        """Waits for the work, and returns its value or raises its error."""
         self.wait()
         if self._error is not None:
             error, self._error = self._error, None
@@ -65,7 +66,8 @@ class Task(Generic[T]):
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """The value of work(); a Ctrl-C is seen within 20 ms. Only the main thread gets signals: another one calls work() itself."""
+    """Returns the value of work(). In the main thread, a Ctrl-C is seen within 20 ms. Other threads get no signals, so they call work()
+    directly."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()

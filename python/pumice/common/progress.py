@@ -16,8 +16,8 @@ BAR_AFTER_SECONDS = 1.0  # a call that takes longer shows its bar
 class LateBar:
     """A tqdm bar that appears after a second, or the caller's function of (done, total).
 
-    progress: None: a bar where standard error is a terminal.  True: a bar there, whatever it is.  False: none.  A function: no bar; it is
-        called instead.
+    progress: None shows a bar if standard error is a terminal. True always shows a bar on standard error. False shows none. A function is
+    called in place of a bar.
     tqdm: further options of the bar, such as `unit`.
     """
 
@@ -42,6 +42,6 @@ class LateBar:
         self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Ends the bar, where there is one."""
+        """Ends the bar, if there is one."""
         if self._bar is not None:
             self._bar.close()

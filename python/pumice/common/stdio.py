@@ -14,7 +14,7 @@ _ANY_CHARACTER = ("backslashreplace", "xmlcharrefreplace", "namereplace", "repla
 
 
 class OutputError(Exception):
-    """Standard output takes no more text. str() says why; it is empty for a reader that has gone (a pipe to `head`), which needs no
+    """Standard output accepts no more text. str() says why. It is empty if the reader of a pipe has gone (`head`), which needs no
     message."""
 
     def __init__(self, error: OSError) -> None:
@@ -22,7 +22,7 @@ class OutputError(Exception):
 
 
 def prepare() -> None:
-    """To be called before the first line: raises ValueError where standard output is closed, and has characters that it cannot encode
+    """Must be called before the first line. Raises ValueError if standard output is closed. Characters that its encoding lacks are then
     written as escapes."""
     if sys.stdout is None:
         raise ValueError("standard output is closed; send it to /dev/null where it is not wanted")
@@ -49,12 +49,13 @@ def complain(text: str) -> None:
 
 
 def give_up_output() -> None:
-    """To be called when standard output takes no more: sends what it still holds to /dev/null. The exit code tells the reader."""
+    """Must be called when standard output accepts no more text. Sends what is still buffered to /dev/null. The exit code shows the
+    failure."""
     _give_up(sys.stdout)
 
 
 def finish() -> None:
-    """To be called after the last line: an error of standard error changes no exit code."""
+    """Must be called after the last line, so that an error when writing to standard error does not change the exit code."""
     if sys.stderr is not None:
         try:
             sys.stderr.flush()
@@ -63,8 +64,8 @@ def finish() -> None:
 
 
 def _give_up(stream: TextIO) -> None:
-    """At its end Python flushes each stream. Where that fails, Python prints a message of its own and exits with 120; so the stream gets
-    /dev/null."""
+    """Redirects a stream to /dev/null. Otherwise Python's flush at exit would fail, print a message of its own and set the exit code to
+    120."""
     with contextlib.suppress(OSError, ValueError):  # in a test a stream may be no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -78,7 +79,7 @@ def is_output(path: str) -> bool:
 
 
 def takes_bytes(path: str) -> bool:
-    """Whether a path takes a stream of bytes and keeps none: a pipe, a terminal, /dev/null."""
+    """Whether a path accepts a stream of bytes without storing them: a pipe, a terminal, /dev/null."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""encode(), predict() and rank(): texts through a tokenizer and an engine to arrays."""
+"""encode(), predict() and rank(), which turn texts into arrays with a tokenizer and an engine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Output = Literal["sentence", "tokens", "both"]
 
-MOST_TOKENS = 1 << 20  # the most tokens of a micro-batch, which the engine checks too
+MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks it too
 OUTPUTS = ("sentence", "tokens", "both")
-FEW_TEXTS = 64  # they take about 0.1 s of a small encoder
+FEW_TEXTS = 64  # this many texts take about 0.1 s on a small encoder
 
 
 @dataclass(frozen=True)
 class RankHit:
-    """One document of rank(): its place in the list given, its score, its text."""
+    """One document in the result of rank(): its index in the list given, its score, its text."""
 
     index: int
     score: float
@@ -84,7 +84,8 @@ class EncodeOptions:
     out: Float32 | None = None
 
     def takes_few(self, inputs: Any) -> bool:
-        """Whether Encoder.prepare() takes these inputs: few texts, one vector a text, and no setting that changes how they are computed."""
+        """Whether Encoder.prepare() accepts these inputs: few texts, one vector per text, and no setting that changes how they are
+        computed."""
         texts = [inputs] if isinstance(inputs, str) else inputs
         if not isinstance(texts, (list, tuple)) or not 0 < len(texts) <= FEW_TEXTS or not all(isinstance(text, str) for text in texts):
             return False
@@ -98,7 +99,7 @@ ENCODE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields
 
 
 class Prepared(NamedTuple):
-    """A call of few texts whose tokens are made. Once `engine` has computed `piece`, finish() returns the result of the call."""
+    """A call with few texts that are already tokenized. Once `engine` has computed `piece`, finish() returns the result of the call."""
 
     engine: Engine
     piece: Piece
@@ -110,7 +111,7 @@ class _Call:
     """A call whose arguments are checked."""
 
     texts: Iterable[Any]
-    expected: int | None  # how many texts len() promises; None: unknown
+    expected: int | None  # how many texts len() promises, or None if unknown
     single: bool  # the input is one string
     output: Output
     precision: Precision
@@ -121,13 +122,13 @@ class _Call:
     out: Any  # out= of the call
     rows: Float32 | None  # out=, checked, as (texts, width)
     prompt: str
-    skipped: int  # tokens of the prompt that stay out of the vector
+    skipped: int  # number of prompt tokens that are left out of the vector
     role: str | None
-    budget: int  # tokens of a micro-batch; 0: the engine chooses
+    budget: int  # maximum tokens per micro-batch, or 0 if the engine chooses
     cuts: Cuts
 
     def result(self, rows: Float32) -> Any:
-        """The call's result from one vector a text: packed where the call asks for it."""
+        """Makes the call's result from one vector per text. Packs the vectors if the call asks for it."""
         if self.out is not None:
             return self.out
         packed = rows if self.precision == "float32" else quantize_rows(rows, self.precision, self.ranges)
@@ -151,12 +152,12 @@ class Encoder:
         static = engine.info["architecture"] == "static"
         self._windows = WindowTokenizer(tokenizer, config, int(engine.info["n_ctx"]), typed, static, render)
         self.max_tokens = self._windows.max_tokens
-        # the width of a pooled row; the model may project its hidden rows to another width (CLIP)
+        # the width of a pooled vector; the model may project its hidden states to another width (CLIP)
         self.vector_size = int(engine.info["vector_size"])
 
     # ------------------------------------------------------------ vectors
     def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None, cancel: _core.Cancel | None = None) -> Any:
-        """Model.encode(). role: "query" or "document", which a model of token vectors may read in different ways."""
+        """Model.encode(). role: "query" or "document", which a model of token vectors may tokenize in different ways."""
         call = self._checked(inputs, options, role)
         rows: Any = None
         hidden: Any = None
@@ -173,7 +174,7 @@ class Encoder:
         return rows if call.output == "sentence" else hidden if call.output == "tokens" else (rows, hidden)
 
     def prepare(self, inputs: Any, options: EncodeOptions, role: str | None = None) -> Prepared:
-        """Checks the arguments and makes the tokens of a call for which `options.takes_few(inputs)`."""
+        """Checks the arguments and tokenizes the texts of a call. Requires `options.takes_few(inputs)`."""
         call = self._checked(inputs, options, role)
         texts = listed(call.texts)
         rows = empty_rows(len(texts), call.width) if call.rows is None else call.rows
@@ -213,7 +214,7 @@ class Encoder:
         texts, expected = ([inputs], 1) if single else items_of(inputs, "inputs")
         prompt = self._windows.prompt_text(options.prompt, options.prompt_name)
         return _Call(
-            texts=listed(texts) if output == "both" else texts,  # output="both" reads the texts twice
+            texts=listed(texts) if output == "both" else texts,  # output="both" iterates over the texts twice
             expected=expected,
             single=single,
             output=output,
@@ -242,7 +243,7 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def _piece(self, call: _Call, tokens: Tokens, first: int, rows: Float32) -> Piece:
-        """What the engine computes for a window: its first text has number `first`, and its vectors are written to `rows`."""
+        """Returns the engine's input for a window of texts. `first` is the number of the first text, and the vectors go to `rows`."""
         short = np.flatnonzero(np.diff(tokens.offsets) <= call.skipped) if call.skipped else np.empty(0)
         if short.size:
             raise ContextLengthError(
@@ -273,7 +274,7 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        both = call.output == "both"  # _sentence_rows() has cut and counted the texts already
+        both = call.output == "both"  # with "both", _sentence_rows() has already counted the texts that are cut
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []
         try:

@@ -1,4 +1,4 @@
-"""The engine that an Encoder computes with. `_core.Model` is one, `static.StaticEngine` is another, and tests have fakes."""
+"""The interface of the engine that an Encoder computes with. `_core.Model` and `static.StaticEngine` implement it, and tests have fakes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Piece(NamedTuple):
     types: Int32 | None
     out: Float32  # (texts, d), C-contiguous
     normalize: bool
-    prompt: int  # so many of each text's first tokens stay out of its vector
+    prompt: int  # number of first tokens per text that are left out of the text's vector
 
 
 class Engine(Protocol):
     """The parts of `_core.Model` that every engine has; `_core.pyi` says what they do and raise.
 
-    `cancel` stops a call from another thread: the call then raises KeyboardInterrupt. Calls with `cancel` may be computed together with
-    other calls."""
+    Another thread can stop a call through `cancel`. The call then raises KeyboardInterrupt. Calls with `cancel` may be computed together
+    with other calls."""
 
     @property
     def info(self) -> dict[str, Any]:
@@ -48,10 +48,10 @@ class Engine(Protocol):
         prompt: int = 0,
         cancel: _core.Cancel | None = None,
     ) -> None:
-        """A vector of each text: text i is ids[offsets[i]:offsets[i + 1]], its vector out[i]."""
+        """Computes one vector per text. Text i is ids[offsets[i]:offsets[i + 1]], and its vector is out[i]."""
 
     def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
-        """encode() of several small calls as one; which of them are done."""
+        """Computes several small encode() calls as one. Returns which of them are done."""
 
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """Logits, float32 (texts, labels)."""
 
     def placement(self) -> dict[str, Any]:
-        """Where the weights lie, as _core.plan() says it."""
+        """Returns where the weights lie, in the form of _core.plan()."""
 
     def memory(self) -> dict[str, int]:
         """Bytes by use."""
@@ -71,4 +71,4 @@ class Engine(Protocol):
         """Counts of the prefix cache."""
 
     def close(self) -> None:
-        """Gives the memory back; later calls raise ValueError."""
+        """Frees the memory. Later calls raise ValueError."""

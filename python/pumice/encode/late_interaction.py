@@ -1,6 +1,6 @@
-"""Models of token vectors (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832): how they read queries and documents, and which tokens have
-a vector in the result. Settings come from files of sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or of
-PyLate (config_sentence_transformers.json). https://sbert.net/docs/package_reference/multi_vector_encoder."""
+"""Models of token vectors (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832): how they tokenize queries and documents, and which tokens
+have a vector in the result. Settings come from files of sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or
+of PyLate (config_sentence_transformers.json). https://sbert.net/docs/package_reference/multi_vector_encoder."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ _PYLATE_KEYS = (
 class Expansion:
     """Mask tokens that make a query longer. Their vectors count like those of its own tokens."""
 
-    length: int  # tokens of the longer query, all of them counted
-    fixed: bool = True  # longer queries are cut to it; False: they stay as they are
+    length: int  # number of tokens of the longer query, mask tokens included
+    fixed: bool = True  # whether longer queries are cut to `length`
     attend: bool = False  # whether other tokens attend to the mask tokens; mask tokens attend to all tokens in any case
-    token: str | None = None  # None: the tokenizer's mask token, or its end token where it has no mask token
+    token: str | None = None  # None means the tokenizer's mask token, or its end token if it has no mask token
     implied: bool = False  # the default of PyLate, whose folders do not name it
 
 
 @dataclass(frozen=True)
 class LateInteraction:
-    """How a model of token vectors reads queries and documents, as its files say."""
+    """How a model of token vectors tokenizes queries and documents, as its files say."""
 
-    query_length: int | None = None  # the most tokens of a query, special ones included; None: the model's own limit
+    query_length: int | None = None  # maximum number of tokens of a query, special ones included; None means the model's own limit
     document_length: int | None = None
     expansion: Expansion | None = None
-    masked: bool = False  # there is a MultiVectorMask: without one, unattended mask tokens have no vector in the result
+    masked: bool = False  # whether there is a MultiVectorMask; without one, unattended mask tokens have no vector in the result
     skipped: tuple[str, ...] = ()  # tokens without a vector in the result
     skipped_in: tuple[str, ...] = ("document",)
-    kept_ids: tuple[int, ...] = ()  # documents: only these tokens have vectors; (): all
-    prefixes: tuple[str, ...] = ()  # each is read as one token, however the tokenizer would cut it
+    kept_ids: tuple[int, ...] = ()  # the only tokens of documents that have vectors; () means all
+    prefixes: tuple[str, ...] = ()  # each becomes one token, even if the tokenizer would split it
 
 
 def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
-    """The settings in config_sentence_transformers.json, where PyLate writes all of them. Models of PyLate 3 have no MultiVectorMask, and
-    punctuation of documents has no vectors."""
+    """Returns the settings in config_sentence_transformers.json, where PyLate writes all of them. Models of PyLate 3 have no
+    MultiVectorMask, and punctuation in documents has no vectors."""
     if values.get("model_type") != "ColBERT" and not any(key in values for key in _PYLATE_KEYS):
         return None
     late = _lengths(LateInteraction(), values, file)
@@ -82,7 +82,7 @@ def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
 
 
 def with_prefixes(prompts: dict[str, str], values: dict[str, Any], file: Path) -> dict[str, str]:
-    """The prompts as PyLate reads them: its prefix for a role goes before the prompt of that role."""
+    """Returns the prompts as PyLate uses them, with its prefix for a role before the prompt of that role."""
     prompts = dict(prompts)
     for role in ("query", "document"):
         prefix = json_field(values, f"{role}_prefix", str, file, "")
@@ -92,7 +92,7 @@ def with_prefixes(prompts: dict[str, str], values: dict[str, Any], file: Path) -
 
 
 def of_transformer(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction | None:
-    """`late` with the settings in sentence_bert_config.json of the first module, which win."""
+    """Returns `late` overridden by the settings in sentence_bert_config.json of the first module."""
     if not any(values.get(key) is not None for key in ("query_length", "document_length", "query_expansion")):
         return late
     late = _lengths(late or LateInteraction(), values, file)
@@ -101,7 +101,7 @@ def of_transformer(late: LateInteraction | None, values: dict[str, Any], file: P
 
 
 def of_mask(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction:
-    """`late` with the settings in config.json of a MultiVectorMask."""
+    """Returns `late` with the settings in config.json of a MultiVectorMask."""
     ids = values.get("keep_only_token_ids") or []
     if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
         raise ModelFormatError(f"{file}: keep_only_token_ids is no list of token ids", file=str(file), field="keep_only_token_ids")
@@ -158,22 +158,22 @@ def _words(values: dict[str, Any], key: str, file: Path, default: tuple[str, ...
 
 @dataclass(frozen=True)
 class Read:
-    """Texts of a role for the engine, and which of their tokens have a vector in the result."""
+    """Tokenized texts of a role for the engine, and which of their tokens have a vector in the result."""
 
     batch: TokenBatch
-    unseen: Int32  # for each text: so many of its last tokens are not attended to
-    kept: npt.NDArray[np.bool_]  # for each token: whether it has a vector in the result
+    unseen: Int32  # for each text, the number of its last tokens that are not attended to
+    kept: npt.NDArray[np.bool_]  # for each token, whether it has a vector in the result
 
 
 class Reader:
-    """Reads texts by the settings of a model."""
+    """Tokenizes texts by the settings of a model."""
 
     def __init__(self, late: LateInteraction, tokenizer: Tokenizer, max_tokens: int, context: int) -> None:
         self._late, self._tokenizer, self._max_tokens, self._context = late, tokenizer, max_tokens, context
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # PyLate's default list need not fit the vocabulary; a list that was chosen should
+        # tokens in PyLate's default list may be missing from the vocabulary; those in a list that was chosen should not
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,
@@ -199,7 +199,7 @@ class Reader:
         return int(id_)
 
     def limit(self, role: str | None) -> int:
-        """The most tokens of a text in a role ("query", "document" or None), special ones included."""
+        """Returns the maximum number of tokens of a text in a role ("query", "document" or None), special ones included."""
         late = self._late
         length = {"query": late.query_length, "document": late.document_length}.get(role or "") or self._max_tokens
         if role == "query" and late.expansion is not None:
@@ -207,7 +207,8 @@ class Reader:
         return min(length, self._context)
 
     def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
-        """Texts of a role ("query", "document" or None) behind their prompt, cut to the role's length. lower: in lower case."""
+        """Tokenizes texts of a role ("query", "document" or None) after their prompt and cuts them to the role's length. lower: put them in
+        lower case first."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt
         texts = [(before + text).lower() if lower else before + text for text in texts]
@@ -220,7 +221,7 @@ class Reader:
         return self._expanded(batch, unseen, kept) if role == "query" and self._late.expansion else Read(batch, unseen, kept)
 
     def _own_token(self, prompt: str) -> tuple[int, str] | None:
-        """The id of the prompt's prefix, where that is one token ("[Q] ", "[unused0]"), and the prompt behind the prefix."""
+        """Returns the id of the prompt's prefix if that is one token ("[Q] ", "[unused0]"), and the rest of the prompt."""
         for prefix in self._late.prefixes:
             if prompt.startswith(prefix):
                 for text in (prefix, prefix.split(maxsplit=1)[0] if prefix.strip() else prefix):
@@ -230,7 +231,7 @@ class Reader:
         return None
 
     def _inserted(self, texts: Sequence[str], role: str | None, id_: int) -> TokenBatch:
-        """The tokens of texts, with the token `id_` behind the special tokens that begin each text."""
+        """Returns the tokens of texts, with the token `id_` inserted after the special tokens that begin each text."""
         room = max(1 + sum(map(len, self._tokenizer.around)), self.limit(role) - 1)
         batch = self._tokenizer.encode_batch(texts, truncate_to=room)
         at = batch.offsets[:-1] + len(self._tokenizer.around[0])

@@ -16,8 +16,8 @@ logger = logging.getLogger("pumice")
 
 
 class Progress:
-    """A tqdm bar on standard error, as a context that closes it. show: True, False, or None, which means: when the logger `pumice` is at
-    INFO or below, and there is more than one text."""
+    """A tqdm bar on standard error, as a context that closes it. show: True, False, or None, which shows the bar if the logger `pumice` is
+    at INFO or below and there is more than one text."""
 
     def __init__(self, show: bool | None, total: int | None, unit: str) -> None:
         if not isinstance(show, (bool, np.bool_, type(None))):
@@ -37,7 +37,7 @@ class Progress:
             self._bar.close()
 
     def add(self, count: int) -> None:
-        """Counts so many more texts as done."""
+        """Counts `count` more texts as done."""
         if self._bar is not None:
             self._bar.update(count)
 
@@ -47,6 +47,6 @@ class Progress:
             self._bar.update(before + done - self._bar.n)
 
     def reached(self, before: int) -> Callable[[int], None] | None:
-        """A function for the engine, which calls it with the number of texts that it has done behind the first `before`; None without a
-        bar."""
+        """Returns a function that the engine calls with the number of texts it has done after the first `before` ones. Returns None if
+        there is no bar."""
         return None if self._bar is None else functools.partial(self.reach, before)

@@ -1,4 +1,4 @@
-"""The array of results: filled row by row, packed to bytes, or changed by a classifier's activation."""
+"""The array of results, with one row per text, and functions that pack it to bytes or apply a classifier's activation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # values of activation= of
 
 
 class Rows:
-    """The array of results: the caller's (`given`), or one that grows while the number of texts is unknown."""
+    """The array of results, with one row per text. It is the caller's array (`given`), or grows while the number of texts is unknown."""
 
     def __init__(self, array: Float32, given: bool = False) -> None:
         self._array, self._given = array, given
@@ -55,7 +55,7 @@ class Rows:
 
 
 def empty_rows(count: int, width: int) -> Float32:
-    """Room for vectors, (count, width) float32, not set. Raises MemoryError that says what asked for so many."""
+    """Returns an uninitialised array for vectors, float32 (count, width). Raises a MemoryError that says what needed so many."""
     try:
         return np.empty((count, width), np.float32)
     except (ValueError, MemoryError):
@@ -63,7 +63,8 @@ def empty_rows(count: int, width: int) -> Float32:
 
 
 def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
-    """out= of encode() as (count, width); count None: any number of rows. single: of one text, (width,) is allowed too."""
+    """Checks out= of encode() and returns it as (count, width). A count of None allows any number of rows. single: the input is one text,
+    so (width,) is allowed too."""
     wanted = f"({'n' if count is None else count}, {width})"
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
@@ -81,7 +82,8 @@ def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
 
 
 def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
-    """precision_ranges= as (2, width): the lowest and the highest value of each column; None where none are given. Raises ValueError."""
+    """Checks precision_ranges= and returns it as (2, width), the lowest and the highest value of each column. Returns None if not given.
+    Raises ValueError."""
     if given is None:
         return None
     if precision not in ("int8", "uint8"):
@@ -96,8 +98,8 @@ def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
 
 
 def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
-    """float32 rows packed as sentence-transformers packs them. int8 and uint8: 255 steps of each column's range, which is given or taken
-    from these rows; values outside become the first or the last step. binary and ubinary: the signs, eight to a byte."""
+    """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps. The ranges are given,
+    or those of these vectors, and values outside become the first or the last step. binary and ubinary keep the signs, eight per byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the same bytes, read as int8
@@ -116,8 +118,8 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
 
 
 def activate(logits: Float32, name: str | None) -> Float32:
-    """Scores from logits by the activation that a cross-encoder's config names; by default a sigmoid for one label and none for several
-    (CrossEncoder's rule)."""
+    """Turns logits into scores by the activation that a cross-encoder's config names. The default is a sigmoid for one label and none for
+    several (CrossEncoder's rule)."""
     kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
     kind = {"none": "Identity", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}.get(kind, kind)
     if kind == "Identity":

@@ -1,5 +1,5 @@
-"""How a model embeds or ranks, as the files of a sentence-transformers folder say: modules behind the layers, lengths, prompts
-(modules.json of all versions)."""
+"""How a model embeds or ranks, as the files of a sentence-transformers folder say. They list the modules after the layers, lengths and
+prompts (modules.json of all versions)."""
 
 from __future__ import annotations
 
@@ -54,24 +54,25 @@ KNOWN_MODULES = (
 class SentenceConfig:
     """How a model's files say that it embeds: pooling, modules, lengths, prompts, measure."""
 
-    pooling: tuple[str, ...] = ()  # poolings side by side; (): as the engine reads the file (GGUF <arch>.pooling_type), else mean
+    # poolings whose results are concatenated; () means as the engine finds in the file (GGUF <arch>.pooling_type), else mean
+    pooling: tuple[str, ...] = ()
     modules: tuple[dict[str, Any], ...] = ()  # entries for _core.LoadOptions, in order
-    pools: bool = True  # False: modules.json has no Pooling, and the model gives vectors of tokens alone (ColBERT)
+    pools: bool = True  # False if modules.json has no Pooling, so that the model has only vectors of tokens (ColBERT)
     normalize: bool = False  # modules.json ends with Normalize
     normalize_tokens: bool = False
-    max_seq_length: int | None = None  # None: the model's context
+    max_seq_length: int | None = None  # None means the model's context
     lower_case: bool = False
-    pool_prompt: bool = True  # False: the prompt's tokens stay out of the pool
+    pool_prompt: bool = True  # if False, the prompt's tokens are left out of the pooling
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str = "cosine"
-    activation: str | None = None  # the activation of a cross-encoder's scores, where config_sentence_transformers.json names one
+    activation: str | None = None  # the activation of a cross-encoder's scores, if config_sentence_transformers.json names one
     drop_unknown: bool = False  # model2vec leaves unknown tokens out of the mean, sentence-transformers keeps them
-    late: late_interaction.LateInteraction | None = None  # how a model of token vectors reads queries and documents
-    score_ids: tuple[int, ...] = ()  # a causal reranker's tokens: the score is the first one's logit minus the second one's
+    late: late_interaction.LateInteraction | None = None  # how a model of token vectors tokenizes queries and documents
+    score_ids: tuple[int, ...] = ()  # two tokens of a causal reranker; the score is the first token's logit minus the second token's
 
     def pooled(self) -> SentenceConfig:
-        """These settings for a model whose pooling load(pooling=) names."""
+        """Returns these settings for a model whose pooling is named by load(pooling=)."""
         return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
 
 
@@ -100,7 +101,7 @@ def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
 
 
 def for_task(config: SentenceConfig, task: str | None) -> SentenceConfig:
-    """The settings for load(task=): the task's prompt is the default one (jina v3)."""
+    """Returns the settings for load(task=), with the task's prompt as the default prompt (jina v3)."""
     return replace(config, default_prompt=task) if task in config.prompts else config
 
 
@@ -159,7 +160,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
             f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, StaticEmbedding and Router. "
             f"Its vectors would be wrong without it"
         )
-    static = first == "StaticEmbedding"  # a table of vectors takes texts of any length
+    static = first == "StaticEmbedding"  # a table of vectors accepts texts of any length
     config = replace(config, max_seq_length=None) if static else _length(source, config)
     chain = _Chain(config, where, static)
     chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4 CLIP's text half gives one vector a text, without Pooling
@@ -193,8 +194,8 @@ class _Chain:
         add(folder)
 
     def done(self) -> SentenceConfig:
-        """The settings of the whole chain. A last Normalize is left to encode(), so that shortened vectors have length 1 and
-        normalize=False turns it off."""
+        """Returns the settings of the whole chain. If the last module is Normalize, encode() does its work, so that shortened vectors have
+        length 1 too and normalize=False has an effect."""
         config = self.config
         if self.modules and self.modules[-1]["kind"] == "normalize":
             last = self.modules.pop()
@@ -311,7 +312,7 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
-        # as before sentence-transformers 5.0: the model pools in a way of its own
+        # as before sentence-transformers 5.0, where the model pools in a way of its own
         if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
@@ -336,8 +337,8 @@ class _Chain:
 
 # ---------------------------------------------------------------- routes
 def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) -> Layout:
-    """A Router: router_config.json (config.json before 5.0) names its modules by type and each route as a list of them. Modules that follow
-    the Router in modules.json follow each route."""
+    """Reads a Router. Its router_config.json (config.json before 5.0) has the types of its modules, and each route as a list of modules.
+    Modules that follow the Router in modules.json follow each route."""
     where = next((f for f in (folder / "router_config.json", folder / "config.json") if f.exists()), folder / "router_config.json")
     values = read_object(where)
     types = json_field(values, "types", dict, where)

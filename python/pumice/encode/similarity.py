@@ -1,4 +1,4 @@
-"""How near vectors are: every row of one array against every row of another."""
+"""Similarity of vectors, for every pair of a row of one array and a row of another."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
     if kind == "cosine":
         left, right = unit_rows(left), unit_rows(right)
         return np.asarray(left @ right.T, np.float32)
-    with np.errstate(over="ignore", under="ignore"):  # numbers beyond float32 become infinite or 0
+    with np.errstate(over="ignore", under="ignore"):  # numbers outside the range of float32 become infinite or 0
         if kind == "dot":
             extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products of such numbers may pass 3e38 and come back
             return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
         result = np.empty((len(left), len(right)), np.float32)
         wide = right.astype(np.float64)  # float64: squares of float32 numbers may be beyond float32
-        for row, values in enumerate(left):  # row by row: differences without cancellation, and no array of n x m x d
+        for row, values in enumerate(left):  # row by row, so that differences have no cancellation and no array of n x m x d is made
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
 
@@ -59,8 +59,8 @@ def numbers(given: Any, name: str) -> Float32:
 
 
 def unit_rows(rows: Float32) -> Float32:
-    """Rows scaled to length 1; rows of zeros stay. Each is divided by its largest number first, because float32 has no squares of 1e20 or
-    1e-30."""
+    """Scales each row to length 1. Rows of zeros stay. Each row is first divided by its largest number, because squares of 1e20 or 1e-30
+    are outside the range of float32."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     scaled = rows.astype(np.float64) / np.where(largest > 0, largest, 1)
     return np.asarray(scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300), np.float32)

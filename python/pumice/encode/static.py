@@ -1,4 +1,5 @@
-"""Embedders without layers (StaticEmbedding of sentence-transformers, model2vec): a text's vector is the mean of its tokens' rows."""
+"""Embedders without layers (StaticEmbedding of sentence-transformers, model2vec). A text's vector is the mean of the table rows of its
+tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskErr
 from .engine import Float32, Int32, Int64, Piece
 
 TEXTS = 256  # texts that are summed together: 256 KiB of sums at 256 columns fit the processor's cache
-STEPS = 2048  # so many tokens of a text are added one by one; the rest is added in blocks of so many
-N_CTX = 2**31 - 1  # a text may have any length, because no position is counted
+STEPS = 2048  # the first tokens of a text, this many, are added one by one; the rest is added in blocks of this size
+N_CTX = 2**31 - 1  # a text may have any length, because positions play no part
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
 
 
@@ -34,8 +35,8 @@ def weights_file(folder: Path) -> Path:
 
 
 class Table:
-    """One row for each token id: `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, of which the last two may be
-    absent."""
+    """The table of vectors, with one row per token id. It is `embedding.weight`, or model2vec's `embeddings[mapping] * weights`, where
+    mapping and weights may be absent."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._file = file
@@ -86,11 +87,11 @@ class Table:
 
 
 class StaticEngine:
-    """The Engine of a table of vectors. It adds rows in the order of the tokens, in float32, so a text's bits do not depend on its
-    batch."""
+    """The Engine of a table of vectors. It adds a text's table rows in the order of the tokens, in float32, so the bits of the result do
+    not depend on the batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
-        self._table: Float32 | None = Table(file).rows  # None: closed
+        self._table: Float32 | None = Table(file).rows  # None after close()
         count, width = self._rows().shape
         self._device = next(device for device in _core.devices() if device["id"] == "cpu")
         self.info: dict[str, Any] = {
@@ -196,12 +197,12 @@ class StaticEngine:
 
 
 def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
-    """The mean of each text's rows; texts come from the longest to the shortest. Step k adds row k of every text that has one. The rest of
-    very long texts is added in blocks, which begin at the same places in every batch."""
+    """Returns the mean of each text's table rows. The texts must be sorted from the longest to the shortest. Step k adds the row of token k
+    for every text that has one. The rest of very long texts is added in blocks, which begin at the same token positions in every batch."""
     sums = np.zeros((len(lengths), table.shape[1]), np.float32)
     steps = min(int(lengths[0]), STEPS)
     counts = np.searchsorted(-lengths, -np.arange(steps))  # how many texts have a token for each step
-    rows = np.empty_like(sums)  # the rows of one step; fresh memory in each step would double the time
+    rows = np.empty_like(sums)  # the table rows of one step; allocating them anew in each step would double the time
     for step, count in enumerate(counts.tolist()):
         # all ids are in the table, and mode="raise" would copy
         np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")
@@ -213,7 +214,7 @@ def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32
 
 
 def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
-    """As _core.plan(), of a table of so many bytes on the CPU `device` (an entry of _core.devices())."""
+    """As _core.plan(), for a table of `weights` bytes on the CPU `device` (an entry of _core.devices())."""
     row = {"name": "embedding", "device": "cpu", "weights": weights, "kv": 0, "formats": "F32", "why": ""}
     return {
         "rows": [row],

@@ -18,7 +18,7 @@ from .similarity import similarity as similar
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-BLOCK_BYTES = 32 << 20  # bytes of a block of the corpus as float32, and of its scores
+BLOCK_BYTES = 32 << 20  # maximum bytes of one block of the corpus as float32, and of the block's scores
 QUERIES = 1024  # queries that are compared at a time
 
 
@@ -99,7 +99,7 @@ class _Best:
         limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         chosen = np.empty((len(scores), k), np.int64)
         for i, row in enumerate(scores):
-            candidates = np.flatnonzero(row >= limit[i])  # more than k where scores are equal: the first of those are kept
+            candidates = np.flatnonzero(row >= limit[i])  # more than k if scores are equal; the first of the equal ones are kept
             chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
         self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
 
@@ -118,7 +118,7 @@ def _blocks(rows: npt.NDArray[Any], width: int, queries: int) -> Iterator[tuple[
 
 
 def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) -> npt.NDArray[Any]:
-    """The numbers that packed bytes of encode(precision=...) mean."""
+    """Decodes packed bytes of encode(precision=...) to numbers."""
     if precision == "float32":
         return block
     if block.dtype.itemsize != 1 or block.dtype.kind not in "iu":

@@ -28,7 +28,7 @@ Render = Callable[[str, str], Int32]  # (query, document) -> ids
 # A window bounds memory (ids, strings), and is large enough to sort texts by length and to keep every thread busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
-TOKENS_PER_CALL = 1 << 16  # hidden rows of one call: 96 MiB at 384 columns
+TOKENS_PER_CALL = 1 << 16  # maximum tokens of one call; their hidden states take 96 MiB at 384 columns
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Tokens:
     ids: Int32
     offsets: npt.NDArray[np.int64]
     types: Int32 | None
-    unseen: Int32 | None = None  # for each text: so many of its last tokens are not attended to
-    kept: npt.NDArray[np.bool_] | None = None  # for each token: whether it has a vector in the result
+    unseen: Int32 | None = None  # for each text, the number of its last tokens that are not attended to
+    kept: npt.NDArray[np.bool_] | None = None  # for each token, whether it has a vector in the result
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def batches(self) -> Iterator[Tokens]:
-        """Runs of texts with at most 65,536 tokens together; a longer text comes alone."""
+        """Yields runs of texts with at most 65,536 tokens in total. A longer text is a run of its own."""
         offsets, first = self.offsets, 0
         while first < len(self):
             last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
@@ -79,8 +79,8 @@ class Cuts:
         self.cut = self.longest = self.seen = 0
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> None:
-        """Counts texts by their lengths in tokens before they are cut; `first` is the number of the first one. Raises
-        ContextLengthError where too long ones are errors."""
+        """Counts texts, and those that are too long. lengths: the number of tokens of each text before it is cut.  first: the number of the
+        first text. Raises ContextLengthError with truncate="error"."""
         self.seen += len(lengths)
         if not len(lengths) or lengths.max() <= self.limit:
             return
@@ -95,7 +95,7 @@ class Cuts:
         self.longest = max(self.longest, int(lengths.max()))
 
     def warn(self) -> None:
-        """The TruncationWarning of the call, where texts were cut."""
+        """Issues the call's TruncationWarning if texts were cut."""
         if self.cut:
             warn(
                 TruncationWarning,
@@ -119,7 +119,7 @@ def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[
 
 
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
-    """What to iterate over, and how many items there will be (None: unknown). Raises TypeError and ValueError."""
+    """Returns what to iterate over, and how many items there will be (None if unknown). Raises TypeError and ValueError."""
     if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
@@ -130,7 +130,8 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
 
 
 def _arrow_items(array: Any) -> Iterator[Any]:
-    """The values of an Arrow array (of pyarrow or nanoarrow) as Python's, a window at a time where the array can be sliced."""
+    """Yields the values of an Arrow array (pyarrow or nanoarrow) as Python objects, converted a window at a time if the array can be
+    sliced."""
     if not hasattr(array, "slice"):
         yield from array.to_pylist()
         return
@@ -139,10 +140,10 @@ def _arrow_items(array: Any) -> Iterator[Any]:
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:
-    """Yields the results of jobs (weight, work) in order. Each job runs in the background while the caller uses the result before.
+    """Yields the results of jobs (weight, work) in order. Each job runs in the background while the caller uses the previous result.
 
-    The caller's iterable is read in the caller's thread. Light jobs run there too. Once `cancel` is requested, KeyboardInterrupt is raised;
-    the result of a job that still runs is dropped."""
+    The caller's iterable is consumed in the caller's thread. Light jobs run there too. Once `cancel` is requested, KeyboardInterrupt is
+    raised, and the result of a job that still runs is dropped."""
 
     def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
         weight, work = job
@@ -157,21 +158,21 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | 
     job = next(source, None)
     running = start(job) if job else None
     while running:
-        following = next(source, None)  # read from the caller's iterable while the job runs
+        following = next(source, None)  # advances the caller's iterable while the job runs
         result = running()
         running = start(following) if following else None
         yield result
 
 
 def _characters(item: Any) -> int:
-    """The characters of a text, or of both texts of a pair; 0 for other things."""
+    """Returns the number of characters of a text, or of both texts of a pair, or 0 for other objects."""
     if isinstance(item, str):
         return len(item)
     return sum(len(text) for text in item if isinstance(text, str)) if isinstance(item, (tuple, list)) else 0
 
 
 class WindowTokenizer:
-    """A model's tokenizer, and how the model's files say that texts are read: prompts, length, case, token types, roles."""
+    """A model's tokenizer, with the rules in the model's files for tokenizing texts: prompts, length, case, token types, roles."""
 
     def __init__(
         self,
@@ -182,14 +183,14 @@ class WindowTokenizer:
         static: bool = False,
         render: Render | None = None,
     ) -> None:
-        """context: the most tokens of the engine.  typed: the model tells token types apart (tokenizers of DistilBERT and ModernBERT give
-        types that the model lacks).  static: a table of vectors, which gets no special tokens and takes texts without tokens.  render:
-        makes the ids of a causal reranker's pair."""
+        """context: the largest number of tokens that the engine takes at once.  typed: whether the model uses token type ids (DistilBERT
+        and ModernBERT do not, though their tokenizers produce them).  static: the model is a table of vectors: texts get no special tokens,
+        and a text may have zero tokens.  render: builds the ids of a pair for a causal reranker."""
         self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
         self.max_tokens = min(config.max_seq_length or context, context)
         self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
         self._unknown = tokenizer.unknown_id if config.drop_unknown else None
-        self._suffix: Int32 | None = None  # the ids that a rendered pair has behind the document
+        self._suffix: Int32 | None = None  # the ids that follow the document in a rendered pair
 
     # ------------------------------------------------------------ prompts and lengths
     def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
@@ -211,7 +212,8 @@ class WindowTokenizer:
         return check_text(prompt, "prompt")
 
     def prompt_tokens(self, prompt: str) -> int:
-        """How many of a text's first tokens stay out of its vector: those of the prompt and those before it (include_prompt: false)."""
+        """Returns how many of a text's first tokens are left out of its vector. With include_prompt: false, these are the prompt's tokens
+        and those before the prompt."""
         if not prompt or self._config.pool_prompt:
             return 0
         text = prompt.lower() if self._config.lower_case else prompt
@@ -225,8 +227,8 @@ class WindowTokenizer:
     def texts(
         self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
     ) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of texts, window by window. role: "query" or "document", which models of token vectors may read
-        in different ways."""
+        """Yields the tokens of an iterable of texts, window by window. role: "query" or "document", which models of token vectors may
+        tokenize in different ways."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -291,7 +293,7 @@ class WindowTokenizer:
         return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
     def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
-        """Tokens of pairs by a causal reranker's template. A document that is too long loses its end; the template's text behind it
+        """Tokenizes pairs by a causal reranker's template. A document that is too long loses its end, but the template's text after it
         stays."""
         rows = [render(query, document) for query, document in pairs]
         cuts.see(np.array([len(row) for row in rows]), first)
@@ -303,7 +305,7 @@ class WindowTokenizer:
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
 
     def _template_tail(self, render: Render) -> Int32:
-        """The last ids that renderings of two different documents have in common."""
+        """Returns the last ids that the renderings of two different documents have in common."""
         if self._suffix is None:
             a, b = (render("a", text)[::-1] for text in ("x", "0"))
             same = min(len(a), len(b))

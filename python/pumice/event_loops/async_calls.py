@@ -1,8 +1,9 @@
 """agenerate(), achat(), astream(), aencode() and arank(): calls that an asyncio event loop waits for.
 
-Templates, tokenizing and encoders run in threads of workers.py. Tokens come by one thread a model (pump.py), which reads their text and
-tells each event loop once a step. Vectors of few texts come by one thread a model too (small_encodes.py), which runs all calls that wait as
-one. So a loop only takes what is ready. A cancelled task closes its request, or stops its encode(); other calls in the same batch go on.
+Templates, tokenizing and encoders run in threads of workers.py. Tokens arrive through one thread per model (pump.py), which decodes their
+text and wakes each event loop once per step. Vectors of few texts also arrive through one thread per model (small_encodes.py), which
+computes all waiting calls as one. So an event loop only picks up finished results. A cancelled task closes its request, or stops its
+encode(); other calls in the same batch go on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
-    """The result of attempt(). With device="auto", a call whose GPU is lost is made again on the CPU."""
+    """Returns the result of attempt(). With device="auto", if the GPU is lost, attempt() is called again on the CPU."""
     engine = model._core
     try:
         return await attempt()
@@ -63,7 +64,7 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:
         return AsyncStream(lambda: model.chat(messages, **options))
-    given = dict(options) if dry else {**options, "stream": True}  # a stream computes nothing before it is read
+    given = dict(options) if dry else {**options, "stream": True}  # a stream computes nothing before its first chunk is requested
     return await _surviving(model, lambda: to_end(lambda: model.chat(messages, **given)))
 
 
@@ -81,6 +82,6 @@ async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
 
 
 async def stoppable(work: Callable[[_core.Cancel], T]) -> T:
-    """The result of work(cancel), a call of an encoder that stops when the task is cancelled."""
+    """Returns the result of work(cancel), which calls an encoder. The call stops when the task is cancelled."""
     cancel = _core.Cancel()
     return await in_thread(workers.encode, lambda: work(cancel), stop=cancel.request)

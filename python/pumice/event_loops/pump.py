@@ -1,4 +1,4 @@
-"""Tokens for event loops: the calls whose tokens come to a loop, and the thread that brings them there."""
+"""Delivery of tokens to event loops: the calls that receive tokens, and the thread that delivers them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..generate.generation import READ_AHEAD, Chunk, Stream
 from . import workers
 from .workers import in_thread, running_loop
 
-PUMP_MS = 1000.0  # a Pump's thread ends after so long without calls; until then it keeps the model's memory, but for close()
-EXIT_SECONDS = 1.0  # Python's end waits so long for the threads of all pumps
-STEPS = 8  # a call that is no stream gets the tokens of so many steps at once
+PUMP_MS = 1000.0  # a Pump's thread ends after this long without calls; until then it keeps the model's memory, unless the model is closed
+EXIT_SECONDS = 1.0  # Python's end waits at most this long for the threads of all pumps
+STEPS = 8  # a call that is not a stream gets the tokens of this many steps at once
 
 
 class Call:
@@ -34,12 +34,12 @@ class Call:
         self.result: Any = None
         self.error: BaseException | None = None
         self.over = False  # no more chunks will come
-        self._held = False  # the engine pauses this request, because its chunks are not read
-        self._lock = threading.RLock()  # reentrant: the garbage collector may close a stream inside of the pump's own thread
+        self._held = False  # whether the engine pauses this request, because nobody takes its chunks
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may close a stream inside the pump's own thread
         self._waiter: asyncio.Future[None] | None = None  # the task that waits for a chunk awaits it
 
     def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
-        """Takes tokens from the engine, in the pump's thread. Returns whether the event loop has to be woken."""
+        """Accepts tokens from the engine, in the pump's thread. Returns whether the event loop must be woken."""
         with self._lock:
             if self.over:
                 return False
@@ -71,14 +71,14 @@ class Call:
         self.run.close()
 
     def close(self) -> None:
-        """Ends the request, from any thread: its memory is free after the running step."""
+        """Ends the request, from any thread. The request's memory is freed after the running step."""
         with self._lock:
             self.chunks.clear()
             if not self.over:
                 self._end()
 
     def wake(self) -> None:
-        """Called in the loop: there are chunks, or the call is over."""
+        """Wakes the waiting task. Called in the event loop when there are chunks or the call is over."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -96,7 +96,7 @@ class Call:
                 self._waiter = None
 
     def take(self) -> Chunk | None:
-        """The next chunk, or None where there is none now."""
+        """Returns the next chunk, or None if there is none now."""
         if not self.chunks:
             return None
         chunk = self.chunks.popleft()
@@ -112,7 +112,7 @@ def _wake(calls: list[Call]) -> None:
 
 
 class Pump:
-    """Brings the tokens of an engine's calls to their event loops. Its thread runs while there are calls, and one second more."""
+    """Delivers the tokens of an engine's calls to their event loops. Its thread runs while there are calls, and for one second after."""
 
     _all: weakref.WeakKeyDictionary[_core.Model, Pump] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
@@ -122,7 +122,7 @@ class Pump:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, in the child of a fork: calls and thread stayed in the parent."""
+        """Resets this object in the child of a fork, because its calls and its thread exist only in the parent."""
         self._calls: dict[int, Call] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -131,7 +131,7 @@ class Pump:
 
     @classmethod
     def of(cls, engine: _core.Model) -> Pump:
-        """The one of an engine."""
+        """Returns the Pump of an engine."""
         with cls._guard:
             pump = cls._all.get(engine)
             if pump is None:
@@ -147,7 +147,7 @@ class Pump:
 
     @classmethod
     def stop_all(cls) -> None:
-        """At Python's end: waits until the pumps' threads have left Python code."""
+        """Called at Python's end. Waits until the pumps' threads have left Python code."""
         pumps = list(cls._all.values())
         for pump in pumps:
             pump._stopped = True
@@ -159,7 +159,7 @@ class Pump:
                 thread.join(max(0.0, end - time.monotonic()))
 
     def add(self, call: Call, steps: int) -> None:
-        """Starts a call, whose tokens come every `steps` steps. Raises OverloadedError."""
+        """Starts a call whose tokens are delivered every `steps` steps. Raises OverloadedError."""
         tag = next(self._tags)
         try:
             with self._lock:
@@ -211,7 +211,7 @@ atexit.register(Pump.stop_all)
 
 
 async def begin(make: Callable[[], Any], streams: bool) -> Any:
-    """A Call for the Stream that make() gives, or whatever else it gives."""
+    """Returns a Call for the Stream that make() returns. If make() returns something else, returns that."""
     loop = running_loop()
 
     def work() -> Any:
@@ -235,7 +235,7 @@ async def begin(make: Callable[[], Any], streams: bool) -> Any:
 
 
 async def to_end(make: Callable[[], Any]) -> Any:
-    """The result of the Stream that make() gives, or whatever else it gives."""
+    """Returns the result of the Stream that make() returns. If make() returns something else, returns that."""
     call = await begin(make, streams=False)
     if not isinstance(call, Call):
         return call

@@ -1,4 +1,4 @@
-"""encode() of few texts from event loops: calls of one moment are tokenized and computed as one."""
+"""encode() of few texts from event loops. Calls that wait at the same moment are tokenized and computed as one."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class Small(Told):
         super().__init__(loop)
         self._model, self._inputs, self._options = model, inputs, options
         self.cancel = _core.Cancel()
-        self.prepared: Prepared | None = None  # None: not prepared yet, or its arguments are wrong (see `error`)
+        self.prepared: Prepared | None = None  # None if not prepared yet, or if the arguments are wrong (see `error`)
 
     def prepare(self) -> None:
-        """Checks the arguments and makes the tokens: all but what the engine computes."""
+        """Checks the arguments and tokenizes the texts, which is everything that does not need the engine."""
         try:
             self.prepared = self._model._prepare_encode(self._inputs, self._options)
         except BaseException as error:
             self.error = error
 
     def alone(self) -> None:
-        """Computes this call by itself, so that an error is its own."""
+        """Computes this call by itself, so that it gets only errors of its own."""
         self.take(lambda: self._model._encode(self._inputs, self._options, cancel=self.cancel))
         _tell_loops([self])
 
 
 def _tell(calls: list[Told]) -> None:
-    """Called in the loop of the calls."""
+    """Gives the calls their results. Called in the event loop of these calls."""
     for call in calls:
         call.tell()
 
 
 def _tell_loops(calls: Sequence[Told]) -> None:
-    """Gives each call its result: each event loop is woken once."""
+    """Gives each call its result and wakes each event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Told]] = {}
     for call in calls:
         by_loop.setdefault(call.loop, []).append(call)
@@ -63,26 +63,26 @@ def _tell_loops(calls: Sequence[Told]) -> None:
 class Together:
     """The small encode() calls of one model. One thread tokenizes all calls that wait and has the engine compute them as one.
 
-    With a thread for each call, a text went through five threads and waited some ms each time, because other calls computed: 8 callers of
-    aencode() had 0.66 of the speed of one encode() of their texts."""
+    When each call had its own thread, a text went through five threads and waited some ms in each, because other calls were computing. Then
+    8 callers of aencode() reached 0.66 of the speed of one encode() with all of their texts."""
 
     _all: weakref.WeakKeyDictionary[Model, Together] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
-    MOST = 1024  # calls that wait
-    AT_ONCE = 64  # calls that are computed as one
+    MOST = 1024  # maximum number of waiting calls
+    AT_ONCE = 64  # maximum number of calls that are computed as one
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, in the child of a fork: the calls stayed in the parent."""
+        """Resets this object in the child of a fork, because its calls exist only in the parent."""
         self._lock = threading.Lock()
         self._waiting: deque[Small] = deque()
         self._running = False
 
     @classmethod
     def of(cls, model: Model) -> Together:
-        """The one of a model."""
+        """Returns the Together of a model."""
         with cls._guard:
             return cls._all.setdefault(model, Together())
 
@@ -94,7 +94,7 @@ class Together:
             each.forget()
 
     def add(self, call: Small) -> None:
-        """Has a call computed with the others that wait. Raises OverloadedError."""
+        """Queues a call, which is computed with the others that wait. Raises OverloadedError."""
         with self._lock:
             if len(self._waiting) >= self.MOST:
                 raise OverloadedError(f"{len(self._waiting)} calls of aencode() wait already: try again later")
@@ -141,7 +141,8 @@ class Together:
 
     @staticmethod
     def _compute(engine: Engine, calls: list[tuple[Small, Prepared]]) -> list[Small]:
-        """Computes the calls as one. Returns those that failed or were not computed: each is asked again alone, for its own error."""
+        """Computes the calls as one. Returns those that failed or were not computed. The caller runs each of these again alone, so that
+        each gets only its own error."""
         try:
             done = engine.encode_several([prepared.piece for _, prepared in calls], [call.cancel for call, _ in calls])
         except (PumiceError, ValueError, MemoryError):  # the device is lost, the model is closed

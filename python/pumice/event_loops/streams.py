@@ -1,4 +1,4 @@
-"""What astream() gives: chunks for `async for`."""
+"""The object that astream() returns, for `async for`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .workers import running_loop
 
 class AsyncStream(AsyncIterator[Chunk]):
     """A Stream for `async for`. aclose(), leaving the `async with` block, dropping it, or cancelling the task that waits for a chunk
-    cancels the rest; `result` then holds what there is. One task at a time reads it, in the event loop of its first chunk; any task of
-    any loop may close it."""
+    cancels the rest. `result` then holds what was generated. One task at a time may iterate, in the event loop of the first chunk. Any task
+    of any loop may close it."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._call: Call | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # where the first chunk was asked for
+        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop in which the first chunk was requested
         self._reading = self._closed = False
 
     def __aiter__(self) -> AsyncStream:
@@ -67,7 +67,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         return None if self._call is None else self._call.result
 
     async def aclose(self) -> None:
-        """Cancels what is not done yet. Nothing happens the second time."""
+        """Cancels what is not done yet. A second call does nothing."""
         self._close()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads for work that would hold an event loop up: templates, tokens, encoders. And the way back into the loop that waits for it."""
+"""Threads for work that would block an event loop if it ran there (templates, tokens, encoders), and the way back into the waiting loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..errors import EventLoopError, OverloadedError
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 10.0  # a thread without work ends after so long
+IDLE_SECONDS = 10.0  # a thread without work ends after this long
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The asyncio event loop that runs this task. Raises EventLoopError where there is none."""
+    """Returns the asyncio event loop that runs this task. Raises EventLoopError if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -30,21 +30,21 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Workers:
-    """Daemon threads for jobs: one for each job, `threads` at most; `waiting` more jobs wait for a thread."""
+    """Daemon threads for jobs. Each job has its own thread, up to `threads` of them. Up to `waiting` more jobs wait for a thread."""
 
     def __init__(self, threads: int, waiting: int) -> None:
         self._most, self._most_waiting = threads, waiting
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew, in the child of a fork: the threads stayed in the parent."""
+        """Resets this object in the child of a fork, because its threads exist only in the parent."""
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._free = 0  # threads without a job, less jobs without a thread
+        self._free = 0  # the number of threads without a job minus the number of jobs without a thread
 
     def run(self, job: Callable[[], None]) -> None:
-        """Has a thread call job(), which raises nothing. Raises OverloadedError where too many jobs wait."""
+        """Has a thread call job(), which must not raise. Raises OverloadedError if too many jobs wait."""
         with self._lock:
             if -self._free >= self._most_waiting:
                 raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
@@ -86,9 +86,9 @@ class Workers:
             del job
 
 
-prepare = Workers(8, 4096)  # templates and tokens: short work
-encode = Workers(64, 1024)  # one call of an encoder each; most of them wait for the batch of others
-together = Workers(64, 1024)  # one Together each
+prepare = Workers(8, 4096)  # for templates and tokens, which are short work
+encode = Workers(64, 1024)  # for calls of an encoder, one per thread; most of these threads wait for a batch of other calls
+together = Workers(64, 1024)  # for Together objects, one per thread
 
 
 def _forget() -> None:
@@ -111,14 +111,14 @@ class Told:
         self.error: BaseException | None = None
 
     def take(self, work: Callable[[], Any]) -> None:
-        """Keeps what work() returns or raises."""
+        """Calls work() and stores what it returns or raises."""
         try:
             self.value = work()
         except BaseException as raised:
             self.error = raised
 
     def tell(self) -> bool:
-        """Called in the loop: gives the task its result. False: the task was cancelled."""
+        """Gives the task its result. Must be called in the event loop. Returns False if the task was cancelled."""
         if self.future.done():
             return False
         if self.error is not None:
@@ -131,9 +131,9 @@ class Told:
 async def in_thread(
     workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
 ) -> T:
-    """The result of work(), which one of `workers` calls.
+    """Has a thread of `workers` call work(), and returns the result.
 
-    When the task is cancelled, stop() is called. A result that comes all the same goes to discard()."""
+    When the task is cancelled, stop() is called. If work() returns a result anyway, the result goes to discard()."""
     told = Told(running_loop())
 
     def job() -> None:

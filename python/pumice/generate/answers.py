@@ -1,4 +1,4 @@
-"""Parts of an answer, and JSON by the standard alone, which has no NaN and no Infinity."""
+"""Tool calls in an answer, and JSON strictly by the standard, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON; characters beyond ASCII stay where UTF-8 has them. Raises ValueError for inf and nan."""
+    """Returns a value as JSON. Characters outside ASCII stay as they are if UTF-8 can encode them. Raises ValueError for inf and nan."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value, allow_nan=False)
 
 
 def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
-    """The JSON pointer of the first inf or nan in plain data, and that number; None where there is none."""
+    """Returns the JSON pointer of the first inf or nan in plain data, and that number. Returns None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else (path, value)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()

@@ -1,4 +1,4 @@
-"""From tokens to text: which text is final, where it stops, and the results that a caller gets."""
+"""Turns generated tokens into text, and finds which text is final and where it stops. Has the results that a caller gets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 # ---------------------------------------------------------------- results
 @dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth value, so results are compared by identity
 class Generation:
-    """The text that followed a prompt. str() of it is the text.
+    """The text that was generated after a prompt. str() of it is the text.
 
     ids: int32 (n,), without the end token and without what a stop string cut off.
     finish_reason: "stop" (a stop string or id), "eos" (the model ended), "grammar" (nothing can follow), "length" (max_new_tokens or the
@@ -98,7 +98,8 @@ class Chunk:
 
 # ---------------------------------------------------------------- one sequence
 class Continuation:
-    """The tokens of one sequence as they come: their text (whole characters only), the first stop, and how much of the text is final."""
+    """Collects the tokens of one sequence as they arrive. Keeps their text (whole characters only), the first stop, and how much of the
+    text is final."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._decoder = tokenizer.decode_stream()
@@ -108,7 +109,7 @@ class Continuation:
         self._asked = () if params.logprobs is None else ("logprobs", "top_ids", "top_logprobs")[: 3 if params.logprobs else 1]
         self.text = ""
         self.ids: list[int] = []
-        self.starts: list[int] = []  # where in the text each token begins
+        self.starts: list[int] = []  # the position in the text at which each token begins
         self.logprobs: list[Any] = []
         self.top_ids: list[Any] = []
         self.top_logprobs: list[Any] = []
@@ -116,7 +117,7 @@ class Continuation:
         self._sent_text = self._sent_ids = 0
 
     def push(self, news: Mapping[str, Any]) -> None:
-        """Takes new tokens of this sequence from the engine."""
+        """Adds new tokens of this sequence from the engine."""
         ids = np.asarray(news["ids"]).tolist()
         for k, token in enumerate(ids):
             if token in self._stop_ids:
@@ -132,16 +133,16 @@ class Continuation:
             self._end(news["finish_reason"])
 
     def cancel(self) -> None:
-        """Ends the sequence here, where it has not ended."""
+        """Ends the sequence here, unless it has already ended."""
         if self.finish_reason is None:
             self._end("cancelled")
 
     def _end(self, reason: FinishReason) -> None:
-        if not self._extend(self._decoder.flush()):  # flush(): bytes that never became a character
+        if not self._extend(self._decoder.flush()):  # flush() returns bytes that never became a character
             self.finish_reason = reason
 
     def _extend(self, piece: str) -> bool:
-        """Adds text; True when it completes a stop string, which is cut off with all that follows."""
+        """Adds text. If it completes a stop string, cuts the text off before the stop string and returns True."""
         if not piece:
             return False
         before = max(0, len(self.text) - self._longest + 1)
@@ -150,7 +151,7 @@ class Continuation:
         if not found:
             return False
         cut = min(found)
-        kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even when its end is cut off
+        kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even if its end is cut off
         self.text = self.text[:cut]
         for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
             del row[kept:]
@@ -158,7 +159,7 @@ class Continuation:
         return True
 
     def _final(self) -> int:
-        """The length of the text that cannot become part of a stop string any more."""
+        """Returns the length of the text that can no longer become part of a stop string."""
         if self.finish_reason is not None:
             return len(self.text)
         held = 0
@@ -170,7 +171,7 @@ class Continuation:
         return len(self.text) - held
 
     def take(self, index: int) -> Chunk | None:
-        """The text and tokens that became final since the last chunk, or None."""
+        """Returns the text and tokens that became final since the last chunk, or None."""
         end = max(self._final(), self._sent_text)
         last = len(self.ids) if self.finish_reason is not None else sum(s < end for s in self.starts[self._sent_ids :]) + self._sent_ids
         if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
@@ -186,7 +187,8 @@ class Continuation:
         return [] if chunk is None else [chunk]
 
     def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
-        """logprobs (n,), top_ids (n, k) and top_logprobs (n, k) of some tokens or all; None for those that the call does not ask for."""
+        """Returns logprobs (n,), top_ids (n, k) and top_logprobs (n, k) for some or all tokens. An array that the call does not ask for is
+        None."""
         rows = slice(None) if rows is None else rows
         return (
             np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
@@ -205,12 +207,12 @@ Finish = Callable[[list[Generation]], Any]
 Begin = Callable[["Tokenizer", SamplingParams], Continuation]
 
 
-READ_AHEAD = 32  # a stream pauses when so many computed tokens are unread
+READ_AHEAD = 32  # a stream pauses when this many computed tokens wait to be taken
 
 
 class Run:
-    """One call: a request of one or more prompts, computed in the batch of all callers by the engine's own thread from the first advance()
-    or start() on. A sequence with `read_ahead` unread tokens pauses (0: never)."""
+    """One call, which is a request with one or more prompts. From the first advance() or start() on, the engine's own thread computes it in
+    one batch with other calls. A sequence pauses when `read_ahead` of its tokens wait to be taken (0: never)."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class Run:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[_core.CompiledGrammar | None] = (),
     ) -> None:
-        """params: settings of all prompts, or one for each prompt, with the same `n`. grammars: none, or one for each prompt."""
+        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars: none, or one per prompt."""
 
         def told(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> _core.GenerateParams:
             result = engine_params(params, eos_ids)
@@ -252,11 +254,11 @@ class Run:
         return all(s.finish_reason is not None for s in self.sequences)
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
-        """Waits for the tokens of so many steps, at most max_ms. Returns the sequences that have new tokens."""
+        """Waits for the tokens of `steps` steps, but at most max_ms. Returns the sequences that have new tokens."""
         return self.hear(self._request.advance(steps, max_ms))
 
     def start(self, tag: int, steps: int) -> None:
-        """From now on new tokens come by the engine's Pump, under this tag."""
+        """Starts the request. From now on the engine's Pump delivers new tokens under this tag."""
         self._request.start(tag, self._steps(steps))
 
     def hold(self, held: bool) -> None:
@@ -264,7 +266,7 @@ class Run:
         self._request.hold(held)
 
     def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Takes new tokens from the engine. Returns the sequences that they belong to."""
+        """Adds new tokens from the engine to their sequences, and returns these sequences."""
         changed = []
         for news in all_news:
             index = int(news["sequence"])
@@ -281,8 +283,8 @@ class Run:
         return changed
 
     def _steps(self, most: int) -> int:
-        """Steps at a time: one where there is a stop, because a step behind a stop is wasted; else `most`, because waking a thread costs
-        more than reading a token."""
+        """Returns how many steps to wait for at a time. This is 1 if the call has stops, because a step after a stop is wasted. Otherwise
+        it is `most`, because waking a thread costs more than decoding a token."""
         return 1 if any(p.stop or p.stop_ids for p in self.params) else most
 
     def to_end(self) -> None:
@@ -291,13 +293,13 @@ class Run:
             self.advance(self._steps(8), 100.0)
 
     def close(self) -> None:
-        """Ends the request; sequences that have not ended are "cancelled"."""
+        """Ends the request. Sequences that have not ended get the finish_reason "cancelled"."""
         for sequence in self.sequences:
             sequence.cancel()
         self._request.close()
 
     def results(self) -> list[Generation]:
-        """A Generation for each sequence, prompt by prompt."""
+        """Returns a Generation for each sequence, in the order of the prompts."""
         reused = list(self._request.reused_tokens)
         timings = with_speeds(self._request.timings())
         result = []
@@ -339,7 +341,7 @@ def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
 
 
 def run_to_end(run: Run, finish: Finish) -> Any:
-    """The result of a call. A KeyboardInterrupt has the result so far as .partial."""
+    """Runs a call to its end and returns its result. A KeyboardInterrupt has the result so far as .partial."""
     try:
         run.to_end()
         return finish(run.results())
@@ -353,9 +355,9 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest; `result` then holds what there is.
+    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest. `result` then holds what was generated.
 
-    One thread at a time reads it, as with generators; any thread may close it."""
+    One thread at a time may iterate, as with generators. Any thread may close it."""
 
     def __init__(self, run: Run, finish: Finish) -> None:
         self._run, self._finish = run, finish
@@ -369,11 +371,11 @@ class Stream(Iterator[Chunk]):
 
     def __next__(self) -> Chunk:
         if not self._lock.acquire(blocking=False):
-            if self._closing:  # another thread is in close(), and there is nothing more to read
+            if self._closing:  # another thread is in close(), and no more chunks will come
                 raise StopIteration
             raise ValueError("another thread is reading this stream; chunks come to one thread at a time")
         try:
-            if self._reading:  # a signal handler, which ran inside of the same thread's step
+            if self._reading:  # a signal handler called this while the same thread was inside a step
                 raise ValueError("this stream is being read already")
             self._reading = True
             try:
@@ -406,10 +408,10 @@ class Stream(Iterator[Chunk]):
         return self._result
 
     def close(self) -> None:
-        """Cancels what is not done yet. Nothing happens the second time."""
+        """Cancels what is not done yet. A second call does nothing."""
         self._closing = True  # a __next__() of another thread ends after its step
         while not self._lock.acquire(timeout=0.05):
-            if os.getpid() != self._process:  # this is a child of a fork, and the thread that read stayed in the parent
+            if os.getpid() != self._process:  # this is a child of a fork, and the thread that iterated exists only in the parent
                 return
         try:
             self._ready.clear()
@@ -418,7 +420,7 @@ class Stream(Iterator[Chunk]):
             self._lock.release()
 
     def _detach(self) -> tuple[Run, Finish]:
-        """Hands the run to another reader (an event loop's)."""
+        """Hands the run over to an event loop, which then takes its tokens."""
         self._closed = True
         return self._run, self._finish
 

@@ -1,4 +1,5 @@
-"""The part that generate(), stream() and chat() of a model share: prompts to ids, settings, and requests to results."""
+"""The part that generate(), stream() and chat() of a model share. It turns prompts into ids, resolves settings, and turns requests into
+results."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class Generator:
-    """One model's tokenizer, settings and grammars. Each call brings the engine, because a model may move to another device."""
+    """One model's tokenizer, settings and grammars. Each call passes the engine, because a model may move to another device."""
 
     def __init__(self, tokenizer: Tokenizer, settings: ModelSettings, vocab_size: int) -> None:
         self._tokenizer, self._settings, self._vocab_size = tokenizer, settings, vocab_size
@@ -32,11 +33,12 @@ class Generator:
 
     @functools.cached_property
     def eos_ids(self) -> list[int]:
-        """Ids that end an answer, ascending: those of the tokenizer and of the model's files, where the weights have a row for them."""
+        """The ids that end an answer, in ascending order. They come from the tokenizer and the model's files. Ids without a row in the
+        weights are left out."""
         return sorted(i for i in {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids} if i < self._vocab_size)
 
     def prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
-        """The ids of each prompt, which is a text or ids. names: what errors call the prompts."""
+        """Returns the ids of each prompt. A prompt is a text or ids. names: what errors call the prompts."""
 
         def all_ids() -> list[Int32]:
             convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self._vocab_size)
@@ -46,7 +48,7 @@ class Generator:
         return interruptible(all_ids) if long else all_ids()
 
     def params(self, options: Mapping[str, Any], where: str = "") -> SamplingParams:
-        """The settings of a call. Raises TypeError and ValueError that name the setting, with `where` before it."""
+        """Returns the settings of a call. Raises TypeError and ValueError that name the setting, with `where` before it."""
         try:
             return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self._vocab_size)
         except (TypeError, ValueError) as error:
@@ -67,8 +69,8 @@ class Generator:
     ) -> Any:
         """Starts a request and returns finish(results), or a Stream.
 
-        params: settings of all prompts, or one for each.  begin: makes the reader of a sequence's tokens.  speculation: GenerateParams by
-        name.  grammars: none, or one (or None) for each prompt."""
+        params: settings for all prompts, or one entry per prompt.  begin: makes the object that collects a sequence's tokens.  speculation:
+        fields of GenerateParams by name.  grammars: none, or one (or None) per prompt."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")

@@ -1,7 +1,7 @@
-"""Grammars of answers: JSON of a schema, a regular expression, one of a few texts, a grammar.
+"""Grammars for answers. A grammar is made from a JSON schema, a regular expression, a few texts to choose from, or a grammar's text.
 
-The engine calls llguidance (extra [grammar]) for the masks. This file makes a schema ready for it. Nothing of a schema is dropped unless
-`relax` asks for it by name, and what cannot be enforced is a GrammarError with its place.
+The engine calls llguidance (extra [grammar]) for the masks. This file prepares a schema for llguidance. Nothing of a schema is dropped
+unless `relax` asks for it by name, and what cannot be enforced is a GrammarError with its place.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydant
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-MOST_GBNF_BYTES = 64 << 10  # llguidance's reader of GBNF takes quadratic time: 1 s for this
+MOST_GBNF_BYTES = 64 << 10  # llguidance's GBNF parser takes quadratic time, 1 s for this size
 MOST_JOINED = 10  # & and ~ in a Lark grammar: 14 take 0.1 s and are refused, 30 take gigabytes
-MOST_COMPILED = 64  # compiled grammars that a model keeps
+MOST_COMPILED = 64  # maximum number of compiled grammars that a model keeps
 
 Kind = Literal["json", "regex", "lark", "llguidance"]  # the languages that the compiler reads
 
@@ -113,7 +113,7 @@ class Grammar:
 
     @classmethod
     def lark(cls, text: str) -> Grammar:
-        """A grammar in llguidance's dialect of Lark, whose first rule is `start`."""
+        """A grammar in llguidance's dialect of Lark. Its first rule is named `start`."""
         source = _text("a Lark grammar", text)
         if (joined := len(re.findall("[&~]", _LITERAL.sub("", source[: MOST_BYTES + 1])))) > MOST_JOINED:
             raise GrammarError(f"the Lark grammar joins or negates {joined} expressions by & and ~; at most {MOST_JOINED} are compiled")
@@ -121,7 +121,7 @@ class Grammar:
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
-        """A grammar in llama.cpp's GBNF, whose first rule is `root`."""
+        """A grammar in llama.cpp's GBNF. Its first rule is named `root`."""
         source = _text("a GBNF grammar", text)
         if (size := len(source.encode("utf-8", "surrogatepass"))) > MOST_GBNF_BYTES:
             raise GrammarError(f"the GBNF grammar has {size} bytes; at most {MOST_GBNF_BYTES} are read")
@@ -129,7 +129,7 @@ class Grammar:
 
     @property
     def relaxed(self) -> tuple[str, ...]:
-        """JSON pointers of the parts of the schema that are not enforced, because relax= said so; () where all are."""
+        """JSON pointers of the parts of the schema that are not enforced, because relax= said so. () if all parts are enforced."""
         return self._relaxed
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -179,7 +179,7 @@ def _from_gbnf(text: str) -> str:
             raise GrammarError(f"the GBNF grammar cannot be read: {error}") from None
         except RecursionError:
             raise GrammarError("the GBNF grammar is nested too deep") from None
-        except Exception as error:  # the converter is llguidance's, and raises anything for hostile texts
+        except Exception as error:  # llguidance's converter raises any kind of error for hostile texts
             raise GrammarError(f"the GBNF grammar cannot be read: {type(error).__name__}: {error}") from None
 
     return interruptible(convert)
@@ -192,7 +192,7 @@ _FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 def explained(grammar: Grammar, told: str) -> GrammarError:
-    """The error for what the compiler said of a grammar, with its place and what to do."""
+    """Returns the error for the compiler's message on a grammar. It says where the problem is and what to do."""
     told = told.strip()
     if told.startswith("NoExtension"):
         return GrammarError(f"the {grammar._made_by} grammar cannot be met: no text does")
@@ -268,7 +268,7 @@ def _need_llguidance() -> Any:
 
 
 def is_there() -> bool:
-    """Whether the package llguidance is there."""
+    """Whether the package llguidance is installed."""
     try:
         library()
     except ImportError:
@@ -277,7 +277,7 @@ def is_there() -> bool:
 
 
 def library() -> _core.GrammarLibrary:
-    """llguidance's C functions, looked up once. Raises ImportError without the package, GrammarError where it lacks functions."""
+    """Returns llguidance's C functions, looked up once. Raises ImportError without the package, and GrammarError if it lacks functions."""
     global _library
     with _lock:
         if _library is None:
@@ -310,7 +310,7 @@ class Grammars:
         self._making, self._lock = threading.Lock(), threading.Lock()
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
-        """A grammar compiled for the model. Raises GrammarError, and ImportError without llguidance."""
+        """Returns a grammar compiled for the model. Raises GrammarError, and ImportError without llguidance."""
         with self._lock:
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
@@ -327,7 +327,7 @@ class Grammars:
         return made
 
     def tokens(self) -> _core.GrammarTokens:
-        """The model's vocabulary as llguidance reads it, made once. Raises GrammarError for a model without an end token."""
+        """The model's vocabulary in llguidance's form, made once. Raises GrammarError for a model without an end token."""
         found = library()
         with self._making:
             if self._tokens is None:
@@ -341,8 +341,8 @@ class Grammars:
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> list[bytes]:
-    """The bytes that each token adds to a text. Special tokens: 0xFF and their name, as the compiler wants them. Empty: a token that may
-    never come."""
+    """Returns the bytes that each token adds to a text. A special token has 0xFF and its name, as the compiler requires. A token that must
+    never be generated has no bytes."""
     if not tokenizer.has_bytes:
         raise TokenizerError("grammars need a tokenizer whose tokens have bytes of their own, and this one joins its tokens in another way")
     special = {*tokenizer.special_ids, *eos_ids}
@@ -352,7 +352,7 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int])
 def check_grammars(
     given: Any, prompts: int, single: bool, sampling: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Grammar | None]:
-    """grammar= of generate() as one grammar for each prompt. A grammar in sampling= wins."""
+    """Checks grammar= of generate() and returns one grammar per prompt. A grammar in sampling= has priority."""
 
     def one(value: Any, name: str) -> Grammar | None:
         if value is None or isinstance(value, Grammar):

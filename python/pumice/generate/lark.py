@@ -20,16 +20,16 @@ class Lark:
     others: list[dict[str, Any]] = field(default_factory=list)
 
     def rule(self, name: str, body: str, options: str = "") -> str:
-        """Adds a rule; its name. options: what stands between name and body, such as "[capture]"."""
+        """Adds a rule and returns its name. options: the text between name and body, such as "[capture]"."""
         self.rules.append(f"{name}{options}: {body}")
         return name
 
     def other(self, name: str, **source: Any) -> str:
-        """Adds a grammar of another kind (json_schema=..., lark_grammar=...); what a rule writes to refer to it."""
+        """Adds a grammar of another kind (json_schema=..., lark_grammar=...). Returns the text by which a rule refers to it."""
         self.others.append({"name": name, **source})
         return f"@{name}"
 
     def source(self, start: str) -> str:
-        """What llguidance compiles."""
+        """Returns the text that llguidance compiles."""
         lark = "\n".join([f"start: {start}", *self.rules])
         return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)

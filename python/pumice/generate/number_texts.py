@@ -1,7 +1,8 @@
-"""Numbers as JSON texts: which numbers of a schema the compiler keeps, and regular expressions for the numbers between two bounds.
+"""Numbers as JSON texts. Tells which numbers in a schema the compiler keeps exactly, and makes regular expressions for the numbers between
+two bounds.
 
-The compiler (llguidance) keeps each number as a double, reads digits beyond the 15th loosely, and writes no exponents. Expressions for the
-numbers that it would change are made here, by integers and decimal digits and never by a double.
+The compiler (llguidance) stores each number as a double, is inexact after the 15th digit, and allows no exponents. For numbers that it
+would change, the expressions are made here, from integers and decimal digits and never from a double.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ..errors import GrammarError
 Number = int | float
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-MOST_DIGITS = 320  # digits of a bound: every double has fewer, and the expression grows with their square
+# The most digits that a bound may have. A double as we write it has fewer. There is a limit because the regular expression grows with the
+# square of the number of digits.
+MOST_DIGITS = 320
 _WHOLE = 2**53  # from here on doubles skip integers
 _PLAIN = 10**21  # larger numbers have an exponent, unless an integer bound is larger
 _SMALL = Decimal("1e-20")  # smaller numbers have an exponent
@@ -26,12 +29,12 @@ _LARGEST = sys.float_info.max
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number of JSON: a bool is none."""
+    """Whether a value is a JSON number. A bool is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def kept(value: Any) -> bool:
-    """Whether the compiler has a constant written as json.dumps() writes it."""
+    """Whether the compiler's grammar spells a constant as json.dumps() does."""
     if isinstance(value, Mapping):
         return all(map(kept, value.values()))
     if isinstance(value, list):
@@ -47,13 +50,13 @@ def bound_kept(value: Any) -> bool:
 
 
 def _few_digits(value: float) -> bool:
-    """Whether the compiler reads this double right: it takes the digits as an integer and divides by a power of ten."""
+    """Whether the compiler parses this double exactly. It takes the digits as an integer and divides by a power of ten."""
     text = repr(value)
     return "e" not in text and len(text.lstrip("-").replace(".", "").lstrip("0")) <= 15
 
 
 def multiple_kept(value: Number) -> bool:
-    """Whether the compiler reads this multipleOf right: it multiplies by ten until no digits stand behind the point."""
+    """Whether the compiler parses this multipleOf exactly. It multiplies by ten until no digits are left after the point."""
     number, places = float(value), 0
     while number != math.floor(number) and places < 20:
         number, places = number * 10, places + 1
@@ -64,8 +67,8 @@ def multiple_kept(value: Number) -> bool:
 
 
 def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
-    """A regular expression for all numbers within a schema's bounds. Each text that matches reads as an int or a finite double within
-    them."""
+    """Returns a regular expression for all numbers within a schema's bounds. Each text that matches parses to an int or a finite double
+    within the bounds."""
     low, low_open = _tighter(here, "minimum", "exclusiveMinimum", max, path)
     high, high_open = _tighter(here, "maximum", "exclusiveMaximum", min, path)
     lowest = None if low is None else math.floor(low) + 1 if low_open else math.ceil(low)
@@ -82,10 +85,10 @@ def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
 
 
 def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, path: str) -> tuple[Number | None, bool]:
-    """The tighter of a schema's two bounds on one side, and whether the bound itself is excluded."""
+    """Returns the tighter of a schema's two bounds on one side, and whether the bound itself is excluded."""
     given, apart = here.get(word), here.get(open_word)
     for name, value in ((word, given), (open_word, apart)):
-        if isinstance(value, bool) and name == open_word:  # draft 4: a flag that excludes the bound
+        if isinstance(value, bool) and name == open_word:  # in draft 4 this is a flag that excludes the bound
             continue
         if value is None and name not in here:
             continue
@@ -101,7 +104,7 @@ def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, p
 
 
 def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open: bool) -> tuple[Decimal, Decimal]:
-    """The smallest and the largest double within bounds. A text between their digits reads as a double between them."""
+    """Returns the smallest and the largest double within the bounds. A decimal text between these two parses to a double between them."""
 
     def inside(bound: Number, open_: bool, towards: float) -> float:
         near = min(max(bound, -_LARGEST), _LARGEST)
@@ -123,7 +126,8 @@ def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open:
 
 
 def _integers(low: int | None, high: int | None, all_: bool) -> str:
-    """An expression for integers from low to high. all_: of any size; else integers of more than 21 digits are left to exponents."""
+    """An expression for integers from low to high. all_: include integers of any size. Otherwise integers of more than 21 digits are left
+    to the expressions with exponents."""
     if not all_:
         low = -_PLAIN if low is None else low
         high = _PLAIN if high is None else high
@@ -166,7 +170,7 @@ def _same_length(low: str, high: str) -> list[str]:
 
 
 def _at_least(digits: str) -> list[str]:
-    """Expressions for texts of as many digits whose number is not smaller."""
+    """Expressions for texts with as many digits as `digits`, whose number is not smaller."""
     if not digits.strip("0"):
         return [_digits(len(digits))]
     found = [digits]
@@ -249,7 +253,7 @@ def _mantissa(number: Decimal) -> tuple[int, str]:
 
 
 def _mantissas(low: tuple[int, str], high: tuple[int, str]) -> list[str]:
-    """Expressions for mantissas from low to high; to 9.99... where high is 9 without further digits."""
+    """Expressions for mantissas from low to high, or up to 9.99... if high is 9 without further digits."""
     (first, rest), (last, last_rest) = low, high
     whole = high == (9, "")
     if first == last and not whole:

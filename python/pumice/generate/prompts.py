@@ -1,4 +1,4 @@
-"""Prompts of a call: texts or token ids, one or several."""
+"""Checks of the prompts of a call. A prompt is a text or token ids, and a call has one or several."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTES = (bytes, bytearray, memoryview)
 
 
 def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of token ids") -> Int32:
-    """Ids as int32. Raises TypeError and ValueError for what is no id of the vocabulary."""
+    """Returns ids as int32. Raises TypeError and ValueError for values that are not ids of the vocabulary."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
     try:
@@ -45,7 +45,7 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
 
 
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
-    """A prompt as int32 ids: a str is tokenized, ids are checked.
+    """Returns a prompt as int32 ids. A str is tokenized, and ids are checked.
 
     A text that spells the first special token itself does not get a second one."""
     if isinstance(prompt, str):
@@ -60,7 +60,7 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str 
 
 
 def prompt_list(prompt: Any) -> tuple[list[Any], bool]:
-    """The prompts of an argument, and whether it is a single prompt (a str, or one row of ids)."""
+    """Returns the prompts in an argument, and whether the argument is a single prompt (a str, or one sequence of ids)."""
     if isinstance(prompt, str):
         return [prompt], True
     if isinstance(prompt, np.ndarray):

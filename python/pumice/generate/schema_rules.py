@@ -1,5 +1,5 @@
-"""A schema as rules of Lark, for values that the compiler's own JSON schemas would change: numbers of many digits (JsonRules), and
-arguments that are no plain JSON (chats/bare_arguments.py).
+"""Turns a schema into Lark rules, for values that the compiler's own JSON schemas would change. These are numbers with many digits
+(JsonRules), and arguments that are not plain JSON (chats/bare_arguments.py).
 
 JsonRules makes rules for the parts of a schema that contain such a number, and leaves the rest to the compiler's schemas. The rules know
 fewer keywords; an unknown keyword is a GrammarError with its place.
@@ -32,7 +32,7 @@ _WORDS = {True: '"true"', False: '"false"', None: '"null"'}
 
 
 class SchemaRules:
-    """The rules of one schema. made: the grammar that gets the rules; name: the beginning of their names."""
+    """The rules of one schema. made: the grammar to which the rules are added.  name: the prefix of the rules' names."""
 
     of_kind: Mapping[str, tuple[str, ...]] = {  # keywords that apply to values of one type
         "object": ("properties", "required", "additionalProperties"),
@@ -54,7 +54,7 @@ class SchemaRules:
         self._ranges: dict[tuple[str, ...], str] = {}
 
     def whole(self) -> str:
-        """Lark for a value of the schema; the rules that it needs are added."""
+        """Returns Lark for a value of the schema, and adds the rules that it needs."""
         return self.part(self._schema, "#")
 
     def part(self, schema: Any, path: str) -> str:

@@ -1,5 +1,5 @@
-"""JSON schemas as plain data: read, walked, and prepared for the compiler. Nothing of a schema is dropped unless `relax` asks for it by
-name."""
+"""JSON schemas as plain data. They are checked, walked, and prepared for the compiler. Nothing of a schema is dropped unless `relax` asks
+for it by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternPr
 
 
 def is_pydantic(given: Any) -> bool:
-    """Whether this is a pydantic model or a TypeAdapter. pydantic is never imported: they are known by their methods."""
+    """Whether this is a pydantic model or a TypeAdapter. pydantic is never imported, so they are recognised by their methods."""
     model = isinstance(given, type) and callable(getattr(given, "model_json_schema", None))
     return model or (
         not isinstance(given, (type, Mapping)) and callable(getattr(given, "json_schema", None)) and hasattr(given, "validate_json")
@@ -85,7 +85,7 @@ def schema_of_type(given: Any) -> dict[str, Any]:
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Forbids properties that an object does not name, where the schema says nothing of them. Changes `schema` in place."""
+    """Forbids properties that an object's schema does not name, unless the schema says otherwise. Changes `schema` in place."""
     for _, here in list(places(schema)):
         if "properties" in here and not here.keys() & {
             "additionalProperties",
@@ -99,7 +99,8 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_json(given: Any) -> Any:
-    """A copy of plain dicts and lists. Raises GrammarError for what is no JSON, is nested deeper than 64 levels, or is too large."""
+    """Returns a copy of plain dicts and lists. Raises GrammarError if the value is not JSON, is nested deeper than 64 levels, or is too
+    large."""
     room = MOST_BYTES  # each value takes at least one byte
 
     def copy(value: Any, path: str, depth: int) -> Any:
@@ -134,7 +135,7 @@ def pointer(path: str, key: str | int) -> str:
 
 
 def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yields (keys, schema) of each schema directly inside of a schema; definitions too."""
+    """Yields (keys, schema) for each schema directly inside a schema, including definitions."""
     for name in _ONE:
         if name in here and not isinstance(here[name], list):
             yield (name,), here[name]
@@ -163,7 +164,7 @@ def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def referred(schema: Any, here: Mapping[str, Any]) -> Any:
-    """The schema that the $ref of `here` names in `schema`; None: there is none."""
+    """Returns the schema that the $ref of `here` names in `schema`, or None if there is none."""
     ref = here.get("$ref")
     if ref == "#":
         return schema
@@ -171,7 +172,7 @@ def referred(schema: Any, here: Mapping[str, Any]) -> Any:
 
 
 def schema_at(schema: Any, ref: str) -> Any:
-    """The value that a JSON pointer names; None: there is none."""
+    """Returns the value that a JSON pointer names, or None if there is none."""
     for part in ref[2:].split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(schema, dict):
@@ -184,7 +185,7 @@ def schema_at(schema: Any, ref: str) -> Any:
 
 
 def relaxed_words(relax: Any) -> tuple[str, ...]:
-    """relax= as a tuple. Raises TypeError and ValueError for what is no list of keywords that may be left out."""
+    """Returns relax= as a tuple. Raises TypeError and ValueError unless it is a list of keywords that may be left out."""
     if isinstance(relax, (str, bytes)) or not isinstance(relax, Collection):
         raise TypeError(f"relax is a list of keywords, not {type(relax).__name__} {shown(relax)}")
     for word in relax:
@@ -194,7 +195,7 @@ def relaxed_words(relax: Any) -> tuple[str, ...]:
 
 
 def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """A schema of plain JSON made ready for the compiler (changed in place), and the places where `relax` took something out."""
+    """Prepares a schema of plain JSON for the compiler, in place. Returns it, and the JSON pointers at which `relax` removed something."""
     if "x-guidance" in schema:
         raise GrammarError("#/x-guidance: it could silently leave out what the schema asks for. Use whitespace= and relax= in its place")
     relaxed = []
@@ -207,7 +208,7 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
             for name in RELAXABLE[word]:
                 if name in here:
                     relaxed.append(pointer(path, name))
-                    if name != "oneOf":  # the compiler reads oneOf as anyOf
+                    if name != "oneOf":  # the compiler treats oneOf as anyOf
                         del here[name]
         named = here.get("patternProperties")
         patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
@@ -226,7 +227,8 @@ def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None) -> str | None:
-    """Why the compiler cannot count in steps of `given`: `multiple` is its common multiple with the numbers `before`."""
+    """Returns a text that says why the compiler cannot enforce multiples of `given`, or None if it can. multiple: the common multiple of
+    `given` and the number `before`."""
     if (states := _units(multiple, multiple.denominator)) > MOST_MULTIPLE:
         return f"the schema's multipleOf have {states} (without its point) as their common multiple; it may be at most {MOST_MULTIPLE}"
     if not multiple_kept(given):
@@ -237,6 +239,7 @@ def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None
 
 
 def _units(number: Fraction, denominator: int) -> int:
-    """A decimal number without its point: 37 for 0.37. denominator: that of a number with at least as many digits behind the point."""
+    """Returns a decimal number without its point, such as 37 for 0.37. denominator: that of a number with at least as many digits after the
+    point."""
     places = next((k for k in range(400) if 10**k % math.lcm(number.denominator, denominator) == 0), 400)
     return number.numerator * int(10**places) // number.denominator

@@ -1,4 +1,5 @@
-"""Names of model families that pumice does not run, for messages and `pumice info`. Families that it runs are in build_info()."""
+"""Names of model families that pumice does not run, for messages and `pumice info`. The families that it runs are listed by
+build_info()."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ REFUSED = "is not planned"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A family that is not run: its usual name, and the feature that is missing for it."""
+    """A family that pumice does not run, with its usual name and the feature that pumice lacks for it."""
 
     name: str
     missing: str
@@ -57,8 +58,8 @@ def _runs(architecture: str, kind: str) -> str | None:
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
-    """One sentence on a family: it is run, known, or unknown. architecture: its name in a file of a kind ("gguf", "safetensors").
-    text_half: the name of a multimodal model's text half."""
+    """Returns one sentence that says whether a family is supported, known but not supported, or unknown. architecture: the family's name in
+    a file. kind: the kind of that file ("gguf", "safetensors"). text_half: the name of a multimodal model's text half."""
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def describe_file(file: _core.ModelFile) -> str:
-    """One line on a file: name, family, parameters, formats, size."""
+    """Returns one line that describes a file: name, family, parameters, formats, size."""
     weights: dict[str, int] = {}
     numbers = 0
     for _, kind, shape, bytes_ in file.tensors:
@@ -42,7 +42,8 @@ _POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum
 
 
 def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer) -> list[str]:
-    """What the file "lacks ..." of the model, or "has ..." that is not run: each makes results differ from the original's."""
+    """Returns texts such as "lacks ..." for missing parts of the model, or "has ..." for parts that are not run. Each part makes results
+    differ from those of the original model."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
         found.append(

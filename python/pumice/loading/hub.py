@@ -1,4 +1,4 @@
-"""Turns the source of load() into a path. Local files go first, then the local cache of the hub, then the hub itself."""
+"""Turns the source of load() into a path. Looks for local files first, then in the local cache of the hub, then on the hub itself."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _MODULES = "modules.json"
 
 
 def resolve(source: str | os.PathLike[str]) -> Path:
-    """The local path of a model: the source itself where it exists, else that of the hub's "org/name[:file]". Raises FileNotFoundError and
-    other OSErrors."""
+    """Returns the local path of a model. This is the source itself if it exists, else the path of the hub's "org/name[:file]". Raises
+    FileNotFoundError and other OSErrors."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"source must be a path or a hub id, not {type(source).__name__}")
     text = os.fspath(source)
@@ -93,7 +93,8 @@ def _nearby(path: Path) -> str:
 
 
 def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[str]:
-    """The files of a hub repository that make the model: one GGUF file (with all its parts), or the safetensors folder at the root."""
+    """Returns the files of a hub repository that are needed for the model. They are one GGUF file with all its parts, or the safetensors
+    folder at the root."""
     names = sorted(names)
     ggufs = [n for n in names if n.endswith(".gguf") and "mmproj" not in n.lower()]
     if wanted is not None:
@@ -124,7 +125,7 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
 
 
 def _of_module(name: str) -> bool:
-    """Whether a file is in the folder of one of sentence-transformers' modules: 1_Pooling/config.json,
+    """Whether a file is in the folder of a sentence-transformers module, such as 1_Pooling/config.json or
     query_0_StaticEmbedding/model.safetensors."""
     folder, _, file = name.partition("/")
     kind = folder.rsplit("_", 1)[-1]
@@ -151,7 +152,7 @@ def _parts(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
-    """The model's path, and the text of a warning about it (None: there is none)."""
+    """Returns the model's path, and the text of a warning about it, or None if there is nothing to warn of."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -181,8 +182,8 @@ def _model_path(first: Path, files: Sequence[str]) -> Path:
 
 
 def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
-    """The model in the local cache, and what it may lack ("": nothing). Other programs download only the files that they need, and a
-    download may have been cut short."""
+    """Returns the path of the model in the local cache, and a text on what it may lack (empty if nothing). Files may be missing because
+    other programs download only the files that they need, or because a download was interrupted."""
     try:
         folder = Path(hub.snapshot_download(repo, local_files_only=True))
     except (OSError, ValueError):  # LocalEntryNotFoundError is both
@@ -222,7 +223,7 @@ def _online(repo: str, call: Callable[[], Any]) -> Any:
         if type(error) is ValueError:
             raise
         raise OSError(_unreachable(repo, error)) from error
-    except Exception as error:  # the hub's client has its own errors, and those of the HTTP library below it
+    except Exception as error:  # the hub's client raises errors of its own, and those of the HTTP library that it uses
         raise OSError(_unreachable(repo, error)) from error
 
 

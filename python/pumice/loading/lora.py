@@ -21,7 +21,7 @@ from ..errors import ModelFormatError, UnsupportedModelError
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MOST_SCALE, MOST_RANK, MOST_ALPHA = 1e6, 4096, 10**9
 
-# Switches of adapter_config.json that change what is computed, each with its values that mean off.
+# Switches in adapter_config.json that change what is computed, each with the values that mean off.
 _OFF: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "bias": ("none",),
@@ -44,7 +44,7 @@ _MERGE = "Merge it into the model with peft (merge_and_unload) and load that"
 
 
 def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
-    """lora= as (path, scale) for each adapter. Raises TypeError and ValueError."""
+    """Returns lora= as (path, scale) for each adapter. Raises TypeError and ValueError."""
     if given is None:
         return ()
     pair = isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], (str, os.PathLike, tuple, list))
@@ -61,7 +61,8 @@ def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
 
 
 def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
-    """The adapters for the engine: of each one its open file, and (matrix, tensor a, tensor b, scale, layout) for each matrix."""
+    """Returns the adapters in the engine's form. Each has its open file, and (matrix, tensor a, tensor b, scale, layout) for each
+    matrix."""
     return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
 
 
@@ -155,8 +156,8 @@ def _alpha(file: Path, key: str, value: Any) -> float:
 
 
 def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
-    """The entry for a module in rank_pattern or alpha_pattern. Keys are regular expressions for the end of a module's name, or with ^ for
-    the whole name, as in peft."""
+    """Returns the numbers in rank_pattern or alpha_pattern by key. A key is a regular expression for the end of a module's name, or with ^
+    for the whole name, as in peft."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise _broken(file, key, f"{key} is {shown(given)}, not an object")
@@ -174,10 +175,10 @@ def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> flo
 
 
 class _Selection:
-    """The modules that adapter_config.json selects. peft ignores the tensors of all other modules, and says nothing.
+    """The modules that adapter_config.json selects. peft silently ignores the tensors of all other modules.
 
-    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata do not read selects every module: the
-    tensors show what peft has trained."""
+    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata cannot parse selects every module, because
+    the tensors show what peft has trained."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -203,7 +204,7 @@ class _Selection:
             raise self._contradiction("layers_to_transform", f"{module}, which layers_to_transform leaves out")
 
     def _layer(self, module: str) -> int | None:
-        """The number behind the name of a list of layers. Without layers_pattern the list may have any name."""
+        """Returns the number that follows the name of a list of layers. Without layers_pattern the list may have any name."""
         lists = [rf"(?:^|.*?\.){re.escape(name)}" for name in self._lists] or [r".*?\.[^.]*"]
         found = next((found for each in lists if (found := re.match(each + r"\.(\d{1,9})\.", module))), None)
         return int(found[1]) if found else None
@@ -231,7 +232,7 @@ class _Names:
                 self._known = False
 
     def match(self, module: str) -> bool | None:
-        """Whether a module's name matches; None: the expression is not read here."""
+        """Whether a module's name matches, or None if the expression cannot be parsed here."""
         if not self._known:
             return None
         if self._pattern is not None:

@@ -87,7 +87,7 @@ class Plan:
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Joins rows that differ only in their number: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
 
-    `why` may differ within a run: each layer lacks a little more memory than the one before."""
+    `why` may differ within a run of rows, because each layer lacks a little more memory than the layer before it."""
     folded: list[dict[str, Any]] = []
     last_number = 0
     for row in rows:

@@ -1,8 +1,8 @@
 """Checks of a device: every operation and weight format, compared with the same programs on the CPU in float32. doctor() runs them on each
 GPU.
 
-The shapes are small and fixed: one row (kernels for decoding) and about forty (tiles for prefill). All formats of an operation stand in one
-program, each with columns of its own in the result, so that a driver compiles the program's pipelines at once.
+The shapes are small and fixed. Inputs have one row (kernels for decoding) or about forty (tiles for prefill). All formats of an operation
+are in one program, each with columns of its own in the result, so that a driver compiles all pipelines together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
 @dataclass(frozen=True)
 class Difference:
-    """One operation of one format on a device: its NMSE against the CPU, and the most that is allowed."""
+    """The result of one operation in one format on a device: its NMSE against the CPU, and the maximum that is allowed."""
 
     name: str
     error: float
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass
 class Batch:
-    """Rows of one run; segments as in _core.ops.Runner."""
+    """The input rows of one run. The segments are as in _core.ops.Runner."""
 
     rows: int
     segments: list[Segment] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass
 class Trial:
-    """A program, its weights and batches, and what the columns of its result are."""
+    """A program, its weights and batches, and the meaning of the columns of its result."""
 
     name: str
     ops: list[dict[str, Any]]
@@ -76,7 +76,8 @@ class Trial:
     auto: bool = False  # whether it also runs with compute="auto"
 
     def run(self, device: str, compute: str = "float32") -> Float32:
-        """Its result on a device, float32 (rows of all batches, columns). Each device gets the same random input."""
+        """Runs the program on a device and returns the result, float32 (rows of all batches, columns). Each device gets the same random
+        input."""
         program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "input": self.input, "output": self.output}
         runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, device)
         random = np.random.default_rng(7)
@@ -89,7 +90,7 @@ class Trial:
 
 
 def _packed(name: str, rows: int, cols: int, seed: int) -> Matrix:
-    """Random codes. Bytes below 64 keep every half float, float and scale finite, in every format's layout."""
+    """Returns a matrix of random codes. Bytes below 64 keep every half float, float and scale finite, in every format's layout."""
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
     if name == "MXFP4":  # exponents below 64 would be powers of two that a GPU may flush to zero
         data[::17] = 122 + data[::17] % 4
@@ -148,7 +149,7 @@ def _products(op: str, formats: list[str]) -> Trial:
 
 
 def _ends() -> Trial:
-    """What follows a product: biases of a gate; scale, bias, xielu and soft cap of a linear layer."""
+    """Checks what follows a product: the biases of a gate, and the scale, bias, xielu and soft cap of a linear layer."""
     ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
     gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
     linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
@@ -208,7 +209,8 @@ def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
 
 
 def _attend(kv: str) -> Trial:
-    """Rotary embedding, storing into the cache, attention over it: a prompt of two pages beside a short one, then one step of the first."""
+    """Checks rotary embedding, storing into the cache, and attention over the cache. The batches are a prompt of two pages beside a short
+    prompt, and then one step of the first prompt."""
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
@@ -258,7 +260,7 @@ def _attend_texts() -> Trial:
 
 
 def _attend_unseen() -> Trial:
-    """Rows at the end of a text to which no row attends."""
+    """Checks attention in texts with rows at the end to which no row attends."""
     heads, width = _heads()
     out = heads["q"][2]
     op = {"op": "attend", **heads, **_DIMS, "scale": _HEAD_DIM**-0.5}
@@ -321,7 +323,7 @@ def _top() -> Trial:
 
 
 def trials() -> list[Trial]:
-    """Every operation, with every format and kind that it has."""
+    """Returns trials of every operation, in every format and kind that the operation has."""
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
@@ -348,14 +350,15 @@ def count_runs() -> int:
 
 
 def _run(trial: Trial, device: str, compute: str) -> Float32:
-    """One trial, which a Ctrl-C may leave behind: software Vulkan compiles for ten seconds when some trials first run, and nothing can stop
-    it. Python's end waits for it, because a driver that compiles while the process ends crashes it."""
+    """Runs one trial in a way that Ctrl-C may interrupt. The trial then goes on in its thread, because software Vulkan compiles for ten
+    seconds when some trials first run, and nothing can stop it. Python's end waits for the trial, because a driver that still compiles when
+    the process ends crashes the process."""
     with exit_waits:
         return trial.run(device, compute)
 
 
 def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
-    """Runs every trial on `device`, and on the CPU in float32, and yields how they differ. step() is called after each trial."""
+    """Runs every trial on `device`, and on the CPU in float32, and yields how the results differ. step() is called after each trial."""
     for trial, compute in _runs():
         expected, found = trial.run("cpu"), interruptible(functools.partial(_run, trial, device, compute))
         for label, first, width in trial.parts:

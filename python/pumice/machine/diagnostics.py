@@ -23,7 +23,7 @@ from .hardware import devices
 
 Level = Literal["PASS", "WARN", "FAIL"]
 
-# Run-time dependencies, each with the oldest version that works (pyproject.toml names the same).
+# Run-time dependencies, each with the oldest version that works (pyproject.toml has the same versions).
 _PACKAGES = {"numpy": (1, 24), "tokenizers": (0, 21), "jinja2": (3, 1, 6), "tqdm": (4, 60)}
 _LITTLE_MEMORY = 1 << 30
 
@@ -42,7 +42,7 @@ class Check:
 
 
 class Report(list[Check]):
-    """The lines of doctor(). `ok` unless one says FAIL; prints as text, and as a table in notebooks."""
+    """The lines of doctor(). `ok` is true unless a line says FAIL. Prints as text, and as a table in notebooks."""
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""pumice.devices(): what there is to run on."""
+"""pumice.devices(): the devices that models can run on."""
 
 from __future__ import annotations
 

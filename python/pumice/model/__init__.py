@@ -1,1 +1,1 @@
-"""load() and the Model that it gives."""
+"""load() and the Model that it returns."""

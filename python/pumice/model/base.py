@@ -44,7 +44,8 @@ B = TypeVar("B", bound="ModelBase")
 
 
 def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
-    """A decorator: with device="auto", a call whose GPU is lost warns, moves the model to the CPU, and is made again there."""
+    """A decorator for calls of a model. With device="auto", if the GPU is lost during a call, the call warns, moves the model to the CPU,
+    and runs again there."""
 
     @functools.wraps(method)
     def call(self: B, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -55,7 +56,8 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
             if self._options["device"] != "auto":
                 raise
             self._move_to_cpu(engine, lost)
-            if any(isinstance(arg, Iterator) for arg in args):  # an iterator has been read, and cannot be read again
+            # an iterator was consumed by the first attempt, so the call cannot be repeated
+            if any(isinstance(arg, Iterator) for arg in args):
                 raise
             return method(self, *args, **kwargs)
 
@@ -63,7 +65,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
 
 
 class ModelBase:
-    """A loaded model without its calls. Those are in the classes beside this one, by task."""
+    """A loaded model without its calls. The calls are in subclasses, one per task, in the files beside this one."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class ModelBase:
         settings: ModelSettings,
         options: dict[str, Any],
     ) -> None:
-        """settings: the settings of generation in the model's files.  options: all options of load(), checked."""
+        """settings: the generation settings in the model's files.  options: all options of load(), checked."""
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
@@ -111,8 +113,8 @@ class ModelBase:
         return Encoder(engine, self._tokenizer, self._config, activation, has_types(self._file), render)
 
     def _pair_ids(self, query: str, document: str) -> Int32:
-        """The ids of a pair for a causal reranker: its chat template has the roles query and document, and takes the model's prompt as
-        system's text."""
+        """Returns the ids of a pair for a causal reranker. The reranker's chat template has the roles query and document, and the role
+        system for the model's prompt."""
         prompt = self._config.prompts.get(self._config.default_prompt or "", "")
         messages = [{"role": "system", "content": prompt}] if prompt else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
@@ -129,19 +131,20 @@ class ModelBase:
             )
 
     def _layers(self, call: str) -> _core.Model:
-        """The engine of a model with layers. Raises UnsupportedTaskError."""
+        """Returns the engine of a model with layers. Raises UnsupportedTaskError for other models."""
         if isinstance(self._core, StaticEngine):
             raise UnsupportedTaskError(f"{call} needs a model with layers; this one is a table of vectors (static). It can do encode()")
         return self._core
 
     def _decoder(self, call: str) -> _core.Model:
-        """The engine of a model that generates. Raises UnsupportedTaskError, and ValueError where the model is closed."""
+        """Returns the engine of a model that generates. Raises UnsupportedTaskError for other models, and ValueError if the model is
+        closed."""
         self._need("generate", call)
         return self._layers(call)
 
     def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
         with self._moving:
-            if self._core is not lost_core:  # another thread has moved the model already
+            if self._core is not lost_core:  # another thread has already moved the model
                 return
             options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)

@@ -57,12 +57,12 @@ class EncodeCalls(ModelBase):
         role: str | None = None,
         cancel: _core.Cancel | None = None,
     ) -> Any:
-        """encode() by the default route, or by the route that `role` names, which this model then is."""
+        """Runs encode() on this model. If `role` is given, this model is the route with that name. Otherwise the default route is used."""
         self._check_encode(role)
         return self._encoder.encode(inputs, options, role, cancel)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
-        """All of encode() but what the engine computes, for a call for which `options.takes_few(inputs)`."""
+        """Does everything in encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
         self._check_encode(None)
         return self._encoder.prepare(inputs, options)
 

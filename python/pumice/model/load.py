@@ -74,7 +74,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
 
 
 def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
-    """Loads the model of each route. Returns that of the default route (or of documents), which holds the others."""
+    """Loads the model of each route. Returns the model of the default route (or of documents), which holds the other models."""
     routes: dict[str, Model] = {}
     loaded: list[tuple[Layout, Model]] = []
     try:
@@ -106,14 +106,15 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
 
             return load_tokenizer(file, checked["tokenizer"])
 
-    # The tokenizer is built in a thread while weights are read: a quarter second for most, one second for 262,144 words.
+    # The tokenizer is built in a thread while weights are read. This takes a quarter second for most tokenizers, one second for 262,144
+    # words.
     tokenizer_task = Task(build_tokenizer)
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
         engine: _core.Model | StaticEngine
         engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
     except Exception:
-        tokenizer_task.wait()  # no thread goes on after an error; a Ctrl-C does not wait
+        tokenizer_task.wait()  # waits so that no thread goes on after an error, except after a Ctrl-C
         raise
     finally:
         bar.close()
@@ -152,10 +153,10 @@ def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticE
 def _load_engine(
     file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
 ) -> tuple[_core.Model, str | None]:
-    """The loaded engine, and a sentence where device="auto" had chosen a GPU that failed and the CPU runs the model."""
+    """Returns the loaded engine. Also returns a sentence if device="auto" had chosen a GPU that failed, so that the CPU runs the model."""
     try:
         return _core.load(file, engine_options(file, options, config), progress), None
-    except ForkedDeviceError:  # no GPU has failed: this is a forked child, without the threads of the parent's load
+    except ForkedDeviceError:  # no GPU has failed, but this is a forked child, without the threads of the parent's load
         raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU do not go elsewhere
@@ -168,7 +169,7 @@ load.__module__ = "pumice"  # a pickle names it so; the files of this package ma
 
 
 def _load_call(model: Model) -> tuple[Callable[..., Model], tuple[str]]:
-    """A Model pickles as this call of pumice.load()."""
+    """Returns the call of pumice.load() as which a Model pickles."""
     options = {k: v for k, v in model._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
     return functools.partial(load, **options), (str(model.path),)
 

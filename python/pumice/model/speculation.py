@@ -11,7 +11,7 @@ from ..common.arguments import integer, shown, shown_path
 if TYPE_CHECKING:
     from .base import ModelBase
 
-MATCHING = 3  # a lookup guesses what followed the last so many ids
+MATCHING = 3  # number of last ids that a lookup searches for; its guess is what followed them before
 
 
 def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:

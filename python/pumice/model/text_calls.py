@@ -22,7 +22,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32:
-    """The ids of a text, int32 (T,). Tokenizing a long text can be interrupted."""
+    """Returns the ids of a text, int32 (T,). Ctrl-C can interrupt the tokenizing of a long text."""
     text = check_text(text, "text")
     work = functools.partial(tokenizer.encode, text, add_special=add_special)
     ids = interruptible(work) if len(text) > DIRECT_CHARACTERS else work()

@@ -26,7 +26,8 @@ PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15: characters without a meaning
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered chat. parts: pieces of its text, in order; where the flag is False, a control token that the piece spells is text."""
+    """A rendered chat. parts: pieces of its text, in order, each with a flag. If the flag is False, a control token that the piece spells
+    is plain text."""
 
     text: str
     parts: tuple[tuple[str, bool], ...]
@@ -39,20 +40,21 @@ class ControlTokens:
         self._all = [added[i] for i in sorted(added)]
         special = [token.content for token in self._all if token.special]
         self._characters = _hitting(special)
-        # for each token: the place of the character that is replaced
+        # for each token, the index of the character that is replaced
         self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
         self._possible = re.compile(f"[{re.escape(''.join(sorted(self._characters)))}]") if special else None
         self._finder = self._make_finder()
 
     def _make_finder(self) -> Backend:
-        """A tokenizer whose only words are the added tokens. It finds them as every tokenizer does: the longest first, in linear time."""
+        """Makes a tokenizer whose only words are the added tokens. It finds them as every tokenizer does, the longest first, in linear
+        time."""
         with exit_waits:
             finder = Backend(models.WordLevel({"": 0}, unk_token=""))
             finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
             return finder
 
     def find(self, text: str) -> list[tuple[int, str]]:
-        """The special tokens in a text: (place of its first character, token)."""
+        """Returns the special tokens in a text as (index of the first character, token)."""
         if not self._key or self._possible is None or not self._possible.search(text):
             return []
         with exit_waits:
@@ -67,12 +69,12 @@ class ControlTokens:
 
     @staticmethod
     def unused(taken: str) -> Iterator[str]:
-        """Yields the private characters that the text `taken` does not have."""
+        """Yields the private characters that are not in the text `taken`."""
         used = set(taken)
         return (chr(c) for c in PRIVATE if chr(c) not in used)
 
     def marks(self, taken: str) -> Marks:
-        """A choice of private characters that the text `taken` does not have."""
+        """Returns a choice of private characters that are not in the text `taken`."""
         private = {ord(c): mark for c, mark in zip(sorted(self._characters), self.unused(taken), strict=False)}
         if len(private) < len(self._characters):
             raise ChatTemplateError(f"the prompt has all {len(PRIVATE)} private characters of Unicode's plane 15: they are no text")
@@ -80,7 +82,7 @@ class ControlTokens:
 
 
 class Marks:
-    """For each character that control tokens need: the private one that replaces it in the caller's texts."""
+    """Maps each character that control tokens need to the private character that replaces it in the caller's texts."""
 
     def __init__(self, tokens: ControlTokens, private: dict[int, str]) -> None:
         self._tokens, self._private = tokens, private
@@ -88,7 +90,7 @@ class Marks:
         self._marked = re.compile(f"[{''.join(private.values())}]+")
 
     def whole(self, text: str) -> str:
-        """A text in which the control tokens that it spells are marked."""
+        """Returns a text with the control tokens that it spells marked."""
         result = list(text)
         for start, token in self._tokens.find(text):
             at = start + self._tokens._key[token]
@@ -96,16 +98,16 @@ class Marks:
         return "".join(result)
 
     def every(self, text: str) -> str:
-        """A text in which every character that a control token needs is marked: no control token can arise when texts are joined, cut, or
-        put in lower case."""
+        """Returns a text with every character marked that a control token needs. Then no control token can arise when texts are joined,
+        cut, or put in lower case."""
         return text.translate(self._private)
 
     def unmarked(self, text: str) -> str:
-        """The text that was marked: private characters become the ones that they replaced."""
+        """Undoes the marking of a text, by replacing private characters with the original ones."""
         return text.translate(self._back)
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The pieces of a marked text, with False for the marked ones."""
+        """Yields the pieces of a marked text, with False for the marked pieces."""
         at = 0
         for found in self._marked.finditer(text):
             if found.start() > at:
@@ -117,8 +119,8 @@ class Marks:
 
 
 def _hitting(tokens: list[str]) -> set[str]:
-    """A small set of characters of which every token has at least one; no letters, digits or spaces where possible, because templates
-    change those."""
+    """Returns a small set of characters such that every token has at least one of them. Avoids letters, digits and spaces if possible,
+    because templates change those."""
     chosen: set[str] = set()
     left = [{c for c in text if not c.isalnum() and not c.isspace()} or set(text) for text in tokens]
     first = Counter(text[0] for text in tokens)

@@ -60,7 +60,7 @@ _SPARK_WORDS = _WORDS_AND_SIGNS + r"|[\r\n]|\s+(?!\S)|\s+"
 # the first group, of one or two digits, looks to the number's end.
 _THREES = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))|\p{N}{1,3}"
 _ASCII_THREES = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))|\d{3}(?=\d)"
-_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only numbers that no letter follows
+_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only for numbers that no letter follows
 _ASIAN = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -98,15 +98,15 @@ class Split:
     """How byte-level BPE cuts a text into words: each pattern cuts the pieces that the pattern before it made."""
 
     patterns: tuple[str, ...]
-    ignore_merges: bool = False  # a word that is a token stays whole, even where no merges lead to it
-    add_bos: bool = False  # the default where the file has no tokenizer.ggml.add_bos_token
-    nfc: bool = False  # normalise to NFC: the model's tokenizer.json does so, and GGUF has no key for it
-    bos: bool = True  # whether there is a bos token where the file names none
-    double_separator: bool = False  # pairs: end token and separator stand between the texts, unless add_sep_token says otherwise
-    ranked: bool = False  # a tiktoken vocabulary, whose ids are merge ranks: used where a file has no merges
+    ignore_merges: bool = False  # a word that is a token stays whole, even if no merges lead to it
+    add_bos: bool = False  # the default if the file has no tokenizer.ggml.add_bos_token
+    nfc: bool = False  # normalise to NFC, because the model's tokenizer.json does so and GGUF has no key for it
+    bos: bool = True  # whether there is a bos token if the file names none
+    double_separator: bool = False  # end token and separator come between the texts of a pair, unless add_sep_token says otherwise
+    ranked: bool = False  # a tiktoken vocabulary, whose ids are merge ranks; the ranks are used if a file has no merges
     raw: bool = False  # tokens are plain UTF-8 with U+2581 for a space and <0x..> for bytes, not GPT-2's alphabet
     drop_spaces: bool = False  # characters between words are dropped
-    force_bos: bool = False  # add a bos token even where the file says no: the model needs it
+    force_bos: bool = False  # add a bos token even if the file says no, because the model needs it
 
 
 _FAMILIES: tuple[tuple[str, Split], ...] = (
@@ -155,12 +155,12 @@ _FAMILIES: tuple[tuple[str, Split], ...] = (
     ("sarvam-moe", Split((_LINES,), raw=True)),
     ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
-# tokenizer.ggml.pre -> Split. A new name of a known split is a word above; a new split is a row.
+# tokenizer.ggml.pre -> Split. For a new name of a known split, add a word above. For a new split, add a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _FAMILIES for name in names.split()}
 
 # ---- end of generation ---------------------------------------------------------------------------
 
-# Tokens that end an answer, by their text, as llama.cpp finds them: many files name one of several.
+# Texts of tokens that end an answer. llama.cpp also finds them by text, because many files name only one of several.
 END_TOKENS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
     "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
@@ -173,7 +173,7 @@ _END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[int, ...]:
-    """The ids that end an answer: those that the file names, and those whose text is known to end answers."""
+    """Returns the ids that end an answer. They are those that the file names, and those whose text is known to end answers."""
     by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
     # In the harmony and solar formats <|end|> ends a message, not the turn; gemma 4 has </s> as plain text.
     if "<|end|>" in by_text and (
@@ -190,7 +190,7 @@ def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[i
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer, and what its file says of special tokens."""
+    """A tokenizer, and what its file says about special tokens."""
 
     backend: Backend
     bos_id: int | None
@@ -208,7 +208,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Token to id. Raises TokenizerError where two tokens are the same."""
+        """Returns token -> id. Raises TokenizerError if two tokens are the same."""
         ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(ids) != len(self.tokens):
             first = next((i, ids[t]) for i, t in enumerate(self.tokens) if ids[t] != i)
@@ -216,7 +216,7 @@ class Vocabulary:
         return ids
 
     def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
-        """The tokens that match whole in a text. Control and unknown tokens are special, user-defined ones are not.
+        """Returns the tokens that match whole in a text. Control and unknown tokens are special, user-defined tokens are not.
 
         masks: texts of mask tokens that take the space before them."""
         return [
@@ -225,7 +225,7 @@ class Vocabulary:
         ]
 
     def of_type(self, *types: int) -> npt.NDArray[np.bool_]:
-        """Which tokens are of these types (numbers of tokenizer.ggml.token_type): bool (tokens,)."""
+        """Returns which tokens have one of these types (numbers of tokenizer.ggml.token_type), as bool (tokens,)."""
         return np.isin(self.types, types)
 
 
@@ -253,7 +253,8 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 
 
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Pairs of token ids (m, 2), the most urgent merge first. cpp/text/spm_merges.h says why one merge a token is enough.
+    """Returns the merges as pairs of token ids (m, 2), in the order of priority. cpp/text/spm_merges.h says why one merge per token is
+    enough.
 
     0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py is the same in Python, for reading and for tests."""
     return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
@@ -261,7 +262,7 @@ def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Stops the garbage collector meanwhile: while 236,000 tuples are made, it would walk all objects of the process several times."""
+    """Pauses the garbage collector. Otherwise it would walk all objects of the process several times while 236,000 tuples are made."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -296,8 +297,8 @@ LONGEST_TOKEN = 4096
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
-    """Checks SentencePiece's table of normalisations: the trie's size, the trie, the texts. The tokenizers package allocates what the size
-    says before it looks further, and where that fails the process ends."""
+    """Checks SentencePiece's table of normalisations: the trie's size, the trie, the texts. The tokenizers package allocates that size
+    before it checks anything else, and if the allocation fails, the process ends."""
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 != 0 or not 4 <= size <= len(charsmap) - 4:
         raise TokenizerError(f"{where}: precompiled_charsmap has {len(charsmap)} bytes, and its trie is to have {size} of them. {FIX}")
@@ -319,7 +320,7 @@ def unigram(
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    # The text is searched as a whole, as SentencePiece does. (The Metaspace pre-tokenizer adds no space before a text that has one.)
+    # The text is segmented as a whole, as SentencePiece does. (The Metaspace pre-tokenizer adds no space before a text that has one.)
     steps += [normalizers.Prepend(SPACE)] if add_space_prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     backend.decoder = decoders.Metaspace(SPACE, "always" if add_space_prefix else "never")
@@ -338,20 +339,20 @@ def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bo
 
 
 def _merge_pairs(vocabulary: Vocabulary, merges: Any, ranked: bool, where: str) -> list[tuple[str, str]]:
-    if merges is None and ranked:  # the token with the smallest id is merged first
+    if merges is None and ranked:  # the merge that makes the token with the smallest id comes first
         order = -np.arange(len(vocabulary.tokens), dtype=np.float32)
         pairs = spm_merges(vocabulary.tokens, order, vocabulary.of_type(NORMAL)).tolist()
         return [(vocabulary.tokens[a], vocabulary.tokens[b]) for a, b in pairs]
     if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
         raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
-    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, and has none further on
+    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, and has no other space
     return [(merge[0] + left, right) for merge, left, space, right in parted if space]
 
 
 def _bpe_model(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
         return models.BPE(ids, pairs, **options)
-    except Exception:  # a merge of tokens that the vocabulary lacks; it could never happen
+    except Exception:  # a merge of tokens that are not in the vocabulary can never be applied
         return models.BPE(ids, [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids], **options)
 
 
@@ -377,7 +378,7 @@ def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_
     if split.nfc:
         backend.normalizer = normalizers.NFC()
     cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    if add_prefix_space:  # ByteLevel adds it only where it also makes GPT-2's own cuts
+    if add_prefix_space:  # ByteLevel adds the space only if it also makes GPT-2's own splits
         cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
     else:
         cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -525,8 +526,8 @@ def _present(*ids: int | None) -> list[int]:
 
 
 def bert_template(backend: Backend, first: int | None, last: int | None) -> None:
-    """[CLS] A [SEP] B [SEP], the second text of type 1. MPNet, whose first token is <s>, puts two separators between texts, as RoBERTa
-    does."""
+    """Sets the template [CLS] A [SEP] B [SEP], with type 1 for the second text. MPNet, whose first token is <s>, has two separators between
+    the texts, as RoBERTa has."""
     if first is not None and last is not None and backend.id_to_token(first) == "<s>":
         set_template(backend, [first], [last, last], [last])
     else:
@@ -571,8 +572,8 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
 
 
 def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
-    """Token to id as WordPiece writes tokens: bare at the start of a word, with ## inside. GGUF writes U+2581 at the start, and the inside
-    bare."""
+    """Returns token -> id with tokens in WordPiece's spelling, which is bare at the start of a word and has ## inside a word. GGUF writes
+    U+2581 at the start, and tokens inside a word bare."""
     tokens = []
     for token, kind in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True):
         if token.startswith(SPACE):
@@ -596,8 +597,8 @@ def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[Ad
 
 
 def set_template(backend: Backend, before: list[int], between: list[int], after: list[int], second_type: int = 0) -> None:
-    """Has the tokenizer put tokens around a text (before, after) and between the texts of a pair. second_type: the type of the second text
-    and of the tokens behind it."""
+    """Makes the tokenizer put tokens before and after a text, and between the texts of a pair. second_type: the token type of the second
+    text and of the tokens after it."""
     if not before and not after and not between:
         return
     named = {f"token{i}": i for i in [*before, *between, *after]}

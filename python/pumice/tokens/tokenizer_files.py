@@ -69,7 +69,7 @@ def _folder_of(file: ModelFile) -> Path:
 
 @contextmanager
 def _typed(where: str) -> Iterator[None]:
-    """Turns errors of the `tokenizers` package into TokenizerError: it raises plain Exception, and TypeError for text that is no
+    """Turns errors of the `tokenizers` package into TokenizerError. The package raises plain Exception, and TypeError for text that is not
     Unicode."""
     try:
         yield
@@ -86,7 +86,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _sentencepiece(_read_bytes(named), named)
         if named is not None and named.suffix == ".txt":
             return _bert(named, folder)
-        # A file that is there and cannot be read is an error; the next one in the list could make another tokenizer.
+        # A file that exists but cannot be read is an error, because the next file in the list may make a different tokenizer.
         if os.path.lexists(path):
             return _backend_of(_read_bytes(path), path)
         if os.path.lexists(folder / "vocab.txt"):
@@ -260,8 +260,8 @@ def _content(token: Any) -> str | None:
 
 
 def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
-    """Makes the tokens that the files call special match whole. Returns role -> id. A name without a token gets no id: the model has no row
-    for it."""
+    """Makes the tokens that the files call special match whole. Returns role -> id. A name without a token gets no id, because the model
+    has no row for it."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     spec = names.get("added_tokens_decoder")
     decoder = spec if isinstance(spec, dict) else {}
@@ -394,7 +394,7 @@ class _Form:
     """How a family makes an encoder's vocabulary from its SentencePiece file, and the tokens around its texts."""
 
     front: tuple[str, ...] = ()
-    skipped: int = 0  # so many of the file's first pieces are replaced by `front`
+    skipped: int = 0  # number of first pieces in the file that `front` replaces
     tail: tuple[str, ...] = ()
     unk: str = "<unk>"
     before: tuple[str, ...] = ()

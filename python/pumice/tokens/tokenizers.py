@@ -28,24 +28,24 @@ from .gguf_tokenizer import SPACE
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-TEXT_MEMORY = 256  # bytes that the tokenizers package may take per character of a text
-WORDS = 1 << 16  # words whose ids a tokenizer keeps: about 16 MB
-WORD = 32  # characters that such a word has at most
+TEXT_MEMORY = 256  # bytes that the tokenizers package may use per character of a text
+WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
+WORD = 32  # maximum number of characters of such a word
 
 
 def copy_of(backend: Backend) -> Backend:
-    """A copy that shares nothing. Backend(model) and its like share the model, the normalizer and other parts."""
+    """Returns a copy that shares nothing. Backend(model) and its like would share the model, the normalizer and other parts."""
     with exit_waits:
         return Backend.from_str(backend.to_str())
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Texts as the engine takes them: text i is ids[offsets[i]:offsets[i + 1]]."""
+    """Tokenized texts in the engine's form. Text i is ids[offsets[i]:offsets[i + 1]]."""
 
     ids: Int32
     offsets: Int64
-    types: Int32 | None  # token types; None: all are 0
+    types: Int32 | None  # token types, or None if all are 0
     lengths_before_cut: Int64  # with special tokens
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Tokenizer:
         self.bos_id = bos_id
         self.eos_ids = tuple(sorted(set(eos_ids)))
         self.special = dict(special or {})  # role (bos, eos, unk, sep, pad, cls, mask) -> id
-        self.max_length = max_length  # the limit of the tokenizer's own files; the model may take fewer
+        self.max_length = max_length  # the limit in the tokenizer's own files; the model may accept fewer tokens
         self.truncate_left = truncate_left
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self.added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
@@ -102,7 +102,7 @@ class Tokenizer:
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
         self._decoding = _Decoding.of(self)
-        # ids of known words (_by_words); None: tokens may span spaces
+        # ids of known words (_by_words), or None if tokens may span spaces
         self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None
 
     @property
@@ -118,7 +118,7 @@ class Tokenizer:
     # ---- text to ids
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
-        """The ids of a text. parse_special=False: control tokens that the text spells are text (a user's words stay text)."""
+        """Returns the ids of a text. parse_special: if False, control tokens that the text spells are plain text (for a user's words)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         backend = self.backend if parse_special else self._plain[0]
@@ -130,7 +130,8 @@ class Tokenizer:
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """The ids of one text in parts, each with its own parse_special: a prompt's own words beside those of a user."""
+        """Returns the ids of one text that is given in parts, each with its own parse_special, such as a template's words and a user's
+        words."""
         parts = list(parts)
         for text, _ in parts:
             _check_text(text)
@@ -152,14 +153,15 @@ class Tokenizer:
         return "".join([*pieces, text[at:]])
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
-        """The ids of many texts. truncate_to: the most tokens that are kept of a text, special ones included."""
+        """Returns the ids of many texts. truncate_to: the maximum number of tokens to keep per text, special ones included."""
         layout = self._single if add_special else _NOTHING
         bodies = self._bodies(texts)
         lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + layout.count
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # a list: numpy's functions take microseconds each while an engine's data fills the caches, a twentieth of one sentence's time
+        # A list, because each numpy function takes microseconds while an engine's data fills the caches. That is a twentieth of one
+        # sentence's time.
         ends = [0]
         for body in bodies:
             flat.extend(before)
@@ -218,9 +220,10 @@ class Tokenizer:
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
-        """Text from ids as they come: each step() gives the text that is complete, and all of them with flush() give what decode() gives.
+        """Returns a stream that decodes ids as they arrive. Each step() returns the text that is complete. All of these and flush()
+        together are the text of decode().
 
-        An id without a token becomes U+FFFD: a model can have more rows than its tokenizer has tokens, and sample one of them."""
+        An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
         return DecodeStream(self, skip_special)
 
     def token(self, index: int) -> str:
@@ -232,7 +235,7 @@ class Tokenizer:
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of the token for text that no other token spells, where this kind of tokenizer has one."""
+        """The id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
         with exit_waits:
             token = getattr(self.backend.model, "unk_token", None)
             return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
@@ -243,11 +246,11 @@ class Tokenizer:
         return self._decoding.kind != "other"
 
     def piece(self, index: int) -> bytes | None:
-        """The bytes of a token, where has_bytes; None: there is no such token."""
+        """Returns the bytes of a token, or None if there is no token with this id. Requires has_bytes."""
         return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
 
     def id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it."""
+        """Returns the id of a token, spelled as in the vocabulary, or None if the vocabulary has no such token."""
         return self.backend.token_to_id(token)
 
     def __len__(self) -> int:
@@ -270,9 +273,10 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tuple[Backend, str, dict[int, int]]:
-        """A tokenizer of the same model (shared, not copied) that takes control tokens in a text for text.
+        """A tokenizer of the same model (shared, not copied) that treats control tokens in a text as plain text.
 
-        It knows control tokens by names of its own, which begin with random characters: (tokenizer, those characters, its ids -> ids)."""
+        It knows control tokens under names of its own, which begin with random characters. The result is (tokenizer, those characters, its
+        ids -> the original ids)."""
         with exit_waits:
             plain = Backend(self.backend.model)
             for part in ("normalizer", "pre_tokenizer"):
@@ -312,7 +316,7 @@ class Tokenizer:
             if len(known) + len(kept) <= WORDS:
                 known.update(kept)
             elif len(kept) <= WORDS:
-                self._words = kept  # the table begins anew with the words of this call
+                self._words = kept  # the cache was full, so it starts again with the words of this call
         return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
 
     def _cut(self, ids: list[int], most: int | None) -> list[int]:
@@ -375,8 +379,8 @@ def _room(truncate_to: int | None, special: int) -> int | None:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens to keep of each text of a pair: the longer text is cut to the shorter one's length, then both (an odd token goes to
-    the longer)."""
+    """Returns how many tokens to keep of each text in a pair. The longer text is cut to the shorter one's length, then both are cut (an odd
+    token goes to the longer text)."""
     if first + second <= room:
         return first, second
     short = min(first, second)
@@ -413,15 +417,15 @@ def no_panic(doing: str) -> Iterator[None]:
 
 
 def _ends_at_spaces(backend: Backend) -> bool:
-    """Whether no token spans a space and a space changes nothing beside it. BERT's tokenizer is so: its normalizer works character by
-    character, and its words end at spaces."""
+    """Whether no token spans a space, and a space does not change the tokens next to it. This holds for BERT's tokenizer, because its
+    normalizer works character by character and its words end at spaces."""
     steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
     bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
     return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def check_template(backend: Backend) -> None:
-    """Refuses a template that names a special token which it does not define: the tokenizers package panics there, and prints."""
+    """Refuses a template that names a special token without defining it. With such a template the tokenizers package panics and prints."""
     processor = backend.post_processor
     waiting = [json.loads(processor.__getstate__())] if processor is not None else []
     while waiting:
@@ -509,14 +513,14 @@ class DecodeStream:
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
         self._decoding = tokenizer._decoding
-        self._strict = strict  # an id without a token is an error
+        self._strict = strict  # whether an id without a token is an error
         self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
-        self._neighbour: list[int] = []  # the last id that was decoded: the space before the next token depends on it
+        self._neighbour: list[int] = []  # the last id that was decoded, because the space before the next token depends on it
 
     def step(self, ids: Iterable[int] | Int32 | int) -> str:
-        """The text that these ids complete. Bytes of an unfinished character wait for the next call."""
+        """Returns the text that these ids complete. Bytes of an unfinished character wait for the next call."""
         new = [i for i in _id_list(ids) if i not in self._skip]
         if not new:
             return ""
@@ -531,7 +535,7 @@ class DecodeStream:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """The bytes that still wait, as U+FFFD: no more ids come."""
+        """Returns the bytes that still wait, as U+FFFD. Must be called after the last id."""
         text = self._utf8.decode(b"", final=True)
         self._at_start, self._neighbour = True, []
         self._utf8.reset()
