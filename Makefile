@@ -31,7 +31,7 @@ test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal
 	$(BIN)/python -m pytest tests/python -m alone
 
-# The tests that depend on the Python at hand: how a process ends and forks, and the command line. CI runs them with a second Python.
+# The tests that depend on the version of Python: how a process ends and forks, and the command line. CI runs them with a second Python.
 test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py

@@ -64,7 +64,7 @@ def tasks(model: pumice.Model, prompts: Prompts, new: int) -> int:
 
 
 def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
-    """Seconds from close() until the pages are free, median and worst of 20. A step takes as long as a token."""
+    """Returns the seconds from close() until the pages are free, median and worst of 20. For scale: a step takes as long as a token."""
     took = []
     for i in range(20):
         stream = model.stream(prompts_of(model, 1, 8, seed + i)[0], max_new_tokens=1000, temperature=0)
@@ -100,7 +100,7 @@ def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, 
 
 
 def gaps(model: pumice.Model, length: int, seed: int) -> tuple[float, float, float, float]:
-    """Four times: a stream's median gap alone, its largest gap beside a prompt, that prompt beside the stream, that prompt alone."""
+    """Four times: a stream's median gap alone, its largest gap beside a prompt, and the prompt's time with and without the stream."""
     prompt = prompts_of(model, 2, length, seed)
 
     def read() -> float:

@@ -115,7 +115,7 @@ class Bench:
 
     @functools.cached_property
     def exported(self) -> None:
-        """MiniLM as onnxruntime and ctranslate2 read it, in WORK."""
+        """Writes MiniLM for onnxruntime and ctranslate2 into WORK."""
         subprocess.run(
             [self.peers, "-c", EXPORT, str(self.minilm), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -252,7 +252,7 @@ MOST_READ = 3 << 30  # bytes of the plain read: more than any file but the 7B on
 
 
 class Reading:
-    """Compares decoding with a plain read of memory, which takes its turn in the same rounds."""
+    """Compares decoding with a plain read of memory, which is timed in the same rounds."""
 
     def __init__(self, b: Bench, pumice: Worker, **go: Any) -> None:
         self.told = pumice.run(describe=True, **go)
@@ -308,11 +308,11 @@ def floats(b: Bench) -> None:
         generate(b, b.shape(f"Llama 3.2 1B shape, {kind.upper()}"), model, 256, 32, more, batch=False)
 
 
-KINDS = ("f16", "q8_0")  # the types of keys and values
+KINDS = ("f16", "q8_0")  # types of the kv cache
 
 
 def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dict[str, Any]]]:
-    """pumice and llama.cpp by the type of keys and values; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
+    """pumice and llama.cpp by the type of the kv cache; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
     model = b.random_model("1b")
     runs: dict[str, tuple[Worker, dict[str, Any]]] = {}
     for kv in kinds:
@@ -402,7 +402,7 @@ def start(b: Bench) -> None:
 
 # ---------------------------------------------------------------- threads
 def threads(b: Bench) -> None:
-    """More threads than processors, and a processor that another process keeps busy."""
+    """Measures with more threads than processors, and with another process that keeps a processor busy."""
     many = max(8, 4 * b.threads)
     b.exported  # noqa: B018
     decode = {"prompt": 16, "new": 32 if b.quick else 128, "steps": True}

@@ -1,7 +1,7 @@
 // Measures decode and prefill of a synthetic model with the shape of SmolLM2-135M: 30 layers, hidden size 576, 9 heads, 3 kv heads of 64, a
-// feed-forward width of 1536, 49,152 tokens; Q4_1, the tied head Q8_0. Prints tokens per second, and the share of the time that is not
-// matrix products.
-// Usage: decode_bench [threads, 0: automatic] [past]
+// feed-forward width of 1536, 49,152 tokens, weights in Q4_1 and the tied head in Q8_0. Prints tokens per second, and the share of the time
+// that goes to other work than matrix products.
+// Usage: decode_bench [threads, 0 for automatic] [tokens already in the cache]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLayers = 30, kHidden = 576, kHeads = 9, kKvHeads = 3, kHeadDim = 64, kInner = 1536, kVocab = 49152;
 
-// Random codes under small scales: speed does not depend on their values.
+// Random codes with small scales, because speed does not depend on their values.
 MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   const std::int64_t stride = row_bytes(format, cols);
   auto bytes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(rows * stride));
@@ -43,7 +43,7 @@ MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t
 
 struct Model {
   Weights weights;
-  Program whole, products;  // products: the same program without norms, rope and attention
+  Program whole, products;  // products is the same program without norms, rope and attention
 };
 
 Model model() {
@@ -94,10 +94,10 @@ Model model() {
   return m;
 }
 
-// Seconds of a run, the best and the median of many.
+// Seconds per run: the best and the median of many runs.
 struct Times {
   double best, median, cpu;
-};  // cpu: processor time of the caller's thread, best; the only useful figure on a busy machine
+};  // cpu: best processor time of the caller's thread, the only useful figure on a busy machine
 Times time_runs(const Executable& executable, Workspace& workspace, CacheStore& caches, int rows, int past, int runs) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 7);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(past + rows, kPageTokens)));

@@ -1,4 +1,4 @@
-// Shared by the programs that measure: times of a piece of work on this thread, and the limits of this machine.
+// Helpers for the benchmark programs. They time some work on this thread and measure the limits of this machine.
 #pragma once
 
 #include <sys/mman.h>
@@ -31,8 +31,8 @@ inline double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Thread CPU time of one run, over as many trials as fit `budget` seconds, and at least two. Time in which other programs have the
-// processor does not count. A trial repeats a short run until it lasts 50 us, because reading the clock takes most of one.
+// Measures the thread CPU time of one run, over as many trials as fit `budget` seconds, and at least two. Time in which other programs have
+// the processor does not count. A trial repeats a short run until it lasts 50 us, because reading the clock takes most of one.
 template <class Run>
 Times measure(Run run, double budget) {
   const double start = thread_seconds();
@@ -48,13 +48,13 @@ Times measure(Run run, double budget) {
   return times_of(std::move(trials));
 }
 
-// A number of bytes that no cache holds: three times the last-level cache.
+// Three times the size of the last-level cache in bytes, so that no cache holds so much.
 inline std::int64_t from_memory() {
   const long last = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return std::max<std::int64_t>(96 << 20, 3 * static_cast<std::int64_t>(last));
 }
 
-// Memory that is written once, so that the system has given it, in huge pages where it can.
+// Memory that has been written once, so that the system has really mapped it. Uses huge pages where the system can.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::int64_t bytes) : bytes_((static_cast<std::size_t>(bytes) + kHuge - 1) / kHuge * kHuge) {
@@ -75,8 +75,8 @@ class HugeBuffer {
   std::uint8_t* data_;
 };
 
-// The clock, from dependent additions, which take one cycle each. They add registers, because Intel's cores from Golden Cove on fold
-// additions of constants (10 "GHz" in place of 2.5).
+// Measures the clock rate with dependent additions, which take one cycle each. They add registers, because Intel's cores from Golden Cove
+// on fold additions of constants (10 "GHz" in place of 2.5).
 inline double clock_hz() {
   constexpr int kRounds = 250000;
   const Times t = measure(
@@ -88,14 +88,14 @@ inline double clock_hz() {
   return 4.0 * kRounds / t.best;
 }
 
-// A plain read: the C library searches the buffer of zeros for another byte, with its widest loads and no other work. A loop over 8-byte
-// words reads at half the speed when another program has the core's second thread.
+// Reads memory and does nothing else: the C library searches the buffer of zeros for another byte, with its widest loads. A loop over
+// 8-byte words reads at half the speed when another program has the core's second thread.
 inline void read_all(const std::uint8_t* data, std::size_t bytes) {
   const void* found = std::memchr(data, 1, bytes);
   asm volatile("" : : "r"(found) : "memory");
 }
 
-// Wall-clock seconds in which all threads together read the memory, each its share.
+// Returns the wall-clock seconds in which all threads together read the memory, each thread its share.
 inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   std::vector<double> seconds;
   const std::size_t share = memory.bytes() / static_cast<std::size_t>(threads);
@@ -118,7 +118,7 @@ inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   return times_of(std::move(seconds));
 }
 
-// Loops over registers, as the limit of any product: 8 independent sums, 1,000 times.
+// Loops that work on registers alone, so that no product can be faster: 8 independent sums, 1,000 times.
 inline constexpr std::int64_t kPeakSums = 8000;
 #define PUMICE_SUMS(step) step("0") step("1") step("2") step("3") step("4") step("5") step("6") step("7")
 #define PUMICE_PEAK(name, step)                                                                                                     \
@@ -144,7 +144,7 @@ PUMICE_PEAK(peak_int16_avx2, PUMICE_INT16)
 
 struct Peak {
   const char *isa, *name;
-  int macs;  // multiply-adds of one sum
+  int macs;  // multiply-adds per sum
   void (*run)();
 };
 inline constexpr Peak kPeaks[] = {

@@ -63,7 +63,7 @@ class Worker:
 
 
 class Fresh:
-    """A new process for every piece of work. `process, s` is the time from its start to its answer."""
+    """Starts a new process for each measurement. `process, s` is the time from the start of the process to its answer."""
 
     def __init__(self, what: Engine) -> None:
         self._what = what
@@ -123,7 +123,7 @@ Runs = Mapping[str, tuple[Works, dict[str, Any]]]
 
 
 def in_turn(runs: Runs, rounds: int, warm: bool = True) -> Seen:
-    """Every worker once per round, so that a slow minute of the machine falls on all of them."""
+    """Runs every worker once per round, so that a slow minute of the machine falls on all of them."""
     seen: Seen = {name: {} for name in runs}
     for worker, go in runs.values() if warm else ():
         worker.run(**go)

@@ -189,12 +189,12 @@ def given_texts() -> list[str]:
 
 # ---------------------------------------------------------------- prompts to tokens
 def prompt_ids(vocabulary: int, count: int) -> list[int]:
-    """Random ids; the first ones are the same for every count."""
+    """Returns random ids. Any two counts have the same ids at the beginning."""
     return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
 
 
 def given_tokenizer(model: str) -> dict[str, Any]:
-    """The tokenizer for a file of random weights, which has none: MiniLM's, whose ids are all in its vocabulary."""
+    """Returns MiniLM's tokenizer for a file of random weights, which has none. All ids of the tokenizer are in the file's vocabulary."""
     return {"tokenizer": sys.argv[5]} if Path(model).name.startswith("random-") else {}
 
 
@@ -233,7 +233,7 @@ def generate_pumice(model: str, threads: int) -> Measure:
 
 
 def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
-    """A request of the engine itself, which no end token ends."""
+    """Makes a request to the engine itself that no end token stops."""
     from pumice import _core
 
     if not hasattr(_core, "GenerateParams"):  # an older package
@@ -244,8 +244,8 @@ def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
 
 
 def described(loaded: Any) -> dict[str, float]:
-    """What one token reads: bytes of the file's tensors (without an embedding that is not also the head: one row is nothing), and values
-    of the cache."""
+    """Returns what decoding one token reads: the bytes of the file's tensors, and the values in the cache per position. An embedding that
+    is not also the head does not count, because only one of its rows is read."""
     tensors = loaded._file.tensors
     untied = any(name in ("output.weight", "lm_head.weight") for name, *_ in tensors)
     embedding = ("token_embd.weight", "model.embed_tokens.weight")

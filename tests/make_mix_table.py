@@ -1,10 +1,11 @@
 """Writes docs/mixes.md: every family that has a GGUF form, quantized by llama.cpp as people's files are, and how far each engine's next
 tokens, or an encoder's rows, are from those of the float32 weights.
 
-    python tests/make_mix_table.py [small model ...]     # minutes; with names: their rows, on the terminal, and the page is left alone
-    python tests/make_mix_table.py encoders              # their table alone is written anew
+    python tests/make_mix_table.py [small model ...]     # takes minutes. With model names: prints only those models' rows of the
+                                                         # table and does not write docs/mixes.md
+    python tests/make_mix_table.py encoders              # writes only the encoders' table anew
 
-Needs the package and llama-cpp-python. tests/python/families/test_mixes.py holds the page to its limits, and runs every family
+Needs the package and llama-cpp-python. tests/python/families/test_mixes.py checks that the page keeps its limits, and runs every family
 on quantized tensors without llama.cpp.
 """
 
@@ -74,7 +75,7 @@ default_params = llama_cpp.llama_cpp.llama_model_default_params
 
 
 def plain_params() -> llama_cpp.llama_model_params:
-    """Without weights packed anew for AMX: those products crash on matrices as small as these (0.3.36)."""
+    """Parameters that keep llama.cpp from packing weights anew for AMX, because those products crash on such small matrices (0.3.36)."""
     params = default_params()
     params.use_extra_bufts = False
     return params
@@ -130,7 +131,7 @@ def quantized(source: Path, mix: str) -> Path:
 
 
 def write(name: str, folder: Path, gain: float) -> Path:
-    """The F32 file, with logits `gain` times as large."""
+    """Writes the F32 file, with logits `gain` times as large."""
     keys, tensors = random_gguf.gguf_parts(name)
     keys |= {"tokenizer.ggml.model": "no_vocab", f"{keys['general.architecture']}.vocab_size": 512}
     last = [key for key in tensors if key.startswith("output_norm.")] or ["output.weight"]  # OLMo's norms have no weights
@@ -139,7 +140,7 @@ def write(name: str, folder: Path, gain: float) -> Path:
 
 
 def sharpened(name: str, folder: Path) -> tuple[Path, npt.NDArray[np.float32]]:
-    """The F32 file whose distributions have the entropy ENTROPY, and its logits."""
+    """Writes the F32 file, scaled so that its distributions have the entropy ENTROPY, and returns its logits too."""
     plain = pumice_logits(write(name, folder, 1), folder, compute="float32")
     low, high = 0.01, 100.0
     for _ in range(40):
@@ -190,7 +191,7 @@ def llama_cpp_rows(path: Path) -> npt.NDArray[np.float32]:
 
 
 def angle(truth: npt.NDArray[np.float32], found: npt.NDArray[np.float32]) -> float:
-    """1 - cosine, the mean over the rows: half the squared distance of the unit rows, which has no cancellation."""
+    """Returns the mean over the rows of 1 - cosine, computed without cancellation as half the squared distance of the unit rows."""
     a, b = (rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True) for rows in (truth, found))
     return float(((a - b) ** 2).sum(axis=1).mean() / 2)
 

@@ -327,7 +327,7 @@ def pools_behind_prompts() -> list[Case]:
 
 
 def attends_unseen() -> list[Case]:
-    """Rows of an encoder to which no row attends: the mask tokens behind a query (ColBERT)."""
+    """Cases of encoders with rows to which no row attends, such as the mask tokens behind a query (ColBERT)."""
     texts = [[[0, 32, 0, 0, 27]], [[0, 5, 0, 0, 4], [0, 1], [0, 64, 0, 0, 32], [0, 257, 0, 0, 1]], [[0, 300, 0, 0, 45], [0, 33]]]
     cases: list[Case] = []
     for n, head_dim in enumerate((32, 64, 80, 128)):
@@ -369,7 +369,7 @@ def widths() -> list[Case]:
 
 
 def sinks() -> list[Case]:
-    """Sinks about as large as the scores, far above and far below, beside windows, soft caps, shared heads, biases and places."""
+    """Sinks about as large as the scores, far above and far below, beside windows, soft caps, shared heads, biases, positions."""
     cases: list[Case] = []
     for kv in ("f32", "f16", "q8_0"):
         cases += [
@@ -525,7 +525,7 @@ def plain_norms() -> list[Case]:
 
 
 def temperatures() -> list[Case]:
-    """q times 1 + temperature ln(1 + floor(position / length)), with and without turning."""
+    """q times 1 + temperature ln(1 + floor(position / length)), with and without rotation."""
     kinds = cycle([(0.1, 16), (0.25, 256), (-0.05, 3), (0.1, 8192)])
     cases = []
     for head_dim in (32, 80, 128):
@@ -584,7 +584,7 @@ def positioned() -> list[Case]:
 
 
 def placed() -> list[Case]:
-    """Attention whose scores look at places: each kind, reaches below and above the texts' lengths, heads that share keys, windows."""
+    """Attention whose scores depend on relative positions: each kind, reaches below and above the lengths, shared keys, windows."""
     texts = [[[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]]]
     kinds, reaches = cycle([["by_query", "by_key"], ["by_query"], ["by_key"]]), cycle([16, 0, 400, 91, 5])
     windows, softcaps, groups, numbers = cycle([0, 0, 32, 0, 5]), cycle([0.0, 0.0, 30.0]), cycle([1, 1, 3]), cycle([32, 1, 7, 64])

@@ -24,7 +24,7 @@ from random_models import MIXES, VARIANTS, Variant, golden_file  # noqa: E402
 
 PROMPT = 20  # ids before the greedy text
 GREEDY = 64
-MARGIN = 1e-3  # between the best and the second logit of every greedy step: below it, correct engines may part
+MARGIN = 1e-3  # least gap between the two largest logits of a greedy step; with less, correct engines may choose other tokens
 DISTINCT = 12  # ids in a greedy text, at least: a text that repeats itself proves little
 REPEATED = 20  # times that one id may be in it
 SEEDS = range(7, 31)

@@ -1,4 +1,5 @@
-// Deterministic data for cases. Python makes the same bits: a counter run through splitmix64 (Steele, Lea and Flood 2014).
+// Deterministic random data for test cases, from a counter that goes through splitmix64 (Steele, Lea and Flood 2014). Python makes the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ class Random {
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
   }
-  // In [0, 1), a multiple of 2^-24.
+  // Returns a multiple of 2^-24 in [0, 1).
   double uniform() { return static_cast<double>(bits() >> 40) * 0x1p-24; }
-  // Mean 0, variance 1, in (-3.5, 3.5): four uniforms, then one rounding to float.
+  // Returns a number in (-3.5, 3.5) of mean 0 and variance 1: a sum of four uniform numbers, rounded to float once.
   float normal() {
     double sum = 0;
     for (int i = 0; i < 4; ++i) sum += uniform();

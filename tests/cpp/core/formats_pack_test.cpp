@@ -1,4 +1,4 @@
-// pack(): exact for floats; for quantized formats the error is below that of ggml's own quantizer on the same weights.
+// pack() must be exact for floats. For quantized formats its error must be below that of ggml's own quantizer on the same weights.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,8 +31,8 @@ double mean_squared_error(Format format, const std::vector<float>& weights) {
 
 constexpr Format kSearched[] = {Format::Q8_0, Format::Q4_0, Format::Q4_K};
 
-// Limits: what ggml_quantize_chunk (ggml 0.25.3, no importance matrix) leaves on these very weights. Ours measured, in its order:
-// bell 8.47e-9, 2.39e-6, 1.84e-6; heavy 2.66e-7, 4.84e-5, 3.26e-5.
+// The limits are the errors of ggml_quantize_chunk (ggml 0.25.3, no importance matrix) on the same weights. The measured errors of pack(),
+// in the same order, are 8.47e-9, 2.39e-6 and 1.84e-6 for bell, and 2.66e-7, 4.84e-5 and 3.26e-5 for heavy.
 TEST(Pack, ErrorIsBelowGgmls) {
   auto bell = cases::Random(1).normals(65536, 0.02f), heavy = bell;
   for (float& w : heavy) w = w * w * w * 2500;
@@ -44,7 +44,7 @@ TEST(Pack, ErrorIsBelowGgmls) {
   EXPECT_LE(mean_squared_error(Format::Q4_K, heavy), 3.578e-5);
 }
 
-// A block's bytes depend on its weights alone, however many blocks go along (they are searched four at a time).
+// A block's bytes must depend on its weights alone, whatever number of blocks is packed at once (they are searched four at a time).
 TEST(Pack, BlocksAreIndependent) {
   const auto weights = cases::Random(2).normals(256 * 7);
   for (const Format format : kSearched) {
@@ -74,7 +74,7 @@ TEST(Pack, ZeroConstantTinyAndLargestWeights) {
   }
 }
 
-// Weights that a quantized format cannot hold are an error that names the first of them, never silent codes.
+// If a quantized format cannot hold a weight, pack() must raise an error that names the first such weight, and never write a wrong code.
 TEST(Pack, NumbersOutOfRangeAreRefused) {
   for (const Format format : kSearched) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -65536.0f}) {

@@ -1,4 +1,5 @@
-// Scalar truth of the weight formats: unpack() against gguf-py, 16-bit floats over their whole range.
+// The scalar reference of the weight formats: unpack() must agree with gguf-py, and conversions of 16-bit floats must be right over the
+// whole range.
 #include "core/formats.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +76,7 @@ TEST(Formats, PartsOfBlocksAreRefused) {
   EXPECT_THROW(pack(Format::IQ4_XS, out.data(), 256, written.data()), Error);
 }
 
-// Every half float is a sum of powers of two: its value by arithmetic, and back.
+// Every half float must convert to the value that arithmetic gives, and back to the same bits.
 TEST(Formats, EveryHalfFloat) {
   for (std::uint32_t h = 0; h < 65536; ++h) {
     const auto half = static_cast<std::uint16_t>(h);
@@ -95,7 +96,7 @@ TEST(Formats, EveryHalfFloat) {
   }
 }
 
-// Between neighbours the nearer one is taken, and halfway the even one.
+// A float between two half floats must round to the nearer one, and halfway to the even one.
 TEST(Formats, HalfFloatsRoundToNearestEven) {
   for (std::uint16_t h = 0; h < 0x7bff; ++h) {
     const float low = f16_to_f32(h), high = f16_to_f32(static_cast<std::uint16_t>(h + 1)), middle = low + (high - low) / 2;

@@ -1,5 +1,5 @@
-// The facts that the checks find about a program, and the batches and pages that they refuse. tests/cpp/cpu/backend_test.cpp has the
-// programs that no backend takes.
+// The facts that the checks find out about a program, and the batches and pages that the checks refuse. tests/cpp/cpu/backend_test.cpp
+// tests the programs that every backend refuses.
 #include "core/program_check.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Weights weights() {
   return w;
 }
 
-// Embedding, one attention over a cache (or not), the selected rows.
+// A program of an embedding, one attention with a cache or without, and the selected rows.
 Program layer(bool cached) {
   Program p{.name = "layer", .slots = {{Rows::tokens, 8}, {Rows::tokens, 24}, {Rows::tokens, 8}, {Rows::selected, 8}}, .output = 3};
   const View x{0, 0, 8}, q{1, 0, 8}, k{1, 8, 8}, v{1, 16, 8}, attended{2, 0, 8};
@@ -80,7 +80,7 @@ TEST(ProgramCheck, FindsWhatAProgramTakesAndHowLongSlotsLive) {
   const ProgramFacts of_head = check_program(head, shapes_of(w));
   EXPECT_TRUE(of_head.reduces_logits && of_head.takes_ids);
   EXPECT_FALSE(of_head.takes_segments);
-  EXPECT_EQ(of_head.slot_lives[0].first, -1);  // the input is there before operation 0
+  EXPECT_EQ(of_head.slot_lives[0].first, -1);  // the input slot is filled before operation 0
   EXPECT_FALSE(of_head.slot_lives[3].used());
   EXPECT_EQ(of_head.last_beyond_row, 0);
   EXPECT_EQ(of_head.last_other_rows, -1);
@@ -118,11 +118,11 @@ TEST(ProgramCheck, TheLargestLogitsAndReportedIds) {
                 {.in = in, .out = out});
   };
   const auto bad = [&](const std::string& part) { refused(ErrorKind::invalid_argument, part, check); };
-  check();  // none
+  check();  // without a restriction
   reported = {0, 1, 99, 4};
   first = {0, 3, 4};
   check();
-  first = {1, 1, 2};  // not all of the list
+  first = {1, 1, 2};  // does not cover the whole list
   check();
   first = {0, 4};
   bad("2 bounds of reported ids for 2 rows");
@@ -191,8 +191,8 @@ TEST(ProgramCheck, BatchesAndPages) {
   refused(ErrorKind::invalid_argument, "has a past of 10",
           [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
 
-  // Unseen rows, to which no row attends: fewer than all rows, none in a causal text, and with a window no more than the other rows that it
-  // shows.
+  // Unseen rows are rows to which no row attends. There must be fewer of them than rows. A causal text may have none. With a window there
+  // may be no more of them than other rows that fit the window.
   segment.past = 0;
   const auto unseen = [&](std::int32_t rows, Program program) {
     segment.unseen = rows;

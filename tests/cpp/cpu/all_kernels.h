@@ -1,4 +1,4 @@
-// The instruction sets that a test of kernels goes through.
+// The instruction sets that tests of kernels must cover.
 #pragma once
 
 #include <cstdio>
@@ -9,7 +9,7 @@
 
 namespace pumice::cpu {
 
-// Those that this machine runs, scalar first. Says once which it does not.
+// Returns the kernels that this machine can run, scalar first. Prints once which kernels it cannot run.
 inline const std::vector<const Kernels*>& native_kernels() {
   static const std::vector<const Kernels*> all = [] {
     std::vector<const Kernels*> found;
@@ -24,7 +24,7 @@ inline const std::vector<const Kernels*>& native_kernels() {
   return all;
 }
 
-// ... and the matrix kernels of AVX-512, emulated.
+// Returns the same and the emulated matrix kernels of AVX-512.
 inline const std::vector<const Kernels*>& all_kernels() {
   static const Kernels emulated = {"avx512_bf16 emulated", kMatrixEmulated, kRowsScalar};
   static const std::vector<const Kernels*> all = [] {

@@ -1,5 +1,5 @@
-// The CPU device: whole programs against the reference backend, and the promises about bits: the same for any number of threads, any
-// batch, any division of a prompt.
+// The CPU device must agree with the reference backend on whole programs. Its bits must be the same for any number of threads, any batch
+// and any division of a prompt.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // ---------------------------------------------------------------- models
-// Weights by name; values are packed into the asked format.
+// Weights by name. Their values are packed into the format that the caller names.
 struct Builder {
   explicit Builder(std::uint64_t seed) : random(seed) {}
 
@@ -56,13 +56,13 @@ struct Builder {
 };
 
 struct DecoderShape {
-  Format format = Format::F32, other = Format::F32;  // other: v and down
+  Format format = Format::F32, other = Format::F32;  // other is the format of v and down
   int layers = 2, heads = 4, kv_heads = 2, head_dim = 16, hidden = 64, ffn = 96, vocab = 200, window = 0;
   float softcap = 0;
 };
 struct Decoder {
   Weights weights;
-  Program body, all_rows, head, log_probs;  // all_rows: the body without Select
+  Program body, all_rows, head, log_probs;  // all_rows is the body without Select
 };
 
 Decoder decoder(const DecoderShape& shape) {
@@ -180,7 +180,7 @@ std::vector<std::int32_t> ids_of(std::uint64_t seed, std::int64_t n, std::int64_
   return ids;
 }
 
-// Fills pages that were not written with NaN in every format, so that a kernel that reads one gives NaN.
+// Fills unwritten pages with bytes that are NaN in every format, so that a kernel returns NaN if it reads such a page.
 void poison(CacheStore& store) {
   if (auto* pages = dynamic_cast<PageStore*>(&store)) {
     for (std::int32_t p = 0; p < pages->pages(); ++p) std::memset(pages->page(p), 0xFF, pages->page_bytes());
@@ -198,7 +198,7 @@ struct Session {
     caches->reserve(64);
     poison(*caches);
   }
-  // Rows of the output slot, `rows` of them.
+  // Returns the first `rows` rows of the output slot.
   std::vector<float> run(const Batch& batch, std::size_t out_rows, std::span<const float> in = {}) {
     std::vector<float> out(out_rows * static_cast<std::size_t>(program.slots[static_cast<std::size_t>(program.output)].width));
     executable->run(*workspace, caches.get(), batch, {in, out}, cancel);
@@ -217,11 +217,11 @@ struct Session {
 std::vector<std::int32_t> pages_from(std::int32_t first, std::int64_t positions) {
   std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(positions, kPageTokens)));
   std::iota(pages.begin(), pages.end(), first);
-  std::reverse(pages.begin(), pages.end());  // ids are in no order
+  std::reverse(pages.begin(), pages.end());  // pages need not be in ascending order
   return pages;
 }
 
-// One sequence, `past` positions of which are already cached.
+// A batch with one sequence that has `past` positions in the cache already.
 std::vector<float> advance(Session& s, std::span<const std::int32_t> ids, std::int32_t past, std::span<const std::int32_t> pages) {
   const Segment segment{0, static_cast<std::int32_t>(ids.size()), past, pages};
   Batch batch;
@@ -313,7 +313,7 @@ TEST(Backend, HeadAndLogProbabilitiesMatchTheReference) {
   DecoderShape shape;
   shape.vocab = 777;
   const Decoder model = decoder(shape);
-  const std::int64_t rows = 101;  // several blocks of the tail, the last one short
+  const std::int64_t rows = 101;  // several blocks of rows, the last one incomplete
   const auto hidden = Random(5).normals(rows * shape.hidden);
   const auto targets = ids_of(6, rows, shape.vocab);
   Batch batch;
@@ -322,7 +322,7 @@ TEST(Backend, HeadAndLogProbabilitiesMatchTheReference) {
   Session truth(reference_backend(), model.weights, model.log_probs), cpu(make_backend(2), model.weights, model.log_probs);
   const auto expected = truth.run(batch, rows, hidden), found = cpu.run(batch, rows, hidden);
   for (std::size_t r = 0; r < expected.size(); ++r) EXPECT_NEAR(expected[r], found[r], 2e-5);
-  for (std::int64_t r = 0; r < rows; r += 7) {  // one row alone gives the same bits
+  for (std::int64_t r = 0; r < rows; r += 7) {  // a row by itself must give the same bits
     Batch one;
     one.rows = 1;
     one.ids = std::span(targets).subspan(static_cast<std::size_t>(r), 1);
@@ -341,7 +341,7 @@ const DecoderShape kMixed = [] {
   shape.format = Format::Q4_0;
   shape.other = Format::Q8_0;
   shape.window = 70;
-  shape.heads = 6;  // groups of 3: not a divisor of 16
+  shape.heads = 6;  // groups of 3 heads, and 3 does not divide 16
   return shape;
 }();
 
@@ -355,7 +355,7 @@ TEST(Backend, TheSameBitsForAnyNumberOfThreads) {
       for (const Crew crew : {Crew::team, Crew::solo}) {
         Session s(make_backend(threads), model.weights, model.all_rows, Compute::automatic, kv, crew);
         const auto found = advance(s, ids, 0, pages);
-        const auto step = advance(s, std::span(ids).first(1), 700, pages);  // chunks go to several threads
+        const auto step = advance(s, std::span(ids).first(1), 700, pages);  // the keys are divided among several threads
         if (first.empty()) first = found, first_step = step;
         EXPECT_EQ(found, first) << threads;
         EXPECT_EQ(step, first_step) << threads;
@@ -499,7 +499,7 @@ TEST(Backend, SharedPrefixAndCopiedPages) {
   }
   poison(*s.caches);
   advance(s, shared, 0, std::vector<std::int32_t>{7, 2, 9});
-  s.caches->copy_page(9, 30);  // the half-full page gets a copy for the second text
+  s.caches->copy_page(9, 30);  // the second text gets a copy of the half-full page
   const std::vector<std::int32_t> pages[] = {{7, 2, 9, 11}, {7, 2, 30, 4}};
   std::vector<std::int32_t> ids = tails[0];
   ids.insert(ids.end(), tails[1].begin(), tails[1].end());
@@ -514,7 +514,7 @@ TEST(Backend, SharedPrefixAndCopiedPages) {
   EXPECT_EQ(both, expected);
 }
 
-// A hidden state that crosses a border gives what one program gives.
+// Two programs that pass the hidden state on must give the same result as one program.
 TEST(Backend, ALayerSplitGivesTheSameBits) {
   const Decoder model = decoder(kMixed);
   Session whole(make_backend(2), model.weights, model.all_rows);
@@ -656,7 +656,7 @@ TEST(Backend, CostIsWhatIsAllocated) {
       batch.selected = selected;
       s.run(batch, program == &e.program ? 1 : static_cast<std::size_t>(rows));
       EXPECT_EQ(cost.page, s.caches->page_bytes());
-      // Selected rows go to the caller's memory; cost() asks for all of them as well.
+      // Selected rows are written to the caller's memory. cost() is asked for all rows too.
       EXPECT_EQ(cost.scratch, dynamic_cast<ScratchSpace&>(*s.workspace).bytes()) << program->name << ", " << rows << " rows";
     }
   }
@@ -754,7 +754,7 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   EXPECT_THROW(make_backend(1)->prepare(p, packed, Compute::automatic), Error) << "a matrix that was not loaded";
 }
 
-// A NaN or an infinity in the floats or the scales of any format is found and named, wherever the format keeps them.
+// A NaN or an infinity in the floats or scales of any format must be found and named, wherever the format stores it.
 TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
   struct Place {
     Format format;

@@ -1,4 +1,4 @@
-// OpenBLAS as it is opened at run time: right products, and a row's bits whatever its place and company.
+// OpenBLAS, opened at run time, must give right products, and a row must have the same bits at any index in any batch.
 #include "cpu/blas.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(Blas, OpensOurCopyAndAddsNoThread) {
   EXPECT_NE(library().config().find("OpenBLAS"), std::string::npos) << library().config();
   EXPECT_EQ(threads_of_this_process(), before);
   EXPECT_EQ(getenv("OPENBLAS_NUM_THREADS"), nullptr);
-  // Lower would be slow: then the panel wants another shape on this processor.
+  // If less is reached, products are slow and the panel needs another shape on this processor.
   EXPECT_GE(library().panel_rows(), 8);
 }
 
@@ -118,7 +118,7 @@ TEST(Blas, NumbersBeyondBlasAreRefused) {
   library().sgemm_nt(0, 1, 1, &x, 1, &x, 1, nullptr, 1);  // no rows: nothing to do
 }
 
-// In a process of its own, since the library is opened once.
+// Runs in a process of its own, because a process opens the library only once.
 void open_and_report(const char* named) {
   setenv("PUMICE_BLAS", named, 1);
   setenv("OPENBLAS_NUM_THREADS", "7", 1);

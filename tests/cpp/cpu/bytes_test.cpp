@@ -1,5 +1,5 @@
-// Products with codes of 8 bits on both sides: against double precision, at the ends of their range, and the same bits from every
-// instruction set and batch.
+// Products of 8-bit codes of weights and activations must be near double precision, also at the ends of their range, and have the same bits
+// with every instruction set and in every batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<float> normals(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
-// Both forms of the activations' codes.
+// The activations' codes in both forms, as words and as bytes.
 struct Codes {
   std::vector<std::int16_t> words;
   std::vector<std::uint8_t> bytes;
@@ -45,7 +45,7 @@ Codes quantize(const Kernels& k, const std::vector<float>& x, std::int64_t rows,
   k.rows.quantize_bytes(x.data(), cols, rows, 0, turn, c.as_bytes);
   return c;
 }
-// Code k of row t, from the words and from the bytes.
+// Return code k of row t, from the words and from the bytes.
 int word(const Codes& c, std::int64_t t, std::int64_t k) {
   return c.words[static_cast<std::size_t>((k / kFixedBlock * c.as_words.rows + t) * kFixedBlock + k % kFixedBlock)];
 }
@@ -80,7 +80,7 @@ TEST(Bytes, ProductsMatchDoublePrecisionAndEachOther) {
   for (const auto& [rows, cols, tokens] : kShapes) {
     const auto w = normals(rows * cols, 1);
     auto x = normals(tokens * cols, 2);
-    for (float& value : x) value = value > 0 ? 3 * value : 0.1f * value;  // to one side, as a GELU's
+    for (float& value : x) value = value > 0 ? 3 * value : 0.1f * value;  // mostly positive, as after a GELU
     std::vector<float> first;
     for (const Kernels* k : all_kernels()) {
       const auto out = product(*k, w, rows, cols, quantize(*k, x, tokens, cols), 0, tokens);
@@ -102,7 +102,7 @@ TEST(Bytes, ProductsMatchDoublePrecisionAndEachOther) {
   }
 }
 
-// All codes at the ends of their range: 127 and 255 on one side, where a product of bytes that adds in 16 bits would saturate.
+// All codes are at the ends of their range, 127 and 255. With them, an instruction that adds products of bytes in 16 bits saturates.
 TEST(Bytes, SumsOfExtremeCodesAreExact) {
   constexpr std::int64_t rows = 33, cols = 192, tokens = 8;
   for (const float sign : {1.0f, -1.0f}) {
@@ -158,11 +158,11 @@ TEST(Bytes, CodesAreAWindowOf256AroundZero) {
   row(2)[5] = -infinity;
   std::fill_n(row(3), cols, 0.0f);
   row(3)[1] = 1e-31f;
-  std::fill_n(row(4), cols, 5.0f);  // above zero: the window begins there
+  std::fill_n(row(4), cols, 5.0f);  // above zero, so the range of codes begins at 5
   for (std::int64_t c = 0; c < cols; ++c) row(5)[c] = -2.0f - 0.01f * static_cast<float>(c);
   for (std::int64_t c = 0; c < cols; ++c) row(6)[c] = c % 2 ? 243.5f : -10.5f;  // both ends halfway between codes
   for (std::int64_t c = 0; c < cols; ++c) row(7)[c] = c % 2 ? 244.5f : -9.5f;
-  row(8)[0] = std::numeric_limits<float>::max(), row(8)[1] = -row(8)[0];  // their distance is infinite
+  row(8)[0] = std::numeric_limits<float>::max(), row(8)[1] = -row(8)[0];  // their difference is infinite
   std::vector<Codes> all;
   for (const Kernels* k : all_kernels()) {
     all.push_back(quantize(*k, x, rows, cols));

@@ -1,4 +1,5 @@
-// Products in fixed point: against double precision, at the ends of their range, and the same bits from every instruction set and batch.
+// Products in fixed point must be near double precision, also at the ends of their range, and have the same bits with every instruction set
+// and in every batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>

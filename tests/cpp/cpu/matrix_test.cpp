@@ -1,5 +1,5 @@
-// The matrix kernels of every instruction set and format: packed groups against unpack(), products against double precision, and the
-// promise that bits depend neither on the instruction set nor on how many rows of activations go along.
+// The matrix kernels of every instruction set and format. Packed groups are compared with unpack(), products with double precision. The
+// bits of a row must depend neither on the instruction set nor on the number of rows in the batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::vector<int> half_offsets(Format format) {
   }
 }
 
-// Rows as a file holds them: any bits for codes and integer scales, ordinary values for scales in floating point.
+// Random rows of weights as a file holds them. Codes and integer scales have any bits, floating-point scales have ordinary values.
 Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> value(-0.1f, 0.1f);
@@ -78,7 +78,7 @@ std::vector<float> unpacked(Format format, const Bytes& rows, std::int64_t cols)
   return out;
 }
 
-// Followed by guard bytes.
+// Memory that is followed by guard bytes.
 Bytes pack_all(const FormatKernels& kernels, Format format, const Bytes& rows, std::int64_t n, std::int64_t cols) {
   const std::int64_t group = kernels.group_bytes(cols), stride = row_bytes(format, cols);
   Bytes out(static_cast<std::size_t>((n + 15) / 16 * group) + 64, 0xcd);
@@ -195,7 +195,7 @@ TEST_P(Matrix, GroupsHoldTheFilesWeights) {
   }
 }
 
-// Largest |w| of a row times the sum of |x|: what a rounding error is measured against.
+// Returns the largest |w| of a row times the sum of |x|. Rounding errors are measured relative to it.
 struct Reference {
   double sum = 0, scale = 0;
 };
@@ -331,8 +331,8 @@ TEST(ActivationStride, KeepsATilesRowsInSetsOfTheirOwn) {
   }
 }
 
-// Only BF16 weights on some instruction sets: against double precision over rounded activations, and bits that depend on nothing but the
-// row.
+// Some instruction sets multiply BF16 weights with activations rounded to BF16. The products are compared with double precision over the
+// rounded activations, and the bits of a row must depend on this row alone.
 TEST_P(Matrix, ProductsMayRoundToBf16) {
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
@@ -352,7 +352,7 @@ TEST_P(Matrix, ProductsMayRoundToBf16) {
         const std::vector<float> w = unpacked(format, file, cols);
         std::vector<float> x(static_cast<std::size_t>(most * cols));
         for (float& v : x) v = normal(random);
-        x.front() = 1.00390625f;  // a tie: to even, 1
+        x.front() = 1.00390625f;  // halfway, so it rounds to even: 1
         x.back() = 1e-39f;        // counts as zero
         const Bytes groups = pack_all(k, format, file, rows, cols);
         const std::vector<float> all = run_f32(rounded, groups, rows, cols, x, 0, most);

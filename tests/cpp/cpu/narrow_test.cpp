@@ -1,5 +1,5 @@
-// Programs whose matrices may be rounded to codes of 8 bits, with a norm's weight folded in: near the floats whatever the norm's weights
-// are and wherever the rows come from, and the same bits in any company.
+// Programs whose matrices may be rounded to 8-bit codes, with a norm's weight folded in. Results must be near those of the floats, whatever
+// the norm's weights are and whether the rows come from a norm or not. A row's bits must be the same in any batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ constexpr std::int32_t kWidth = 128, kOutputs = 40, kRows = 29;
 
 struct Model {
   Weights weights;
-  Program whole, apart;  // norm and products; products of rows that come from elsewhere
+  Program whole, apart;  // whole: a norm and products; apart: products of rows that no norm made
 
   MatrixId matrix(Random& random, std::int32_t rows, Rounding rounding) {
     const auto values = std::make_shared<std::vector<float>>(random.normals(rows * kWidth, 0.1f));
@@ -43,9 +43,9 @@ Model model() {
   Random random(5);
   Model m;
   std::vector<float> weight = random.normals(kWidth, 0.5f, 1.0f), bias = random.normals(kWidth, 0.3f);
-  weight[3] = 0.0f;    // nothing to divide by
-  weight[4] = 1e-9f;   // nor here, beside its bias
-  weight[5] = -40.0f;  // a column that stands apart
+  weight[3] = 0.0f;    // a value cannot be divided by this weight
+  weight[4] = 1e-9f;   // nor by this one, which is tiny beside its bias
+  weight[5] = -40.0f;  // one column much larger than the others
   m.weights.vectors = {{"norm", weight}, {"norm.bias", bias}, {"bias", random.normals(kOutputs, 0.2f)}};
   const MatrixId q = m.matrix(random, kOutputs, Rounding::bytes), k = m.matrix(random, kOutputs, Rounding::bytes),
                  v = m.matrix(random, kOutputs, Rounding::floats);
@@ -60,7 +60,7 @@ Model model() {
 
 std::vector<float> run(const Model& m, const Program& program, const std::vector<float>& in, int threads, bool floats = false) {
   Weights weights = m.weights;
-  if (floats) {  // the matrices as they were
+  if (floats) {  // matrices that are not rounded
     for (Matrix& matrix : weights.matrices) {
       matrix.format = Format::F32;
       matrix.read = [read = matrix.read_floats](std::int64_t first, std::int64_t count, std::uint8_t* out) {
@@ -96,9 +96,10 @@ TEST(Narrow, ProductsAreNearTheFloats) {
   const std::vector<float> in = Random(6).normals(kRows * kWidth, 2.0f, 0.5f);
   for (const Program* program : {&m.whole, &m.apart}) {
     const auto found = run(m, *program, in, 2), expected = run(m, *program, in, 2, true);
-    // Rows that no norm made differ in size by column once its weight is divided out: 2.1e-4.
+    // If no norm made the rows, their columns differ in size once the norm's weight is divided out, so the error is larger
+    // (measured: 2.1e-4).
     EXPECT_LT(nmse(found, expected, 0, 2 * kOutputs), program == &m.whole ? 1.5e-4 : 3e-4) << program->name;
-    EXPECT_LT(nmse(found, expected, 2 * kOutputs, kOutputs), 2e-7) << program->name;  // 13 bits by 14
+    EXPECT_LT(nmse(found, expected, 2 * kOutputs, kOutputs), 2e-7) << program->name;  // 13-bit codes times 14-bit codes
   }
 }
 
@@ -119,7 +120,7 @@ TEST(Narrow, PackedBytesAreThoseThatCostForesees) {
   const auto backend = make_backend(1);
   const std::uint64_t vectors = (2 * kWidth + kOutputs) * sizeof(float);
   const Program* const programs[] = {&m.whole};
-  for (const Program* program : {&m.whole, &m.apart}) {  // whether the norm is seen or not
+  for (const Program* program : {&m.whole, &m.apart}) {  // with the norm in the program and without
     EXPECT_EQ(backend->cost(*program, shapes_of(m.weights), KvFormat::f16, 1).weights + vectors,
               backend->pack(m.weights, programs, {}, Cancel())->bytes());
   }

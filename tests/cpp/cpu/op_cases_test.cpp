@@ -1,4 +1,4 @@
-// Every operation on the CPU against the reference backend, over tests/op_cases.json; and that a row's bits depend on nothing but the row.
+// Every operation of tests/op_cases.json on the CPU must agree with the reference backend, and a row's bits must depend on that row alone.
 #include "reference/op_cases.h"
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ std::string first_difference(const std::vector<float>& a, const std::vector<floa
   return "none";
 }
 
-// All rows in pieces of 1, 1, 2, 3, 5 rows, the bulk, and a last row alone, in order, so that each finds earlier positions in the cache.
-// Operations that look at whole segments get one segment at a time.
+// Runs all rows in order, in calls of 1, 1, 2, 3 and 5 rows, all others but one, and the last one. So each call finds earlier positions in
+// the cache. Operations that need whole segments get one segment per call.
 std::vector<Slice> pieces(const OpCase& c) {
   std::vector<Slice> slices;
   std::int32_t at = 0;
@@ -103,7 +103,7 @@ TEST_P(OpCaseTest, AnswersToTheReference) {
 TEST_P(OpCaseTest, RowsAreIndependent) {
   const auto cpu = cpu::make_backend(1);
   each_case([&](const OpCase& c) {
-    if (c.op == "select") return;  // picks rows of the whole batch, and copies them
+    if (c.op == "select") return;  // select copies rows of the whole batch
     for (const Compute compute : compute_modes(c)) {
       const auto together = OpRun(c, *cpu, compute)(cases::all_rows(c));
       OpRun run(c, *cpu, compute);
@@ -164,14 +164,14 @@ TEST(OpCases, MeetEveryActivationPoolingNormAndKvFormat) {
   for (const char* op : {"gated_linear", "multiply"}) EXPECT_EQ(activations[op].size(), std::size(kActivations) - 1) << op << " but xielu";
 }
 
-// Instruction sets are chosen once in a process, so others run in one of their own, which leaves a digest of every result.
+// A process chooses its instruction set once, so each other set runs in a process of its own, which writes a hash of every result.
 constexpr const char* kDigests = "PUMICE_OP_DIGESTS";
 constexpr const char* kOwnBits = "may round to bfloat16, ";
 
 bool rounds_to_bf16(const cpu::Kernels& kernels) {
   return kernels.matrix[Format::BF16].product_bf16 != kernels.matrix[Format::BF16].product_f32;
 }
-// Cases whose products such an instruction set may compute in its own way.
+// Returns whether an instruction set with BF16 products may give other bits in this case.
 bool may_round_to_bf16(const OpCase& c) {
   for (const Op& op : c.program.ops) {
     const auto* linear = std::get_if<Linear>(&op);

@@ -1,4 +1,4 @@
-// The reference backend against numbers worked out by hand: it is the truth of all other tests, so it answers to paper.
+// The reference backend against numbers worked out by hand, because all other tests rely on it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -70,7 +70,7 @@ TEST(Reference, Norms) {
   // Groups (3, 4) and (1, 7): mean squares 12.5 and 25.
   expect_near(d.run({.rows = 1}, {3, 4, 1, 7}, 4), {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), .2, 2.8});
   d.program.output = layer.slot;
-  // Mean 3.75, variance (0.5625 + 0.0625 + 7.5625 + 10.5625) / 4 = 4.6875, and 0.25: a root of 4.9375.
+  // Mean 3.75, variance (0.5625 + 0.0625 + 7.5625 + 10.5625) / 4 = 4.6875. With eps = 0.25 the divisor is the square root of 4.9375.
   const double root = std::sqrt(4.9375);
   expect_near(d.run({.rows = 1}, {3, 4, 1, 7}, 4),
               {-.75 / root + 3 / std::sqrt(12.5), .25 / root + 8 / std::sqrt(12.5), -2.75 / root + 5.2, 32.5 / root + 2.8});
@@ -105,7 +105,7 @@ TEST(Reference, LinearScalesCapsAndLearnsXielu) {
   op.alpha_p = 2;
   op.alpha_n = 3;
   d.program.ops = {op};
-  // 2 x^2 + x / 2; 3 (e^x - 1 - x) + x / 2, and at 0 what the clamp at -1e-6 leaves.
+  // Above 0 the value is 2 x^2 + x / 2, below 0 it is 3 (e^x - 1 - x) + x / 2, and at 0 the exponential is that of the clamp at -1e-6.
   expect_near(d.run({.rows = 3}, {1.5, -2, 0}, 3), {5.25, 3 * (std::exp(-2.0) + 1) - 1, 3 * std::expm1(-1e-6)});
 }
 
@@ -161,7 +161,7 @@ TEST(Reference, GatedActivations) {
   }
 }
 
-// One head of two pairs: at position 3, pair 0 turns by 3, pair 1 by 1.5.
+// One head of two pairs. At position 3, pair 0 is rotated by 3 radians and pair 1 by 1.5.
 TEST(Reference, RopeTurnsPairs) {
   const double c = std::cos(3), s = std::sin(3), c2 = std::cos(1.5), s2 = std::sin(1.5);
   for (const bool interleaved : {false, true}) {
@@ -179,7 +179,7 @@ TEST(Reference, RopeTurnsPairs) {
   }
 }
 
-// Positions 0 and 1 are below the length of 2, position 5 is in its third.
+// Positions 0 and 1 are below the length of 2, and position 5 lies in the third such length.
 TEST(Reference, RopeTempers) {
   Device d;
   const View q = d.slot(2);
@@ -190,7 +190,7 @@ TEST(Reference, RopeTempers) {
   expect_near(d.run({.rows = 3, .segments = segments}, {1, 2, 3, 4, 5, 6}, 6), {1, 2, 3, 4, 5 * factor, 6 * factor});
 }
 
-// Keys of zero leave what distance adds: e^bias and e^(-slope distance) weigh the values 1, 10, 100.
+// Keys are zero, so scores consist of the bias alone, or of -slope * distance. Their exponentials weigh the values 1, 10, 100.
 TEST(Reference, AttendsByDistance) {
   const float two = static_cast<float>(std::log(2.0)), three = static_cast<float>(std::log(3.0));
   Device d;
@@ -208,14 +208,14 @@ TEST(Reference, AttendsByDistance) {
   expect_near(run(), {1, 5.5, 55});
   op.window = 0;
   op.causal = false;
-  op.bias = d.vector({0, two, three});  // for keys before, at and after the query's position; two away counts as one away
+  op.bias = d.vector({0, two, three});  // for keys before, at and after the query's position; a distance of 2 has the bias of 1
   op.reach = 1;
   expect_near(run(), {(2 + 30 + 300) / 8.0, (1 + 20 + 300) / 6.0, (1 + 10 + 200) / 4.0});
   op.bias = VectorId::none;
   op.slopes = d.vector({two});
   expect_near(run(), {(1 + 5 + 25) / 1.75, (.5 + 10 + 50) / 2, (.25 + 5 + 100) / 1.75});
   op.slopes = VectorId::none;
-  op.sinks = d.vector({three});  // counts as three keys, and has no value
+  op.sinks = d.vector({three});  // e^(ln 3) counts as three keys, but has no value
   expect_near(run(), {111 / 6.0, 111 / 6.0, 111 / 6.0});
 }
 
@@ -267,7 +267,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   EXPECT_NEAR(mean_of(10, false)[38], 33.5, 1e-6);  // 28 .. 39
 }
 
-// Scores ln 1 and ln 3 weigh values 0 and 4 as 1 : 3; a softcap bends them first.
+// Scores ln 1 and ln 3 weigh the values 0 and 4 as 1 : 3. A soft cap changes the scores first.
 TEST(Reference, AttendWeighsAndCaps) {
   for (const float softcap : {0.0f, 0.5f}) {
     Device d;

@@ -1,4 +1,4 @@
-// Every row kernel against a plain reference in double, over odd sizes, and bit for bit between instruction sets.
+// Every row kernel against a plain reference in double precision, over odd sizes. All instruction sets must give the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::vector<int> sizes() {
   return out;
 }
 
-// Bytes, so that NaN equals itself and 0 differs from -0.
+// Compares bytes, so that NaN equals itself and 0 differs from -0.
 void expect_same_bits(const Floats& a, const Floats& b, const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) return;
@@ -103,7 +103,7 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
     double worst = 0.0, at = 0.0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double truth = activation_of(activation, x[i]);
-      // Beyond the rounding of the result itself (6e-8 of it): three more for the divisions of silu and gelu_tanh.
+      // Allows the rounding of the result (6e-8 of it), and three times as much again for the divisions of silu and gelu_tanh.
       const double rounding = (activation == Activation::gelu ? 1.0 : 4.0) * 6e-8 * std::abs(truth);
       const double error = std::max(0.0, std::abs(y[i] - truth) - rounding);
       if (error > worst || !(error == error)) worst = error, at = x[i];
@@ -179,7 +179,7 @@ TEST(Rows, LayerNorm) {
       for (float v : x) squares += (v - mean) * (v - mean);
       for (int i = 0; i < n; ++i) {
         const double norm = (x[i] - mean) / std::sqrt(squares / n + 1e-5) * w[i] + (biased ? bias[i] : 0.0);
-        // One element: x - mean is rounding alone, and is divided by sqrt(eps).
+        // With one element, x - mean is a rounding error alone, and is divided by sqrt(eps).
         EXPECT_NEAR(y[i], norm + (adds ? add[i] : 0.0), n < 3 ? 2e-3 : 4e-6 * (1.0 + std::abs(norm))) << n << " " << i;
       }
     }
@@ -227,7 +227,7 @@ TEST(Rows, GateMultiplyAndScaleAdd) {
     const Floats a = random(n, n), b = random(n, n + 1), c = random(n, n + 2);
     const Floats d = random(n, n + 3);
     for (Activation activation : every_activation()) {
-      if (activation == Activation::xielu) continue;  // its numbers belong to Linear
+      if (activation == Activation::xielu) continue;  // its parameters belong to Linear
       for (int variant = 0; variant < 4; ++variant) {
         const bool gate_bias = variant & 1, up_bias = variant & 2;
         const Floats y = on_all("gate", [&](const RowKernels& rows) {
@@ -437,7 +437,7 @@ TEST(Rows, QuantizeOfZeroTinyAndBrokenBlocks) {
         const Quantized q = quantized(kernels->rows, x, 32, 1, 0, 1, 32);
         EXPECT_FALSE(std::isfinite(q.scales[0]));
         for (auto code : q.codes) EXPECT_GE(code, -127);
-        double product = 0.0;  // with any weight the result must show it
+        double product = 0.0;  // the product must not be finite, so that the fault shows in the result
         for (auto code : q.codes) product += static_cast<float>(code) * q.scales[0];
         EXPECT_FALSE(std::isfinite(product));
       }
@@ -452,7 +452,7 @@ struct AlignedFree {
   void operator()(std::uint8_t* p) const { std::free(p); }
 };
 
-// A cache of one kv head. Pages begin as 0xff bytes (NaN as f32, f16 and scale), exactly as large as they must be.
+// A cache of one kv head. Pages are exactly as large as they must be, and filled with 0xff bytes, which are NaN as f32, f16 and scale.
 struct Cache {
   KvFormat format;
   int head_dim;
@@ -467,14 +467,14 @@ struct Cache {
       std::memset(page, 0xff, bytes);
       storage.emplace_back(page);
       pages.push_back(page);
-      const int count = std::min(kPageTokens, length - first), split = count / 3;  // in two calls
+      const int count = std::min(kPageTokens, length - first), split = count / 3;  // stored in two calls
       const float *pk = k.data() + first * dim, *pv = v.data() + first * dim;
       rows.kv_store(f, dim, dim, pk, pv, dim, dim, 0, split, page);
       rows.kv_store(f, dim, dim, pk + split * dim, pv + split * dim, dim, dim, split, count - split, page);
     }
   }
 
-  // The stored value, by the layout in kernels.h.
+  // Returns the stored value, by the layout in kernels.h.
   double at(bool value, int position, int d) const {
     const std::uint8_t* page = pages[position / kPageTokens];
     const int t = position % kPageTokens, plane = kPageTokens * head_dim, i = value ? t * head_dim + d : d * kPageTokens + t;
@@ -581,7 +581,7 @@ TEST(Rows, AttentionOverChunksWindowsAndCaps) {
         const Floats k = random(c.length * dim, dim + c.length, 1.5f), v = random(c.length * dim, dim + c.length + 1);
         const Cache cache(native_kernels().back()->rows, format, dim, k, v);
         const Floats q = random(kMaxQueries * dim, dim + c.length + 2, 2.0f);
-        std::vector<Query> queries;  // the last positions, as prefill asks
+        std::vector<Query> queries;  // queries at the last positions, as in prefill
         for (int i = 0; i < kMaxQueries; ++i) {
           const std::int64_t last = std::max(1, c.length - i * (c.length > 256 ? 19 : 1));
           queries.push_back({q.data() + i * dim, c.window > 0 ? std::max<std::int64_t>(0, last - c.window) : 0, last});
@@ -596,7 +596,8 @@ TEST(Rows, AttentionOverChunksWindowsAndCaps) {
   }
 }
 
-// Distances to both sides, tables that end before, inside and after a vector of keys; queries of several heads in one call.
+// Biases for distances to both sides, in tables that end before, inside and after a vector of keys, for queries of several heads in one
+// call.
 TEST(Rows, AttentionWithBiasesAndSlopes) {
   const int dim = 40, length = 420;
   const Floats k = random(length * dim, 1, 1.5f), v = random(length * dim, 2), q = random(kMaxQueries * dim, 3, 2.0f);
@@ -709,7 +710,7 @@ TEST(Kernels, PageBytes) {
   }
 }
 
-// In a process of its own, since the choice is made once.
+// Runs in a process of its own, because a process chooses its instruction set once.
 void choose_and_report(const char* isa) {
   setenv("PUMICE_ISA", isa, 1);
   try {
@@ -721,7 +722,7 @@ void choose_and_report(const char* isa) {
 }
 TEST(KernelsDeathTest, EnvironmentChooses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const Kernels* kernels : native_kernels()) {  // each must have run, not only have been named
+  for (const Kernels* kernels : native_kernels()) {  // the child must choose these kernels, and not only know their name
     EXPECT_EXIT(choose_and_report(kernels->isa), testing::ExitedWithCode(0), std::string("chose ") + kernels->isa + "\n");
   }
   EXPECT_EXIT(choose_and_report(""), testing::ExitedWithCode(0), "chose ");

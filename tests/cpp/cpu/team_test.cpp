@@ -1,4 +1,4 @@
-// The team of threads: every task once, whatever the number of threads, callers, exceptions, forks.
+// The team of threads must run every task exactly once, with any number of threads and callers, and despite exceptions and forks.
 #include "cpu/team.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// `phases` phases of `tasks` tasks, each of which checks that the phase before it is complete.
+// Runs `phases` phases of `tasks` tasks. Each task checks that the phase before its own is complete.
 struct Counting final : Job {
   Counting(int phases, int tasks) : phases(phases), counts(static_cast<std::size_t>(tasks)) {}
   std::int64_t next(int) override {
@@ -72,7 +72,7 @@ TEST(Shares, AThreadTakesItsRunFromTheFrontAndOthersFromTheBack) {
   EXPECT_EQ(shares.take(0), 0);
 }
 
-// However the team spreads its claims, every one of them finds a task of its own.
+// In whatever order threads claim tasks, each claim must return another task.
 TEST(Shares, EveryTaskOnceInEveryPhase) {
   struct Shared final : Job {
     explicit Shared(int threads, int tasks) : shares(threads), counts(static_cast<std::size_t>(tasks)) {}
@@ -100,7 +100,8 @@ TEST(Shares, EveryTaskOnceInEveryPhase) {
   }
 }
 
-// More threads than processors: 20,000 phases would take seconds if a phase waited for a thread that the system is not running.
+// With more threads than processors, 20,000 phases would take seconds if a phase waited for a thread that the system does not run at the
+// moment.
 TEST(Team, DoesNotCollapseWhenOversubscribed) {
   const Cancel cancel;
   Team team(8 * allowed_cpus());
@@ -145,7 +146,7 @@ TEST(Team, FirstComeFirstServed) {
   const Cancel cancel;
   Team team(2);
   std::atomic<bool> hold{true};
-  std::vector<int> order;  // written inside turns only
+  std::vector<int> order;  // written only by the thread that has the turn
   std::thread holder([&] {
     team.parallel(
         1,

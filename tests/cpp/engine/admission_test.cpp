@@ -1,4 +1,4 @@
-// Admission alone, without a scheduler and without a thread: requests and a pool in, a plan out.
+// Tests admission by itself, without a scheduler or threads: it gets requests and a pool, and returns a plan.
 #include "engine/admission.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Plans {
     roster.remove_ended();
     return admission.plan(roster.requests(), limits);
   }
-  // Does what a step does to a running sequence: all of its ids are computed, and one more is added.
+  // Changes a running sequence as a step does: all of its ids are computed, and one more is added.
   void step(Sequence& s) {
     s.computed = static_cast<std::int64_t>(s.ids.size());
     m.pool->publish(s.table, s.known());

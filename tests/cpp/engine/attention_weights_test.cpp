@@ -1,4 +1,5 @@
-// attention_weights() against attention of the CPU backend over values that are rows of the identity: what it mixes are the weights.
+// attention_weights() against attention on the CPU backend. The values are rows of the identity matrix, so the result of attention is its
+// weights.
 #include "engine/attention_weights.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Builds of tests check the order of the engine's locks at each of them.
+// In builds with tests, each locking checks the order of the engine's locks.
 #include "engine/lock_order.h"
 
 #include <gtest/gtest.h>

@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 
 Ids part(const Ids& ids, std::size_t count) { return {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count)}; }
 
-// Computes ids from `past` on, as a run of the toy would.
+// Computes ids from `past` on, as a run of the toy model does.
 void write(toy::Model& m, const PageTable& table, const Ids& ids, std::int32_t past) {
   for (std::int32_t p = past; p < static_cast<std::int32_t>(ids.size()); ++p) m.store->cell(table.pages(), p) = ids[p];
 }
@@ -196,7 +196,8 @@ TEST(PagePool, ParkedPagesCanBeTaken) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Random work of eight sequences on a small pool, against texts kept beside it: whatever a table says is computed must be there.
+// Eight sequences do random work on a small pool. Copies of their texts show that every position a page table calls computed is really
+// stored.
 TEST(PagePool, RandomWorkKeepsEveryText) {
   int acquired = 0, forked = 0, lost = 0;
   for (const int pages : {6, 17, 60}) {

@@ -1,4 +1,5 @@
-// Placement: the choice of devices, layers by memory, keys and values on every device, and models that run as they were placed.
+// Placement: which devices are chosen, how memory decides on the layers per device, the kv caches per device, and models that run as
+// placed.
 #include "engine/placement.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ std::shared_ptr<Backend> real_cpu() {
   return backend;
 }
 
-// A device of any size, that takes the bytes that the CPU takes, and computes as the reference does.
+// A device with any amount of memory. It needs as many bytes as the CPU device and computes as the reference backend.
 class Fake final : public reference::ReferenceBackend {
  public:
   Fake(std::string id, DeviceType type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
@@ -59,7 +60,7 @@ Devices devices(std::uint64_t cpu, std::uint64_t gpu, DeviceType type = DeviceTy
           .gpu_named = named};
 }
 
-// Llama 3 with 70 billion weights: 39 GiB of holes.
+// A sparse file of 39 GiB, with the shapes of Llama 3 with 70 billion weights.
 std::shared_ptr<const files::ModelFile> seventy_billion(const tiny::TempFolder& folder) {
   constexpr std::uint64_t kLayers = 80, kHidden = 8192, kKv = 1024, kFfn = 28672, kVocab = 128256;
   files::testing::GgufBuilder file;
@@ -246,7 +247,7 @@ TEST(Placement, TooManyLayersSayHowManyWouldFit) {
     EXPECT_EQ(problem_of(p, {would.c_str(), "24064 MiB may be used", "weights", "vulkan:0"}), ErrorKind::out_of_device_memory);
     EXPECT_EQ(p.rows.size(), 82u);  // the table is there all the same
   }
-  // A named card that holds not one layer is an error; an unnamed one is left out.
+  // If a card cannot hold a single layer, it is an error if the user named the card. Otherwise the card is left out.
   EXPECT_EQ(problem_of(place(seventy(), devices(64 * kGiB, kGiB, DeviceType::discrete, true), {}), {"not one", "960 MiB may be used"}),
             ErrorKind::out_of_device_memory);
 }
@@ -298,15 +299,15 @@ TEST(Placement, PagesFitOnEveryDevice) {
       }
     }
   }
-  // Asked for more than the tightest device holds: it is named.
+  // If the user asks for more than the devices hold, the error must name the device that lacks memory.
   const Placement tight = place(seventy(), devices(256 * kGiB, 13 * kGiB), {.gpu_layers = 20, .kv_budget = 200 * kGiB});
   problem_of(tight, {"vulkan:0"});
   EXPECT_EQ(problem_of(place(seventy(), devices(41 * kGiB, 256 * kGiB), {.gpu_layers = 1, .n_ctx = 131072}), {"on cpu", "n_ctx=131072"}),
             ErrorKind::out_of_memory);
 }
 
-// Everything that a decoder's head may run is in the bytes that are planned: all logits, log-probabilities, and on devices whose results
-// come back slowly the largest logits, which takes memory of its own.
+// The planned bytes must include every program that a decoder's head may run: all logits, log-probabilities, and the largest logits, which
+// need memory of their own on devices whose results come back slowly.
 class Ranking final : public reference::ReferenceBackend {
  public:
   Ranking(bool slow, std::map<std::string, std::uint64_t> scratch)
@@ -379,7 +380,7 @@ struct Card {
   bool opens = true;
 };
 using Cards = std::vector<Card>;
-// A room of such cards; what was opened is remembered.
+// A machine with such cards, which remembers the device that was opened.
 struct Room {
   Room(const Room&) = delete;
   explicit Room(Cards cards) : cards(std::move(cards)) {
@@ -524,7 +525,7 @@ TEST(Placement, DecodersRunWithAnyNumberOfLayersOnTheGpu) {
       logits(m->scheduler(), ids, false, found, cancel);
       if (count == 0) expected = found;
       expect_near(found, expected);
-      // Tokens are chosen by the device with the most workers, texts run on the one with the fewest.
+      // The device with the most workers chooses tokens. The device with the fewest workers limits how many runs go on at once.
       EXPECT_EQ(m->decoder().pipeline.widest().info().id, count == 5 ? "vulkan:0" : "cpu");
       EXPECT_EQ(m->decoder().pipeline.narrowest().info().id, count == 0 ? "cpu" : "vulkan:0");
       EXPECT_EQ(m->decoder().pipeline.batch_rows(), count == 0 ? 144 : 512);

@@ -1,4 +1,4 @@
-// Ropes that follow the length of a text: what is computed anew, what is shared, and that nothing else changes a token.
+// Ropes that depend on the length of a text: what must be computed anew, what may be shared, and that nothing else changes a token.
 #include <gtest/gtest.h>
 
 #include "engine/scorer.h"

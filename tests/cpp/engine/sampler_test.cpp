@@ -25,7 +25,7 @@ std::vector<float> row(std::size_t size, unsigned seed, double spread = 3) {
   return logits;
 }
 
-// The distribution that SamplingParams stands for, written down plainly: sorts, doubles, one filter after the other.
+// Computes the distribution that SamplingParams describe in the plainest way: with sorts, doubles, and one filter after the other.
 std::vector<double> reference(std::vector<float> logits, const SamplingParams& p, const TokenCounts& seen) {
   seen.each([&](std::int32_t id, std::int32_t generated) {
     float& x = logits[id];
@@ -192,7 +192,7 @@ TEST(Sampler, DrawsFromTheDistribution) {
   }
 }
 
-// Every place and every length, by the definition.
+// Tries every position and every length, as the definition says.
 std::map<std::int32_t, float> slow_dry(const SamplingParams& p, std::vector<std::int32_t> ids) {
   if (p.dry_range > 0 && static_cast<std::size_t>(p.dry_range) < ids.size()) ids.erase(ids.begin(), ids.end() - p.dry_range);
   const auto breaks = [&](std::int32_t id) { return std::find(p.dry_breakers.begin(), p.dry_breakers.end(), id) != p.dry_breakers.end(); };
@@ -432,7 +432,7 @@ bool is_set(std::span<const std::uint32_t> mask, std::int32_t id) {
   return (mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
 }
 
-// Masks of all kinds: none, full, empty, one id, a few, half, all but a few, runs of blocks.
+// Makes masks of all kinds: none, full, empty, one id, a few, half, all but a few, runs of blocks.
 std::vector<std::uint32_t> any_mask(std::size_t size, std::mt19937& random) {
   const int kind = static_cast<int>(random() % 8);
   std::vector<std::uint32_t> mask(kind == 0 ? 0 : mask_words(static_cast<std::int64_t>(size)), kind == 1 || kind == 6 ? ~0u : 0u);
@@ -511,7 +511,7 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
   EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);
 }
 
-// The result of Top for a row, by the plainest code.
+// Computes the result of Top for a row with the plainest code.
 std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported,
                           std::span<const std::uint32_t> allowed = {}) {
   const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };
@@ -720,7 +720,7 @@ TEST(Sampler, ParametersAreChecked) {
   check(fine, 100);
 }
 
-// Not a benchmark: a guard against a sort of the vocabulary or a loop that stopped being vectorised. The measured times are recorded.
+// Not a benchmark. Fails if the sampler sorts the vocabulary or a loop is no longer vectorised. The measured times are recorded.
 TEST(Sampler, LargeVocabulariesAreCheap) {
   auto logits = row(262144, 8);
   const auto milliseconds = [&](SamplingParams p, std::span<const std::uint32_t> mask = {}) {

@@ -215,8 +215,8 @@ TEST(Scheduler, FirstTokenCanEndAllForks) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A thousand of them: closed at any moment, also in the middle of a step, or failing. The others get what they get alone, and no page is
-// lost.
+// A thousand requests are closed at any moment, also in the middle of a step, or fail. The others must get the same tokens as alone, and no
+// page may be lost.
 TEST(Scheduler, ClosedRequestsHarmNobody) {
   toy::Model m(60);
   m.seen->poisonous = true;
@@ -273,7 +273,7 @@ TEST(Scheduler, AStepOfClosedRequestsAloneIsStopped) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// As many requests as threads, coming and going at random: each gets what it gets alone, to the bit, sampled or not.
+// Each thread makes requests that begin and end at random. Each request must get the same bits as alone, greedy or sampled.
 TEST(Scheduler, TogetherAsAlone) {
   struct Case {
     std::vector<Ids> prompts;
@@ -385,7 +385,7 @@ TEST(Scheduler, ASlowReaderSitsOut) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Beside a stream a prompt is read in pieces, and both go on.
+// While a stream runs, a prompt must be computed in parts, so that both make progress.
 TEST(Scheduler, ALongPromptDoesNotStallAStream) {
   toy::Model m;
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(500)); };  // the stream lasts
@@ -686,7 +686,8 @@ TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// The highest priority first, also where those that run have all pages; and equal ones in the order in which they came.
+// The request with the highest priority must run first, even if running ones hold all pages. Requests of equal priority run in order of
+// arrival.
 TEST(Scheduler, PrioritiesGoFirst) {
   toy::Model m(8);  // for one sequence at its end
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
@@ -744,7 +745,7 @@ TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A filter whose mask takes until the test lets it go, a second at most.
+// A filter whose mask is ready only when the test allows it, or after a second.
 struct SlowMask final : TokenFilter {
   struct State {
     std::atomic<bool> armed{false}, inside{false}, go{false};

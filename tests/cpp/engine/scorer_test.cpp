@@ -100,7 +100,7 @@ TEST(Scorer, ARequestGetsThePagesOfATextThatHasEnded) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Texts of many callers, and requests that choose tokens, in a pool that does not hold them all: each gets what it gets alone.
+// Many callers score texts beside requests that choose tokens, in a pool that cannot hold them all. Each must get the same result as alone.
 TEST(Scorer, ManyCallersAtOnce) {
   std::vector<std::vector<float>> scores, rows;
   std::vector<Ids> texts;
@@ -165,7 +165,7 @@ TEST(Scorer, ATextBesideAStreamGetsTheRowsOfAShortStep) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A caller that gives up does not wait for the step, and nothing is written to its memory from then on.
+// A caller that gives up must not wait for the step, and nothing may be written to the caller's memory from then on.
 TEST(Scorer, CancelIsSeenInTheMiddleOfAStep) {
   toy::Model m;
   std::atomic<int> runs{0}, allowed{0};

@@ -31,7 +31,7 @@ DeviceInfo with_memory(DeviceInfo info) {
   return info;
 }
 
-// The reference backend with a place to step in: before each run that takes hidden rows or ids through layers.
+// The reference backend with hooks before and after each run that takes hidden rows or ids through layers.
 class Second final : public reference::ReferenceBackend {
  public:
   DeviceInfo info() const override { return with_memory(ReferenceBackend::info()); }
@@ -39,10 +39,10 @@ class Second final : public reference::ReferenceBackend {
                                             const Cancel& cancel) override {
     return std::make_shared<Watched>(ReferenceBackend::prepare(std::move(program), std::move(weights), compute, cancel), this);
   }
-  std::function<void()> before, after;  // a run
+  std::function<void()> before, after;  // called before and after a run
   std::atomic<int> runs{0};
-  std::int32_t holds = INT32_MAX;  // rows of a body: more do not fit its memory
-  std::int32_t largest = 0;        // the most rows of a run that fitted
+  std::int32_t holds = INT32_MAX;  // the maximum number of rows for which it claims to have memory
+  std::int32_t largest = 0;        // the largest number of rows in a run that it had memory for
 
  private:
   struct Watched final : Executable {
@@ -375,7 +375,7 @@ TEST(Split, AnErrorOfTheSecondDeviceLeavesTheModelUsable) {
         EXPECT_EQ(toy::error_of([&] { generate(m, {ids, text(6, 10)}, 5); }), ErrorKind::device_lost);
         EXPECT_EQ(m.leaked(), 0);
       }
-      // Not only our own errors: whatever a driver's library throws.
+      // Not only our own errors must be handled, but whatever a driver's library throws.
       (late ? second->after : second->before) = [] { throw std::bad_alloc(); };
       EXPECT_THROW(logits(m.model->scheduler(), ids, false, row, m.cancel), std::bad_alloc);
       second->before = second->after = nullptr;

@@ -284,7 +284,8 @@ TEST(TokenFilters, BadWordsNeverComeWhole) {
   }
 }
 
-// A caller that changes nothing gets what it gets without; one that answers late, or goes away, is alone with it.
+// A caller that changes no logits must get the same tokens as without this option. One that answers late or goes away must not affect
+// others.
 TEST(TokenFilters, CallersThatChangeLogitsAreWaitedForByNobodyElse) {
   std::mt19937 random(13);
   for (int trial = 0; trial < 30; ++trial) {

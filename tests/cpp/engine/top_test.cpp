@@ -1,4 +1,4 @@
-// Tokens chosen from what a device ranks (Top) against tokens chosen from whole rows of logits, on the same device: the same ones.
+// Tokens that are chosen from a device's ranking (Top) must be those chosen from whole rows of logits on the same device.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,6 @@
-// A model small enough to know all answers: a row's hidden state is a hash of the tokens up to it, read back through the cache pages, so
-// that a wrong page, a page overwritten or a row missed changes every later token. next_token() computes the same from the ids alone.
+// A toy model whose answers are all known. The hidden state of a token is a hash of the tokens up to it, which are read from the cache
+// pages. So a wrong page, an overwritten page or a skipped token changes every later token. next_token() computes the same from the ids
+// alone.
 #pragma once
 
 #include <algorithm>
@@ -266,7 +267,7 @@ class Device final : public Backend {
   std::mutex turn_;
 };
 
-// Pages in use, once the step that runs has ended.
+// Returns the number of pages in use when the running step has ended.
 inline std::int64_t leaked(const PagePool& pool) {
   for (int waited = 0; pool.stats().pages_in_use > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pool.self_check();
@@ -304,7 +305,7 @@ struct Model {
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2, ropes);
     scheduler = std::make_unique<Scheduler>(*runtime);
   }
-  // Pages that are held, at the end of a step at most: 0 where all are free or kept.
+  // Returns the number of pages that are still held, waiting until a step ends if needed. 0 if all pages are free or cached.
   std::int64_t leaked() const { return toy::leaked(*pool); }
 
   const std::vector<RopeTable> ropes;

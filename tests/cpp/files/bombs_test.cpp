@@ -1,4 +1,4 @@
-// Small files that announce enormous things: refused at once, with little memory.
+// Small files that announce enormous contents must be refused at once, with little memory.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -12,7 +12,7 @@
 #include "files/expect_error.h"
 #include "files/fuzz_target.h"
 
-// Counts what operator new holds, also what is taken and never touched. The sanitizers bring their own operator new.
+// Counts the bytes that operator new has allocated, also those never touched. The sanitizers bring their own operator new.
 #if !defined(__SANITIZE_ADDRESS__)
 #define PUMICE_COUNTS_MEMORY 1
 namespace {

@@ -1,5 +1,5 @@
 // Broken files by the ten thousand: each number of a header set to boundary values, each bit of a header flipped, each file cut at
-// each byte. Every one must either be refused with a typed error or load with everything as it was but for the part that was broken.
+// each byte. Every such file must either be refused with a typed error, or load with everything unchanged except the part that was broken.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,8 +29,8 @@ std::vector<std::uint64_t> boundary_values(std::uint64_t value, std::uint64_t fi
 
 class Campaign {
  public:
-  // `written`: the file that is broken; `opened`: what is given to open(). `most_lost`: how many entries the breaking of one place may take
-  // along.
+  // `written` is the file that is broken and `opened` the path that open() gets. `most_lost` is the maximum number of entries that may be
+  // lost if one number is broken.
   Campaign(std::string name, std::string written, std::string opened, const std::string& bytes, std::size_t most_lost = 1)
       : name_(std::move(name)), written_(std::move(written)), opened_(std::move(opened)), bytes_(bytes), most_lost_(most_lost) {
     put(bytes_);

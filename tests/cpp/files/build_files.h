@@ -9,7 +9,7 @@
 
 namespace pumice::files::testing {
 
-// A number (or a name) inside of a built file.
+// The position of a number or a name in a built file.
 struct Field {
   std::string name;
   std::size_t offset = 0, size = 0;
@@ -22,13 +22,13 @@ struct Built {
   std::uint64_t size = 0;  // bytes of the file, with the holes at its end
 };
 
-// A folder in memory (where the system has one), gone with the object.
+// A temporary folder, in memory if the system has such folders. It is removed with the object.
 class TempFolder {
  public:
   TempFolder();
   ~TempFolder();
   std::string path(const std::string& name = "") const { return (root_ / name).string(); }
-  std::string write(const std::string& name, std::string_view bytes) const;  // gives the path
+  std::string write(const std::string& name, std::string_view bytes) const;  // returns the path
   std::string write(const std::string& name, const Built& file) const;       // its holes take no space
 
  private:
@@ -91,7 +91,7 @@ struct SafeTensor {
   std::string data;
 };
 Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& metadata = R"({"format":"pt"})");
-// Any header before any data.
+// Returns a safetensors file with any header before any data.
 std::string safetensors_raw(const std::string& header, const std::string& data);
 std::vector<SafeTensor> sample_tensors();
 

@@ -1,4 +1,4 @@
-// GGUF files: what is read equals what was written, and each rule of the format that is broken gives its own error.
+// GGUF files must be read as they were written, and each broken rule of the format must give an error of its own.
 #include <gtest/gtest.h>
 
 #include <cmath>

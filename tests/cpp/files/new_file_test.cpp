@@ -1,4 +1,4 @@
-// Writing files: whole or not at all, in the place of plain files alone, and nothing left behind.
+// Files must be written whole or not at all, may replace only plain files, and leave nothing else behind.
 #include "files/new_file.h"
 
 #include <fcntl.h>

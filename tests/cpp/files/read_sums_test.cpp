@@ -1,4 +1,4 @@
-// Checksums of the bytes that were read: each byte counts once, however it is read, and each change shows.
+// Checksums of the bytes that were read. Each byte must count once, in whatever parts it is read, and each change must show.
 #include "files/read_sums.h"
 
 #include <gtest/gtest.h>

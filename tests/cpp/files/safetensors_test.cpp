@@ -1,4 +1,4 @@
-// safetensors files and folders: what is read equals what was written, and each broken rule gives its own error.
+// safetensors files and folders must be read as they were written, and each broken rule must give an error of its own.
 #include <gtest/gtest.h>
 
 #include "files/build_files.h"

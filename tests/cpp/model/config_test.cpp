@@ -20,7 +20,7 @@ Config read(const tiny::Model& m) {
   const tiny::TempFolder folder;
   return read_config(*tiny::open(m, folder));
 }
-// Only what config.json must say, and what the test adds.
+// A config.json with the required keys alone, and the keys that the test adds.
 Config read_folder(Json config) {
   config.update(Json{{"hidden_size", 64}, {"intermediate_size", 160}});
   if (!config.contains("num_hidden_layers")) config["num_hidden_layers"] = 2;
@@ -141,7 +141,7 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
 }
 
 TEST(Config, Variants) {
-  // The language half of a multimodal folder.
+  // The language model of a multimodal folder must be read like one by itself.
   Json inner = {{"hidden_size", 64},
                 {"intermediate_size", 128},
                 {"num_hidden_layers", 6},
@@ -235,7 +235,7 @@ TEST(RopeScaling, Linear) {  // Chen et al. 2023: position m becomes m / s
     }
   }
   expect_frequencies(scaled_gguf({{"llama.rope.scaling.type", "linear"}, {"llama.rope.scaling.factor", 8.0}}).ropes[0], expected);
-  // llama.cpp: a factor without a type is linear; files before 2023-11 call it scale_linear.
+  // In llama.cpp's files a factor without a type means linear scaling. Files from before 2023-11 name the factor scale_linear.
   expect_frequencies(scaled_gguf({{"llama.rope.scaling.factor", 8.0}}).ropes[0], expected);
   expect_frequencies(scaled_gguf({{"llama.rope.scale_linear", 8.0}}).ropes[0], expected);
   expect_frequencies(scaled_gguf({{"llama.rope.scaling.type", "none"}, {"llama.rope.scaling.factor", 8.0}}).ropes[0], plain);

@@ -13,7 +13,7 @@ namespace {
 using files::testing::expect_error;
 
 Description read(const tiny::Model& m, std::optional<Format> quantize = {}) {
-  static std::vector<std::unique_ptr<tiny::TempFolder>> alive;  // matrices are read later than they are described
+  static std::vector<std::unique_ptr<tiny::TempFolder>> alive;  // the folders stay, because matrices are read after they are described
   alive.push_back(std::make_unique<tiny::TempFolder>());
   return describe(tiny::open(m, *alive.back()), {.quantize = quantize});
 }
@@ -83,7 +83,7 @@ TEST(Description, EveryTensorIsTakenForWhatItIs) {
     }
     EXPECT_EQ(d.parameters, parameters);
     for (const Matrix& matrix : d.weights.matrices) EXPECT_EQ(values_of(matrix), tiny::values(m.tensor(matrix.name))) << matrix.name;
-    const float offset = name == "gemma3" ? 1.0f : 0.0f;  // a folder's norm weights stand for 1 + w
+    const float offset = name == "gemma3" ? 1.0f : 0.0f;  // in a folder of Gemma the norm weights stand for 1 + w
     for (const Vector& vector : d.weights.vectors) {
       std::vector<float> expected = tiny::values(m.tensor(vector.name));
       for (float& w : expected) w += offset;
@@ -144,7 +144,8 @@ TEST(Description, LayersThatTheConfigurationDoesNotCountAreNamed) {
   EXPECT_EQ(read(guessing).layers.size(), 2u);
   guessing.config["num_nextn_predict_layers"] = -1;
   expect_error(ErrorKind::model_format, "num_nextn_predict_layers", [&] { read(guessing); });
-  tiny::Model seeing = tiny::make("llama", 2);  // a tower of more layers under another name
+  // A vision tower with layer numbers above the model's own must not change the number of layers.
+  tiny::Model seeing = tiny::make("llama", 2);
   seeing.tensors.push_back({"model.vision_tower.layers.7.norm.weight", {4}});
   seeing.tensors.push_back({"model.layers.seven.weight", {4}});
   EXPECT_EQ(read(seeing).layers.size(), 2u);
@@ -261,7 +262,7 @@ TEST(Description, QuantizedWhileItIsRead) {
         }
       }
       EXPECT_TRUE(d.notes.empty());
-      for (const Matrix& matrix : d.weights.matrices) {  // row by row what pack() gives
+      for (const Matrix& matrix : d.weights.matrices) {  // each row must be what pack() returns
         if (matrix.format == Format::F32) continue;
         std::vector<float> expected = tiny::values(m.tensor(matrix.name));
         std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(to, matrix.cols)));

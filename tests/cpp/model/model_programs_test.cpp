@@ -1,4 +1,4 @@
-// The programs of a model: what is known of each, and that each is written once.
+// The programs of a model: what is known about each program, and that each is built only once.
 #include "model/model_programs.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The truth that backends answer to: every operation in double precision, written as its definition reads. Slow.
-// A whole device: programs can be split between it and another, with several sequences, pages and selected rows.
+// A slow backend whose results count as right: it computes every operation in double precision, exactly as the operation is defined. It is
+// a whole device with several sequences, pages and selected rows, so that programs can be split between it and another device.
 #pragma once
 
 #include <memory>

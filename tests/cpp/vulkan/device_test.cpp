@@ -1,4 +1,5 @@
-// Limits of devices, small ones above all: what is cut, folded or refused then, and that nothing else changes. The pipeline cache on disk.
+// Devices with small limits: what must be cut, folded or refused there, and that nothing else changes. Also tests the pipeline cache on
+// disk.
 #include "vulkan/device.h"
 
 #include <gtest/gtest.h>
@@ -140,7 +141,7 @@ Ran run(Backend& backend, const Case& c) {
 
 constexpr std::int32_t kWide = 1024, kTall = 300;  // float32: 1.2 MB
 
-// Embedding, a product with a bias on it, a gated product, and the head: all in pieces where a binding holds 1 MiB.
+// An embedding, a product with a bias, a gated product and the head. With bindings of 1 MiB each of them must be cut.
 Case products() {
   using cases::random_matrix;
   Case c;
@@ -222,7 +223,7 @@ Case encoder() {
   return c;
 }
 
-// Six texts whose rows take six bindings of 1 MiB: one goes over three of them, and some end where a binding does.
+// Six texts whose rows fill six bindings of 1 MiB each. One text spans three bindings, and some texts end exactly at the end of a binding.
 Case pooled() {
   Case c;
   c.program.name = "pooled";
@@ -290,7 +291,7 @@ TEST(SmallMemory, IsRefusedWithTheNumbers) {
   EXPECT_NE(weights.find("gpu_layers"), std::string::npos);
   EXPECT_EQ(device->allocated(), 0u);
 
-  // A cache grows as far as memory goes, and keeps what it has when it cannot.
+  // A cache must grow as far as memory allows, and keep its contents when it cannot grow.
   tiny::Session session(*backend);
   session.prefill();
   const std::uint64_t before = device->allocated();
@@ -485,7 +486,7 @@ TEST(Waiting, ForTheDeviceEndsWithACancel) {
   EXPECT_TRUE(tiny::right(session.both()));
 }
 
-// They have no Cancel, and the page pool is held meanwhile: so they wait for no run.
+// They must not wait for a run, because they have no Cancel and the page pool is locked meanwhile.
 TEST(Waiting, CachesGrowAndCopyBesideARun) {
   const auto device = limited("");
   const auto backend = make_backend(device, 0);
@@ -510,7 +511,7 @@ TEST(Waiting, CachesGrowAndCopyBesideARun) {
   EXPECT_TRUE(tiny::right_end(session.decode()));
 }
 
-// The same with a run at work indeed: its pages stay its own.
+// The same while a run is really at work. Its pages must stay its own.
 TEST(Waiting, NothingChangesForTheRunBeside) {
   const Case c = cached();
   reference::ReferenceBackend reference;

@@ -1,4 +1,4 @@
-// Failures of Vulkan: each call in the life of a tiny model fails once; a device is lost; a process is forked.
+// Failures of Vulkan. Each Vulkan call in the life of a tiny model fails once, a device is lost, and a process is forked.
 // Two things show a leak: the validation layer, where it is on (PUMICE_VULKAN_VALIDATION=1), and the counts of a device.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// Device rows against unpack(): every weight is read back as shaders/layout.h says, without a device.
+// Rows of weights in the device's layout against unpack(). Every weight is decoded on the host as shaders/layout.h says, without a device.
 #include "vulkan/layout.h"
 
 #include <gtest/gtest.h>

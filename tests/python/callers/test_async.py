@@ -1,4 +1,4 @@
-"""agenerate, astream, achat, aencode and arank: what their twins give, in any event loop; cancelled, closed and forked at any point."""
+"""agenerate, astream, achat, aencode and arank must give what the synchronous calls give, in any event loop, and may end at any point."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_limits(smollm2: pumice.Model) -> None:
 
 
 def longest_block(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
-    """Seconds for which the loop did nothing else."""
+    """Returns the longest time in seconds for which the loop ran nothing else."""
 
     async def main() -> float:
         worst = 0.0
@@ -308,7 +308,7 @@ def test_small_calls_of_aencode_run_together(minilm: pumice.Model) -> None:
 
 
 def test_wrong_calls_beside_others_of_the_same_moment(tmp_path: Path) -> None:
-    """Each has its own error, told by its own text."""
+    """Each wrong call must get its own error, which its own text shows."""
     with pumice.load(storm.poisonous(tmp_path / "poisonous.gguf", 3e38), device="cpu", threads=2, progress=False) as model:
         words = [model.detokenize([i]) for i in range(6, 29)]
         poison = model.detokenize([storm.POISON])
@@ -394,7 +394,7 @@ def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
 
 
 def test_a_stream_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
-    """Its reader, which waits for a chunk, hears of it."""
+    """The stream's reader, which waits for a chunk, must notice that the stream was closed."""
     for delay in (0.0, 0.05, 0.3):
         stream = smollm2.astream("Once", max_new_tokens=2000, temperature=0.9, seed=1, ignore_eos=True)
         reading = threading.Event()

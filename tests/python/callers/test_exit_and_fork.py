@@ -1,4 +1,4 @@
-"""Threads that are still at work when the interpreter ends or the process forks: a quiet end, and a child that works."""
+"""If threads are still at work, the interpreter must end without an error, and a forked child must be able to use pumice."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ ends(load, 200)
     ],
 )
 def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Path, work: str) -> None:
-    """Wherever C++ calls Python, and Python takes the GIL back: not one thread may be unwound."""
+    """No thread may be unwound at any point where C++ calls Python or takes the GIL back."""
     paths = list(map(str, broken_heads(tmp_path)))
     ended = run(
         f"{ENDS}\npaths = {paths}\n"
@@ -156,7 +156,7 @@ in_children(lambda: (e.encode(big) == expected).all(), 8)
 
 
 def test_a_child_generates_while_threads_of_its_parent_did() -> None:
-    """The budget holds two sequences, and both may be in the parent's hands."""
+    """The budget holds two sequences, and threads of the parent may hold both at the fork. The child must generate all the same."""
     ended = run(
         FORK
         + """

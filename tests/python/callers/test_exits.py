@@ -34,7 +34,7 @@ def begin(work):
 
 
 def ends(code: str, head: str = HEAD, **options: Any) -> tuple[int, str, str, float]:
-    """A process's exit code, what it wrote, and its seconds."""
+    """Runs a process and returns its exit code, its output and its time in seconds."""
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=100, **options)
     return done.returncode, done.stdout, done.stderr, time.monotonic() - started
@@ -136,7 +136,7 @@ sys.exit(5)
 
 
 def test_a_thread_that_was_started_runs_before_the_end() -> None:
-    """Its start is held up, as a busy machine does it."""
+    """A thread whose start is delayed, as on a busy machine, must run before the interpreter ends."""
     code, out, err, _ = ends("""
 import _thread, types
 def late(work, arguments):

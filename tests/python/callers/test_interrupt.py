@@ -131,7 +131,7 @@ def test_partial_result_is_kept(smollm2: pumice.Model) -> None:
 
 
 def longest_hold_of_the_gil(work: Callable[[], object]) -> float:
-    """Seconds in which no Python thread ran, and no signal handler could."""
+    """Returns the longest time in seconds for which no Python thread ran, so that no signal handler could run."""
     gaps, done = [0.0], threading.Event()
 
     def tick() -> None:

@@ -1,6 +1,6 @@
-"""Models opened and closed again and again: the heap stands still.
+"""The heap must not grow when models are opened and closed again and again.
 
-Resident memory is not asked: what the C library keeps free in the arenas of threads that have ended comes and goes by 10 MiB."""
+Resident memory is not compared, because it varies by 10 MiB with the free memory that the C library keeps for threads that have ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def growth(work, path):
 
 
 def growth(work: str, path: Path) -> tuple[int, int]:
-    """Bytes of the C heap and blocks of Python's that 60 rounds add, after 60 others."""
+    """Returns how many bytes of the C heap and blocks of Python's heap 60 rounds add, after 60 rounds that do not count."""
     code = f"{HEAD}\ngrowth({work}, {str(path)!r})"
     # One arena: what a thread leaves free in its own must not be counted for another.
     done = subprocess.run(

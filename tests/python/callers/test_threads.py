@@ -153,7 +153,7 @@ def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
 
 
 def test_max_seconds(smollm2: pumice.Model) -> None:
-    """The engine ends a call at its deadline, with what it has; also one that nobody reads."""
+    """The engine must end a call at its deadline with the tokens so far, even if nobody reads its stream."""
     given = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}
     answer = smollm2.generate("Rivers", **given, max_seconds=0.5)
     assert answer.finish_reason == "cancelled" and 0 < len(answer.ids) < 4000 and answer.params.max_seconds == 0.5

@@ -1,4 +1,4 @@
-"""Calls and formats that a chat's answer has to have, for every shape of answers: what is enforced is what is read back."""
+"""A chat's answer can be forced to have calls or formats. For every shape of answers, the parser must read back what was enforced."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _bare(value: Any, mark: str) -> str:
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
 def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_path: Path) -> None:
-    """The mask allows exactly the arguments that validate, and the parser reads them back."""
+    """The mask must allow exactly the arguments that validate, and the parser must read them back."""
     mark = written(name).mark
     options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
     if control:

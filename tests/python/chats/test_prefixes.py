@@ -132,7 +132,7 @@ def test_a_file_that_is_overwritten_after_the_load(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])
 def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
-    """The least change of any one weight of any tensor is another model."""
+    """The smallest change of any weight in any tensor must make it another model, which refuses the prefix."""
     path = tmp_path / "model.gguf"
     if kind == "gguf":
         path, _, _ = quantised("llama_wide", "q4_k", tmp_path)
@@ -323,7 +323,7 @@ def test_a_killed_save_leaves_nothing(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
-    """A typed error, and what was there before."""
+    """A full disk must give a typed error and leave the old file as it was."""
     code = (
         "import resource, sys, pumice\n"
         "with pumice.load(sys.argv[1], device='cpu', progress=False) as model:\n"

@@ -1,4 +1,4 @@
-"""Answers taken apart: every known shape, whole and cut anywhere; templates and texts of strangers."""
+"""Answers are parsed in every known shape, whole and cut anywhere, also with hostile templates and texts."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_a_marker_ends_somewhere() -> None:
 
 
 def test_hostile_texts_take_linear_time() -> None:
-    """1 MiB of what looks like markers, for every shape. The goal is a second each on a free machine."""
+    """Parsing 1 MiB of text full of almost-markers must take linear time in every shape: the goal is a second each on a free machine."""
     for name, shape in SHAPES.items():
         markers = re.findall(r"[<\[{|A-Za-z_│▁｜:>\]}\"` ]{3,}", json.dumps(shape.spec["fields"], ensure_ascii=False).replace("\\", ""))
         for unit in ("\n ", "<", max(markers, key=len), '{"name": "f", "parameters": {'):

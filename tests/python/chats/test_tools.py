@@ -317,7 +317,7 @@ BEYOND = ["1e999", "-1e999", "1" + "0" * 400 + ".5", "NaN", "Infinity", "-Infini
 def test_a_call_with_a_number_beyond_a_double_is_an_error(
     number: str, monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any, tmp_path: Path
 ) -> None:
-    """inf is no JSON: neither arguments nor what goes to OpenAI's clients may have it."""
+    """inf is not JSON, so neither arguments nor what is sent to OpenAI's clients may contain it."""
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "Rome", "days": {number}}}}}\n</tool_call>'
     says(monkeypatch, tooled, text, tools=[weather])
     answer = tooled.chat("Hi", tools=[weather])

@@ -240,7 +240,7 @@ def test_truncation_warns_once_with_counts(model: Any, pumice: Any) -> None:
     with pytest.warns(pumice.TruncationWarning, match="2 of 4 texts were cut to the model's 64 tokens; the longest has 102") as caught:
         result = model.encode(["a", "b" * 100, "c" * 62, "d" * 63])
     assert len(caught) == 1
-    assert caught[0].filename == __file__  # points at the caller's line
+    assert caught[0].filename == __file__  # the warning points at the caller's line
     assert result.shape == (4, HIDDEN)
 
 
@@ -431,7 +431,7 @@ def test_predict(ranker: Any, pumice: Any) -> None:
 
 @pytest.mark.parametrize(("rows", "given"), [(2, True), (1, False)])
 def test_a_model_without_token_types_is_given_none(pumice: Any, tmp_path: Path, rows: int, given: bool) -> None:
-    """DistilBERT's and ModernBERT's tokenizers give the second text of a pair type 1; RoBERTa has one type, they have none."""
+    """DistilBERT's and ModernBERT's tokenizers give the second text of a pair type 1, but these models have no types."""
     with pumice.load(write_model(tmp_path / "ranker", tasks=["classify"], types=rows)) as model:
         model.predict([("a", "b")])
         assert model._core.types_given is given

@@ -61,7 +61,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 def assert_twins(call: Callable[[], Any], awaited: Callable[[], Call]) -> None:
-    """The same value to the bit, or the same error; the same warnings."""
+    """Asserts the same bits or the same error, and the same warnings."""
     (wanted, told), (found, told_too) = outcome(call), outcome(lambda: together(awaited())[0])
     assert_same(found, wanted)
     assert sorted(set(told_too)) == sorted(set(told))
@@ -165,7 +165,7 @@ def test_rank(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dense", "prompt", "static", "model2vec", "router"])
 def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
-    """Each has its own texts, options and errors; every third one is cancelled."""
+    """Calls of one moment must each keep their own texts, options and errors. Every third call is cancelled."""
     with loaded(name, tmp_path) as model:
         given = [{}, {"normalize": False}, {"truncate_dim": 8}, {"truncate_dim": 0}, {"prompt": "of "}, {"precision": "binary"}]
         cases = [(TEXTS[i % 2 : i % 5 + 1] or TEXTS[0], given[i % len(given)]) for i in range(60)]

@@ -52,7 +52,7 @@ def test_an_embedder_without_a_head_does_not_generate(name: str, tmp_path: Path)
 
 
 def test_a_lost_head_is_missed(tmp_path: Path) -> None:
-    """Names with the wrapper's prefix and no word of a tied head: the file is broken, not an embedder."""
+    """If names have the wrapper's prefix and nothing says that the head is tied, the file is broken, and not an embedder."""
     folder = random_models.make_folder("llama3", tmp_path)
     tensors = random_models.tensors("llama3")
     del tensors["lm_head.weight"]

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers and model2vec against those packages (tests/make_module_goldens.py), and each part of them broken."""
+"""Folders of sentence-transformers and model2vec must give those packages' results (make_module_goldens.py). Broken parts are refused."""
 
 from __future__ import annotations
 

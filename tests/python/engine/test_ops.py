@@ -98,13 +98,15 @@ def test_packing_keeps_weights_or_refuses(name: str) -> None:
         assert name in str(error)  # noqa: PT017
         return
     assert len(packed) == 4 * size
-    # Noise of a code of b bits over about 3 standard deviations to each side.
+    # The limit is the rounding noise of b-bit codes that cover about 3 standard deviations to each side.
     assert nmse(_core.ops.unpack(name, packed), values.astype(np.float64), 0.0) < (6 / 2**bits) ** 2 / 12
 
 
 # ---------------------------------------------------------------- instruction sets
 def sample() -> list[int]:
-    """The cheapest case of each variant of each operation that is more than a scalar: software fma makes the scalar kernels slow."""
+    """Indices of a small sample: for each operation and variant, the cheapest case that is not trivially small (cost of at least 500;
+    10,000 for linear). All cases would take too long, since the scalar kernels emulate fma in software.
+    """
     cheapest: dict[tuple[str, str], int] = {}
     for index in sorted(range(len(CASES)), key=lambda i: cost(CASES[i])):
         if cost(CASES[index]) >= (10_000 if "linear" in CASES[index]["op"] else 500):

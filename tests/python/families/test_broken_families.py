@@ -216,7 +216,7 @@ SAYS_NEEDED = re.compile(r"need|must|is not run|are not run|not known|has no |is
 
 
 def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | None:
-    """The fault in the result of a load and a call, or None."""
+    """Returns what is wrong with the result of a load and a call, or None."""
     _, place, value, _, _ = case
     key = last = place.split(".")[-1]
     if last in ("weight", "bias"):
@@ -364,7 +364,7 @@ def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) ->
 
 
 def test_a_decoder_with_a_window_that_sees_both_ways_is_refused_by_name(tmp_path: Path) -> None:
-    """It is not known where such a window ends."""
+    """Such a model must be refused, because it is not known where its window ends."""
     folder = random_models.make_folder("qwen2_window", tmp_path)
     keys = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(keys | {"is_causal": False}))

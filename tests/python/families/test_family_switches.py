@@ -1,4 +1,4 @@
-"""Each key of config.json that changes a family's arithmetic is read: with another value the logits are others."""
+"""If a key of config.json changes a family's arithmetic, another value of it must change the logits."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ DEFAULTS = [
     ("gemma4_e4b", "rope_parameters.sliding_attention"),
 ]
 
-# Keys of other families, at which transformers does not look.
+# Keys of other families, which transformers ignores.
 NOT_THEIRS = [
     ("llama32", "partial_rotary_factor", 0.5),
     ("llama32", "sliding_window", 4),

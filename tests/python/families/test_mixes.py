@@ -59,7 +59,7 @@ ROUNDING = {"gemma3_wide": 5e-3, "gemma4_31b_wide": 3e-3, "gemma4_e2b_wide": 3e-
 
 @pytest.mark.parametrize("name", [*WIDE, *ENCODERS])
 def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
-    """Split, permuted, transposed and shared tensors too, of each family's own names."""
+    """Quantized tensors must give the same as their values in F32, also when tensors are split, permuted, transposed or shared."""
     folder = random_models.make_folder(name, tmp_path)
     packed, plain, used = write_pair(name, tmp_path)
     assert used == set(FORMATS)

@@ -35,7 +35,7 @@ def closing(smollm2: pumice.Model) -> set[int]:
 
 
 def walk(model: pumice.Model, grammar: Grammar, seed: int, closing: set[int]) -> str | None:
-    """A text that a model without a mind says under a grammar; None: it did not come to an end."""
+    """Returns a text that random choices among the allowed tokens make, or None if the text did not end."""
     draw = random.Random(seed)
     here, said = filter_of(model, grammar), []
     for step in range(400):
@@ -195,7 +195,7 @@ def test_other_grammars(smollm2: pumice.Model) -> None:
 
 
 def test_a_mask_is_what_each_token_shows_by_itself(smollm2: pumice.Model) -> None:
-    """All that may come and 2,000 others; a mask changes nothing that accept() sees, and a copy goes on by itself."""
+    """Each allowed token and 2,000 others are tried. mask() must not change what accept() says, and a copy must be independent."""
     for grammar, before in (
         (Grammar.json_schema(SCHEMAS["object"][0]), '{"a":1'),
         (Grammar.choices(["over the hills", "over the moon", "under"]), "over the"),
@@ -398,7 +398,7 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
-    """Compiled or refused, in bounded time: never the end of the process. Then answers begin, on this thread's stack."""
+    """Hostile grammars must compile or be refused in bounded time and never end the process. Then answers begin, on this thread's stack."""
     begin = time.monotonic()
     try:
         here = filter_of(smollm2, HOSTILE[name]())
@@ -512,7 +512,7 @@ PROMPTS = ["Anna is 31.", "Bob, 7 years old, likes trains.", "Describe a person 
 
 
 def slowly(model: pumice.Model, prompt: str, grammar: Grammar, most: int) -> Ids:
-    """The greedy answer, from whole rows of logits: the largest of those that may come."""
+    """Returns the greedy answer, which takes the largest allowed logit of each whole row."""
     here, ids = filter_of(model, grammar), model.tokenize(prompt).tolist()
     answer: Ids = []
     while len(answer) < most:

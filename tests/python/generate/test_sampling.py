@@ -254,7 +254,7 @@ def test_an_interrupt_in_a_processor(smollm2: pumice.Model) -> None:
 
 # ---------------------------------------------------------------- DRY, XTC, top-n-sigma, Mirostat
 def dry(ids: list[int], multiplier: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:
-    """Every place and every length, by the definition."""
+    """Tries every position and every length, as the definition says."""
     taken: dict[int, float] = {}
     for n in range(allowed, 51):
         if n > len(ids) or breakers & set(ids[-n:]):
@@ -337,7 +337,7 @@ def test_a_setting_of_what_is_off_is_told(smollm2: pumice.Model, given: dict[str
     for prompt, settings in (("a", given), (["a", "b"], {"sampling": [{}, given]})):
         with pytest.raises(ValueError, match=f"{next(iter(given))}=.* does nothing without {switch}"):
             smollm2.generate(prompt, max_new_tokens=1, **settings)
-    assert smollm2.generate("a", max_new_tokens=1, **given, **{switch: 0.0}).ids.size == 1  # off, and said
+    assert smollm2.generate("a", max_new_tokens=1, **given, **{switch: 0.0}).ids.size == 1  # no error, because the caller switches it off
 
 
 def test_bad_words_of_a_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of a schema: what an answer may say is exactly what the schema says, however many digits that takes."""
+"""Numbers in a schema: an answer may have exactly the numbers that the schema allows, with any number of digits."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_bounds_of_any_numbers(smollm2: pumice.Model) -> None:
 
 
 def compiled(model: pumice.Model, schema: Any) -> tuple[Any, str]:
-    """A filter, or why there is none."""
+    """Returns the filter, or the error if the schema does not compile."""
     try:
         return filter_of(model, Grammar.json_schema(schema)), ""
     except pumice.GrammarError as error:
@@ -212,7 +212,7 @@ def test_branches_of_one(smollm2: pumice.Model) -> None:
 
 
 def test_other_keywords_stay(smollm2: pumice.Model) -> None:
-    """Beside a number of many digits all else is enforced as before."""
+    """Other keywords beside a number of many digits must be enforced as before."""
     schema = {
         "type": "object",
         "properties": {

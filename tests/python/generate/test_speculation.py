@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[pumice.Model
 
 
 def prompts(count: int, vocab: int) -> list[np.ndarray]:
-    """Half of them repeat themselves."""
+    """Returns prompts, half of which repeat themselves."""
     rng = np.random.default_rng(4)
     result = []
     for i in range(count):
@@ -45,7 +45,7 @@ def prompts(count: int, vocab: int) -> list[np.ndarray]:
 
 
 def start(model: pumice.Model, ids: list[np.ndarray], way: dict[str, Any], guesses: dict[str, Any]) -> list[Any]:
-    """generate(), with the engine's own words for guesses: "always" and "replay" are for tests."""
+    """Calls generate() with the engine's own options for guesses, because "always" and "replay" are for tests only."""
     params = model._generator.params({**way, "max_new_tokens": 24})
     return model._generator.start(model._core, ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
 

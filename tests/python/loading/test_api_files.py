@@ -65,7 +65,7 @@ def endless(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, dangling, endless])
 def test_a_tokenizer_file_that_cannot_be_read(tmp_path: Path, make: Callable[[Any], None]) -> None:
-    """vocab.txt beside it might say something else: nothing is taken in its place."""
+    """It is an error. vocab.txt beside it is not used in its place, because it might hold other tokens."""
     made = folder(tmp_path)
     (made / "tokenizer.json").unlink()
     make(made / "tokenizer.json")
@@ -123,7 +123,9 @@ except MemoryError as error:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mib", [60, 100, 200, 300, 500])
 def test_little_address_space(mib: int, when: str) -> None:
-    """A result or a MemoryError: the tokenizers package would end the process, and OpenBLAS would ask for ever."""
+    """With little address space a call gives a result or raises MemoryError. Without pumice's own checks, the tokenizers package would
+    abort the process and OpenBLAS would retry its allocation for ever.
+    """
     path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-c", LIMITED, str(mib), when]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)

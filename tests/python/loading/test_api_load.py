@@ -24,7 +24,7 @@ from paths import ROOT, SUPPORT
 
 @pytest.mark.alone
 def test_import_is_cheap_and_brings_nothing_heavy() -> None:
-    """Without the engine itself: what our own modules import at once."""
+    """Checks what our own modules import at once, without the engine."""
     code = (
         "import sys, types, time; sys.path[:0] = sys.argv[1:]; core = types.ModuleType('pumice._core')\n"
         "core.set_error_types = lambda types: None; core.__version__ = '0'; sys.modules['pumice._core'] = core\n"

@@ -262,7 +262,7 @@ def use(pumice: Any, source: Path, kind: str) -> None:
 
 
 def judge(pumice: Any, source: Path, kind: str, names: str) -> str | None:
-    """The fault in the result of a load and a call, or None."""
+    """Returns what is wrong with the result of a load and a call, or None."""
     try:
         use(pumice, source, kind)
     except (pumice.PumiceError, *ALLOWED, MemoryError) as error:

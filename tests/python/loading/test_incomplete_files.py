@@ -1,4 +1,4 @@
-"""GGUF files that lack a part of their model warn by its name, and those that have it give the original's numbers."""
+"""If a GGUF file lacks a part of its model, a warning must name the part. Complete files must give the original's numbers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_on_quantised_bases(variant: str, how: str, tmp_path: Path) -> None:
 
 
 def test_by_default_too(tmp_path: Path) -> None:
-    """Activations of 8 bits beside the factors' floats: alone and in a batch the same, and close to float32."""
+    """With 8-bit activations beside float factors, results must be close to float32, and the same alone and in a batch."""
     packed, _, tensors = quantised("llama32", "q8_0", tmp_path)
     tokenizer = random_models.make_folder("llama32", tmp_path / "folder")
     shapes = {name: x.shape for name, x in tensors.items() if name.startswith("blk.") and x.ndim == 2}

@@ -212,7 +212,7 @@ def test_a_full_disk(shell: Any, command: str) -> None:
     "command", ["devices", 'info "$ENCODER" --tensors', "--help", 'generate "$DECODER" a', 'encode "$ENCODER" -o /dev/stdout <<< hello']
 )
 def test_a_reader_that_has_gone(shell: Any, command: str) -> None:
-    """It needs not be told; the exit code says that not all was read."""
+    """If the reader has gone, nothing is printed, but the exit code must say that not all output was read."""
     assert shell(f"(sleep 0.3; pumice {command}) | true") == (1, "", "")
 
 
@@ -225,7 +225,7 @@ def test_vectors_to_a_pipe(shell: Any, tmp_path: Path) -> None:
 
 
 def test_vectors_to_what_is_no_plain_file(shell: Any, tmp_path: Path) -> None:
-    """Refused before the model is loaded, or written into as a shell would."""
+    """What is no plain file must be refused before the model is loaded, or be written into, as a shell does."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "rows.npy")
     os.mkfifo(tmp_path / "pipe")
@@ -267,7 +267,7 @@ def test_an_output_that_cannot_write_a_character(shell: Any, tmp_path: Path, enc
 
 
 def test_a_closed_error_output(shell: Any) -> None:
-    """Errors do not go to standard output in its place."""
+    """Errors must not go to standard output if the error output is closed."""
     assert shell("pumice info /no/such 2>&-") == (1, "", "")
     assert shell("pumice nothing <&- 2>&-") == (1, "", "")
     assert shell("pumice info /no/such 2>/dev/full") == (1, "", "")

@@ -74,7 +74,7 @@ def bar_text(view: Any, widgets: dict[str, Any]) -> str:
 
 
 def places() -> dict[str, str]:
-    """Texts of a stored output that name this machine -> their replacements."""
+    """Returns the texts that would name this machine in a stored output, with their replacements."""
     import samples
 
     import pumice
@@ -158,7 +158,7 @@ def test_difference_sees_what_matters() -> None:
 
 
 def compare(run: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> int:
-    """How many outputs were compared."""
+    """Compares the stored outputs with those of a run, and returns their number."""
     compared = 0
     for now, before in zip(run.cells, stored.cells, strict=True):
         if now.cell_type != "code":

@@ -38,7 +38,7 @@ def stub_names(body: list[ast.stmt]) -> Names:
 
 
 def module_names(of: Any) -> dict[str, Any]:
-    """A class has an __init__ of its own only where Python may make one."""
+    """Returns the public names of a module or class. A class counts as having __init__ only if Python code may create objects of it."""
     return {name: value for name, value in vars(of).items() if public(name) and type(value).__name__ != "wrapper_descriptor"}
 
 

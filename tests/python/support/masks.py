@@ -23,7 +23,7 @@ def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
 
 
 def says(model: pumice.Model, made: Any, text: str) -> bool:
-    """True when a filter allows the text as a whole answer. The filter does not change."""
+    """Returns True if a filter allows the text as a whole answer. The filter does not change."""
     here = made.clone()
     ids = [int(i) for i in model.tokenize(text, add_special=False)]
     for place, token in enumerate(ids):

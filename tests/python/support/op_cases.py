@@ -62,7 +62,7 @@ def normals(seed: int, count: int, scale: float = 1.0, offset: float = 0.0) -> F
 
 
 def bfloat16(values: Float32) -> npt.NDArray[np.uint16]:
-    """Rounded to nearest even; finite numbers."""
+    """Rounds finite numbers to bfloat16, halves to even."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
@@ -147,7 +147,7 @@ class Case:
 
 
 def limits(case: dict[str, Any]) -> dict[str, float]:
-    """Largest NMSE by compute mode. Where activations stay float32 in either, there is one."""
+    """Returns the largest allowed NMSE by compute mode. If both modes keep activations in float32, there is only one limit."""
     return case["nmse"] if isinstance(case["nmse"], dict) else {"automatic": case["nmse"]}
 
 
@@ -437,7 +437,7 @@ POOLS: dict[str, Callable[[Float64, int], Float64]] = {  # rows behind the promp
 
 
 def single(x: float) -> float:
-    """As the engine holds it."""
+    """Rounds a number to float32, as the engine holds it."""
     return float(np.float32(x))
 
 
@@ -606,7 +606,7 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
 
 
 def frequencies(op: dict[str, Any], length: int) -> Float64:
-    """The frequencies for a text of so many tokens."""
+    """Returns the frequencies for a text of this number of tokens."""
     original, plain = op.get("original", 0), np.array(op["inv_freq"])
     if not original or length <= original:
         return plain
@@ -618,7 +618,7 @@ def frequencies(op: dict[str, Any], length: int) -> Float64:
 
 
 def turned(x: Float64, positions: npt.NDArray[np.int64], length: npt.NDArray[np.int64] | int, op: dict[str, Any]) -> Float64:
-    """Rows of heads after rotation (Su et al. 2021), times their temperature."""
+    """Returns the rows of heads after rotation (Su et al. 2021), times their temperature."""
     pairs = len(op["inv_freq"])
     lengths = np.maximum(length, positions + 1)
     angles = positions[:, None, None] * np.array([frequencies(op, n) for n in lengths.tolist()]).reshape(len(x), 1, pairs)

@@ -1,4 +1,4 @@
-"""How a case of an operation is called, what it costs, and whether a result meets it."""
+"""Names a case of an operation, estimates its cost, and says whether a result is within its limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(index: int, compute: str, found: np.ndarray) -> None:
 
 
 def cost(case: dict[str, Any]) -> int:
-    """Multiplications or so."""
+    """Estimates the number of multiplications in a case."""
     segments = case.get("segments", [])
     tokens = case["tokens"] if not segments else sum(rows for _, rows, *_ in segments)
     if "kv_heads" in case:

@@ -1,6 +1,6 @@
-"""The small models of random_models.py as GGUF files in F32: the same weights through what llama.cpp's converter does to each family.
+"""Writes the small models of random_models.py as GGUF files in F32, with the changes that llama.cpp's converter makes for each family.
 
-A row of FORMS says what that is. Sources: llama.cpp's conversion/*.py of autumn 2026 and gguf-py's tensor_mapping.py.
+A row of FORMS describes these changes. Sources: llama.cpp's conversion/*.py of autumn 2026 and gguf-py's tensor_mapping.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def text(value: str) -> bytes:
 
 
 def value_bytes(value: Any) -> bytes:
-    """A value with its type before it; a list is an array of what its first entry is."""
+    """Returns the id of a value's type and the value as bytes. A list becomes an array, with the type of its first entry."""
     if isinstance(value, list):
         first = value_bytes(value[0] if value else 0)
         return struct.pack("<I", ARRAY) + first[:4] + struct.pack("<Q", len(value)) + b"".join(value_bytes(each)[4:] for each in value)
@@ -136,12 +136,12 @@ def rope_tensors(config: Config, form: Form) -> dict[str, Array]:
 
 # ---------------------------------------------------------------- tensors
 def permuted(x: Array, heads: int) -> Array:
-    """Rows of each head in the order in which neighbouring pairs turn: 0, d/2, 1, d/2 + 1, ..."""
+    """The rows of each head, reordered for RoPE that rotates neighbouring pairs: 0, d/2, 1, d/2 + 1, ..."""
     return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 def grouped(x: Array, size: Sizes) -> tuple[Array, Array, Array]:
-    """q, k and v of a tensor that has, for each head of keys, its heads of queries, its keys and its values."""
+    """Returns q, k and v of a fused tensor. For each key head, it holds rows of the query heads, then the keys, then the values."""
     parts = x.reshape(size.kv_heads, -1, size.head_dim, *x.shape[1:])
     rows = [parts[:, :-2], parts[:, -2], parts[:, -1]]
     q, k, v = (part.reshape(-1, *x.shape[1:]) for part in rows)
@@ -376,10 +376,10 @@ class Form:
     qkv: str = ""  # attn_qkv comes in groups of heads, and is "sorted" or "split"
     transposed: tuple[str, ...] = ()
     prefix: str = ""  # a classifier's prefix of the body's tensors, which is removed
-    dropped: str = ""  # tensors that the converter leaves out begin so
+    dropped: str = ""  # prefixes of tensors that the converter leaves out
     positions: int = 0  # first rows of the table of positions, cut off
-    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that no tensor of the folder becomes
-    inexact: str = ""  # why logits are not the folder's bit for bit; permuted says so itself
+    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that are made from no tensor of the folder
+    inexact: str = ""  # why logits differ from the folder's in some bits; `permuted` is a reason by itself
 
 
 def window_keys(config: Config, every: int) -> dict[str, Any]:
@@ -482,7 +482,7 @@ def gemma4_keys(config: Config) -> dict[str, Any]:
 
 
 def gemma4_rope(config: Config) -> dict[str, Array]:
-    """A quarter of the frequencies as they are, the others next to nothing."""
+    """Factors that keep a quarter of the frequencies and make the others almost 0."""
     pairs = gemma4_full_heads(config)[0] // 2
     return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
 

@@ -147,7 +147,7 @@ def make_folder(name: str, target: Path) -> Path:
 
 
 def beginning(name: str) -> int:
-    """How many of a decoder's ids have the golden's logits without those that follow: all where the rope follows the length of the text."""
+    """Returns how many of a decoder's ids must be computed for logits as in the golden: all, if the rope depends on the text's length."""
     settings = VARIANTS[name].settings
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope

@@ -77,7 +77,7 @@ class Storm:
         return prompt, given
 
     def check(self, prompt: list[int], given: dict[str, Any], found: Any, whole: bool = True) -> None:
-        """Kept for the end, when each is computed alone."""
+        """Keeps an answer until the end, when each is compared with the same call alone."""
         key = (tuple(prompt), tuple(sorted((k, v) for k, v in given.items() if k not in ("priority", "logit_bias"))))
         ids = found.ids.tolist()
         with self.lock:
@@ -187,7 +187,7 @@ class Storm:
             self.check(prompt, given, answer)
 
     def held(self) -> str:
-        """Names what is still held when the running steps have ended."""
+        """Returns the names of what is still held when the running steps have ended."""
         end = time.monotonic() + 10
         while True:
             stats = self.model.stats()

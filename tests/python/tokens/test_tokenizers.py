@@ -323,7 +323,7 @@ def random_spm(rng: random.Random, size: int) -> tuple[list[str], np.ndarray]:
         if word not in tokens and len(word) < 12:
             tokens.append(word)
     scores = np.arange(size, dtype=np.float32) * -1.0
-    rng.shuffle(scores)  # also orders in which parts come after their wholes
+    rng.shuffle(scores)  # also vocabularies in which a word comes before its parts
     return tokens, scores.astype(np.float32)
 
 

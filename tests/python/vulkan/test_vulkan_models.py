@@ -33,7 +33,7 @@ Logits = npt.NDArray[np.float32]
 
 
 def whole(test: Any) -> Any:
-    """Minutes on software Vulkan: such a test is there with PUMICE_TEST_ALL=1 alone."""
+    """Marks a test that takes minutes on software Vulkan, so that it runs only with PUMICE_TEST_ALL=1."""
     return test if ALL else None
 
 
@@ -280,7 +280,7 @@ with pumice.load(path, **options) as model:
 
 
 def test_what_plan_says_fits_runs(tmp_path: Path) -> None:
-    """With the very bytes that it plans for weights, keys and values, and scratch."""
+    """A model must run on a device with exactly the bytes that plan() says for weights, keys and values, and scratch."""
     folder = random_models.make_folder("llama3", tmp_path)
     with pumice.load(folder, device=DEVICE, gpu_layers="all", compute="float32", kv_dtype="f32", progress=False) as model:
         planned = model.memory()

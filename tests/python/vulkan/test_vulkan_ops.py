@@ -95,7 +95,7 @@ def test_doctor_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = _core.ops.Runner
 
     class Wrong:
-        """The CPU in place of a device, with mistakes in what a Q4_K product says for many rows and in the last pooled row."""
+        """Stands in for a device: the CPU, with wrong results in Q4_K products of many rows and in the last pooled row."""
 
         def __init__(self, program: dict[str, Any], *others: Any) -> None:
             self.program, self.wrong = program, others[-1] != "cpu"

@@ -1,4 +1,4 @@
-// The kernels of AVX-512 over emulated vectors: the products of tests/op_cases.json, and the instructions that rounding turns on.
+// The AVX-512 kernels with emulated vectors: the products of tests/op_cases.json, and the instructions on which rounding depends.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kMostRows = 130;
 
-// One matrix of a case times the case's rows by every product that its format has.
+// Multiplies one matrix of a case with the rows of the case, with every product kernel of its format.
 struct Products {
   std::vector<float> f32, int8, fixed;
 };
@@ -115,11 +115,11 @@ TEST(Emulated, RoundsToBfloat16AsTheInstructionsDo) {
   using V = matrix::Emulated512;
   const auto bf16 = [](float x) { return std::uint32_t{f32_to_bf16(x)}; };
   const auto pairs = [&](float even, float odd) { return V::splat(static_cast<std::int32_t>(bf16(even) | bf16(odd) << 16)); };
-  // The odd product is added first: 2^24 + 1 is no float32, so 1 is lost before -2^24 comes, and kept after.
+  // The odd product is added first. 2^24 + 1 is no float32, so the 1 is lost if it is added before -2^24, and kept if it is added after.
   const V::Ints ones = pairs(1, 1);
   EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(-16777216.0f, 1), ones).v[0], 0.0f);
   EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(1, -16777216.0f), ones).v[0], 1.0f);
-  EXPECT_EQ(V::dot_bf16(V::splat(1e-39f), pairs(0, 0), ones).v[0], 0.0f);                // a sum that is too small
+  EXPECT_EQ(V::dot_bf16(V::splat(1e-39f), pairs(0, 0), ones).v[0], 0.0f);                // a subnormal sum becomes 0
   EXPECT_EQ(V::dot_bf16(V::splat(0.0f), pairs(1e-30f, 0), pairs(1e-9f, 0)).v[0], 0.0f);  // a product
   std::uint16_t rounded[16];
   V::save_bf16(rounded, V::splat(1.00390625f));

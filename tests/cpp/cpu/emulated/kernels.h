@@ -1,4 +1,4 @@
-// The matrix kernels of AVX-512 VNNI and BF16 over emulated vectors: the same tile logic on every machine.
+// The matrix kernels of AVX-512 VNNI and BF16 with emulated vectors, so that every machine can test their tile logic.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,4 @@
-// Every format of the list; groups are the scalar kernels'.
+// Kernels for every format of the list. Groups are packed as for the scalar kernels.
 #include "cpu/emulated/kernels.h"
 #include "cpu/emulated/simd512.h"
 #include "cpu/matrix/products_512.h"

@@ -1,4 +1,4 @@
-// The vectors of cpp/cpu/matrix/simd512.h in plain C++. Instructions: Intel SDM volume 2; vdpbf16ps as its pseudo-code says.
+// The vectors of cpp/cpu/matrix/simd512.h in plain C++. The instructions follow Intel SDM volume 2, and vdpbf16ps its pseudo-code there.
 #pragma once
 
 #include <cmath>
