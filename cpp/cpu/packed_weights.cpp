@@ -93,7 +93,7 @@ using MatrixPointers = std::vector<const Matrix*>;
 
 // Returns a factor for each column of the matrices that multiply one norm's output: the square root of the column's length after folding,
 // relative to the mean over columns. A column is divided by its factor and the activation it multiplies grows by the factor, so that large
-// columns lose less precision in both (SmoothQuant, Xiao et al. 2023, scales in a similar way, but by the size of activations). Factors far
+// columns lose less precision in both (SmoothQuant, Xiao et al. 2023, also looks at activations; this looks at weights alone). Factors far
 // from 1 are limited.
 std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;

@@ -262,7 +262,7 @@ class Run:
         self._request.start(tag, self._steps(steps))
 
     def hold(self, held: bool) -> None:
-        """Pauses the request (True) or lets it go on (False)."""
+        """Keeps its news back (True) or delivers them again (False). A sequence pauses at 32 unread tokens."""
         self._request.hold(held)
 
     def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
