@@ -337,7 +337,7 @@ EncodeQueue& Model::classes_queue() const {
 
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options) {
   const model::Description description = describe(file, options);
-  return place(description, open_devices(options), options);
+  return place(ModelPrograms(description, options.kv_format), open_devices(options), options);
 }
 
 }  // namespace pumice::engine

@@ -28,7 +28,7 @@ struct ModelProgram {
 class ModelPrograms {
  public:
   // `kv_format` is the format of decoders' caches.
-  ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
+  explicit ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
   ModelPrograms(const ModelPrograms&) = delete;
   ModelPrograms& operator=(const ModelPrograms&) = delete;
 

@@ -25,6 +25,10 @@ namespace {
 namespace tiny = model::tiny;
 using Ids = std::vector<std::int32_t>;
 
+Placement place(const model::Description& description, const Devices& devices, const LoadOptions& options) {
+  return place(model::ModelPrograms(description, options.kv_format), devices, options);
+}
+
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
 std::shared_ptr<Backend> real_cpu() {
