@@ -5,8 +5,8 @@
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"
 
-// Sixteen weights as loaded. They are floats, or codes, and then `scale` and `minimum` are applied after the codes are multiplied and
-// summed.
+// Sixteen weights as loaded: floats, or codes of a quantised format. The scale and minimum of codes (`scale`) are applied after the codes
+// are multiplied and summed.
 struct Sixteen {
   vec4 w[4];
   vec2 scale;

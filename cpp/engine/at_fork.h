@@ -11,7 +11,8 @@
 
 namespace pumice::engine {
 
-// Calls its hooks at each fork() while it lives. It is the last member of its class, so that all members live as long as the hooks do.
+// Calls its hooks at each fork() for as long as it exists. Make it the last member of the class that owns it: it is then destroyed first,
+// and no hook sees a destroyed member.
 class AtFork {
  public:
   struct Hooks {

@@ -40,7 +40,7 @@ class PageTable {
   std::vector<std::int32_t> pages_;
   std::uint64_t root_ = 0;      // root of the prefix tree for its pages (PrefixTree::root)
   std::int32_t published_ = 0;  // how many of its first pages are in the tree; the others belong to this table alone
-  std::uint64_t parked_ = 0;    // number that identifies its parking; 0 if it is not parked
+  std::uint64_t parked_ = 0;    // a new number each time that it is parked; 0 if it is not parked
   std::uint64_t process_ = 0;   // value of PagePool::process_ when the table was filled
   bool lost_ = false;           // its pages were reclaimed while it was parked
 };

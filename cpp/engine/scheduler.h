@@ -4,9 +4,9 @@
 // caller waits for news of its own request (Request). So no caller can stop a step that computes rows of other requests, and callers handle
 // a token while the next step runs.
 //
-// Sequences and requests change under one lock, between the steps, never while a device computes. So a thread that holds the lock (a
-// caller's, or one that forks) sees them as after a whole step. The child of a fork() has all requests, outside of the batch. One that the
-// child waits for joins the child's own batch and goes on; the others compute nothing.
+// Sequences and requests change only under one lock and only between steps, never while a device computes. So any thread that holds the
+// lock, a caller or a thread that calls fork(), sees them in the state after a complete step. After a fork() the child has copies of all
+// requests, but none is in a batch. When the child waits for a request, that request enters the child's own batch and continues.
 //
 // The parts: Admission decides which sequences take part in a step, Step computes it, Commit enters the results, NewsDesk tells the
 // callers, and Roster holds the requests and ends their sequences. Here are the thread and the lock.

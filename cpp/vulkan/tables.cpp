@@ -130,7 +130,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
                                         request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
-  // One binding must hold the results of a block's rows, and one the parts of these results.
+  // A block has as many rows as fit in one binding with their results. If the keys are split, the partial results must fit in one, too.
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);

@@ -54,7 +54,8 @@ concept Vectors512 =
       { V::look_up(table, number, i) } -> IntsOf<V>;   // table[code] + number in every byte; codes are below 16
       { V::pair_words(i) } -> IntsOf<V>;               // words 0-15 and 16-31, two rows of 16, as 16 pairs: dword i is words i and 16 + i
       V::widen_quads(from, two);                       // 16 dwords of four signed bytes, as words: bytes 0 and 1 of each dword, and 2 and 3
-      // Adds to every dword of the first argument four products of unsigned and signed bytes, or two of words, without saturation.
+      // dot_bytes(sums, unsigned, signed) adds four products of bytes to every dword of `sums`, dot_words two products of signed words.
+      // Neither saturates.
       { V::dot_bytes(i, i, i) } -> IntsOf<V>;
       { V::dot_words(i, i, i) } -> IntsOf<V>;
 

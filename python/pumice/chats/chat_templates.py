@@ -144,7 +144,7 @@ class ChatTemplate:
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
         """Raises ChatTemplateError if the template leaves out a message. A template may refuse an unknown role, but more often it leaves
-        the message out. This shows when a change in the message's text does not change the prompt."""
+        the message out. A message was left out if a change in its text does not change the prompt."""
         messages = variables["messages"]
         unseen = []
         for i, message in enumerate(messages):

@@ -477,7 +477,7 @@ class Pattern:
 class _Firsts:
     """Makes a pattern for re that matches where the matches of a Pattern may begin. re finds these positions faster than the automaton."""
 
-    MOST_WORK = 1 << 14  # steps of the program: some milliseconds
+    MOST_WORK = 1 << 14  # maximum number of program steps that it visits, which take some milliseconds
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern, self._work = pattern, 0

@@ -230,7 +230,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(file: _core.ModelFile) -> dict[str, Any]:
-    """As _core.plan(): from the shapes alone."""
+    """Returns what _core.plan() returns for other models. It reads the shapes of the tensors, no weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
     tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)

@@ -414,7 +414,7 @@ _FILES_OF_ENCODERS = {"sentencepiece.bpe.model": "xlm-roberta", "spm.model": "de
 
 
 def _encoder_pieces(path: Path, folder: Path) -> Backend:
-    """The tokenizer of an encoder with a SentencePiece file, whose ids differ from those of the file."""
+    """Returns the tokenizer of an encoder that has a SentencePiece file. Its token ids differ from the ids in that file."""
     kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
     form = _FORMS.get(kind) if isinstance(kind, str) else None
     if form is None:

@@ -17,7 +17,8 @@ constexpr std::int32_t kWidth = 128, kOutputs = 40, kRows = 29;
 
 struct Model {
   Weights weights;
-  Program whole, apart;  // whole: a norm and products; apart: products of rows that no norm made
+  Program whole;  // a norm, followed by matrix products of its output
+  Program apart;  // matrix products of rows that come from elsewhere
 
   MatrixId matrix(Random& random, std::int32_t rows, Rounding rounding) {
     const auto values = std::make_shared<std::vector<float>>(random.normals(rows * kWidth, 0.1f));

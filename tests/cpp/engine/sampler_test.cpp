@@ -496,7 +496,8 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
     ASSERT_EQ(found.id, expected.id) << round;
     ASSERT_EQ(work, logits);
     ++chosen;
-    if (p.logprobs < 0) continue;  // log-probabilities are those of the whole row, also of tokens that are not allowed
+    if (p.logprobs < 0) continue;
+    // Log-probabilities are of the whole row, including tokens that the mask forbids: the same as those of a choice without a mask.
     p.temperature = 0;
     Sampler().choose(p, work, seen, draw, expected);
     ASSERT_EQ(found.top_ids, expected.top_ids);

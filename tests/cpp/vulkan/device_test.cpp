@@ -60,10 +60,10 @@ TEST(LimitsText, LowersWhatItNames) {
   EXPECT_EQ(limits.groups_y, 7u);
   EXPECT_EQ(limits.memory, 0u);
   EXPECT_EQ(limits.submit_ms, 1u);
-  lower_limits(limits, "groups=9");  // never raises
+  lower_limits(limits, "groups=9");  // a limit is never increased
   EXPECT_EQ(limits.groups_x, 7u);
   EXPECT_EQ(limits.push_bytes, 128u);
-  lower_limits(limits, "invocations=100");  // workgroups of whole subgroups, which reductions halve
+  lower_limits(limits, "invocations=100");  // rounded down to a power of two, because reductions halve a workgroup
   EXPECT_EQ(limits.invocations, 64u);
 }
 

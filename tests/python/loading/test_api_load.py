@@ -294,7 +294,7 @@ def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     remote = {"org/folder": ["config.json", "model.safetensors", "model.bin"], "org/ggufs": ["m-Q4_0.gguf", "m-Q8_0.gguf"]}
     hub: Any = types.ModuleType("huggingface_hub")
     hub.calls, hub.offline, hub.remote = [], False, remote
-    absent: set[tuple[str, str]] = set()  # names that the client remembers as those of no file
+    absent: set[tuple[str, str]] = set()  # (repository, name) of files that the client remembers as missing on the hub
 
     class LocalEntryNotFoundError(FileNotFoundError, ValueError):
         pass

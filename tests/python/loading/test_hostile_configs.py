@@ -1,6 +1,6 @@
-"""Hostile values in every field of every file beside the weights: each gives a typed error that says where, or a sound result.
+"""Puts hostile values into every field of every file beside the weights. Each gives a typed error that names the place, or a right result.
 
-The cases of a batch run in one process of their own. So a crash, a hang or an exit is seen, and the case has a name.
+Each batch of cases runs in a process of its own, so that a test detects a crash, a hang or an exit and names the case that caused it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Folders as sentence-transformers and model2vec write them, with weights made from their names (random_models.py): the files' texts and
-shapes are in tests/goldens/modules, and what those packages say of the texts (tests/make_module_goldens.py)."""
+"""Makes model folders in the layouts of sentence-transformers and model2vec. Tensors' names seed the random weights (random_models.py).
+
+tests/goldens/modules holds the contents of the text files, the shapes of tensors, and the results that those two packages give for the test
+sentences; tests/make_module_goldens.py makes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Kernels for every format of the list. Groups are packed as for the scalar kernels.
+// The emulated 512-bit kernels for every format of core/formats.def. They read groups in the layout of the scalar kernels.
 #include "cpu/emulated/kernels.h"
 #include "cpu/emulated/simd512.h"
 #include "cpu/matrix/products_512.h"
