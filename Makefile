@@ -106,7 +106,7 @@ sanitize: $(VENV)/.made
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
 	$(BIN)/cmake -S . -B build/sanitize-thread -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF
 	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
-	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*:SmallLimits.*:Speculation.*:TokenFilters.*:Embedder.*'
+	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*:SmallLimits.*:Speculation.*:TokenFilters.*:Embedder.*:Deadline.*:TextRequest.*:LockOrder.*:Admission.*:NewsDesk.*'
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:

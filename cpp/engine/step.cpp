@@ -1,6 +1,7 @@
 #include "engine/step.h"
 
 #include <algorithm>
+#include <new>
 #include <chrono>
 #include <functional>
 #include <iterator>
@@ -239,8 +240,11 @@ void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
     try {
       s.task->take(runtime, space, s.ids, s.computed + part.wanted.first, hidden, logits_, cancel);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::numeric) throw;
+      // Other requests of the step have their tokens already, so that an error ends this text alone.
+      if (error.kind() == ErrorKind::cancelled || error.kind() == ErrorKind::device_lost) throw;
       part.error.emplace(error);
+    } catch (const std::bad_alloc&) {
+      part.error.emplace(ErrorKind::out_of_memory, "the logits of a text cannot be allocated: give shorter texts, or fewer at once");
     }
   }
 }

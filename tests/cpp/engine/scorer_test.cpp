@@ -221,6 +221,33 @@ TEST(Scorer, AnErrorEndsItsTextAlone) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+// The error of a text's head ends that text, and no stream beside it.
+TEST(Scorer, ATextWithoutMemoryEndsAlone) {
+  toy::Model m;
+  m.seen->log_probs_fail = true;
+  const Ids ids = toy::text(1, 200), prompt = toy::text(2, 30);
+  std::atomic<int> runs{0};
+  std::atomic<bool> asked{false};
+  m.seen->in_run = [&] {
+    if (++runs == 2)
+      while (!asked) std::this_thread::yield();
+  };
+  const auto stream = m.scheduler->request({prompt}, {.max_new_tokens = 60});
+  stream->wait(1, 1);
+  while (runs < 2) std::this_thread::yield();
+  std::thread caller([&] {
+    std::vector<float> scores(199);
+    EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, ids, scores, m.cancel); }), ErrorKind::out_of_device_memory);
+  });
+  asked = true;
+  Ids got;
+  while (!stream->done())
+    for (const News& n : toy::advance(*stream, 10)) got.insert(got.end(), n.ids.begin(), n.ids.end());
+  caller.join();
+  EXPECT_EQ(got, toy::continuation(prompt, 60));
+  EXPECT_EQ(m.leaked(), 0);
+}
+
 // A text whose pages a higher priority has taken goes on where it was, with the pages that are left of it.
 TEST(Scorer, ATextThatLostItsPagesGoesOn) {
   toy::Model m(40);

@@ -98,7 +98,8 @@ struct Seen {  // what a test can observe, and the hooks by which it intervenes
   std::atomic<std::int64_t> runs{0}, rows{0}, most_rows{0}, head_rows{0}, most_head_rows{0}, solo{0}, team{0}, parallel{0};
   std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // rows of an encoder's batch that the device has memory for
   std::atomic<bool> poisonous{false};
-  std::function<void()> in_run;  // in the middle of a body, half of its rows written
+  std::atomic<bool> log_probs_fail{false};  // as a device without memory for them does
+  std::function<void()> in_run;             // in the middle of a body, half of its rows written
 };
 
 class Toy final : public Executable {
@@ -188,6 +189,7 @@ class Toy final : public Executable {
   }
 
   void log_probs(const Batch& batch, const Io& io) const {
+    if (seen_->log_probs_fail) fail(ErrorKind::out_of_device_memory, "toy: no memory for log-probabilities");
     raise(seen_->most_head_rows, batch.rows);
     for (std::int32_t r = 0; r < batch.rows; ++r) {
       double total = 0;
