@@ -3,6 +3,7 @@
 #include "model/programs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/program_check.h"
@@ -179,8 +180,17 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   const auto at = std::ranges::find_if(program.ops, [](const Op& op) { return std::holds_alternative<Attend>(op); });
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
-  program.output = attend.q.slot;
   program.ops.erase(at, program.ops.end());
+  // Queries and keys are copied to a row of their own: the layer's may be wider than what it writes, and keys of an earlier layer lie in
+  // another row. With relative places all lie in one row, which is written whole.
+  if (!attend.by_query && !attend.by_key) {
+    const auto slot = static_cast<std::int32_t>(program.slots.size());
+    program.slots.push_back({Rows::tokens, attend.q.width + attend.k.width});
+    const View q{slot, 0, attend.q.width}, k{slot, attend.q.width, attend.k.width};
+    program.ops.push_back(Multiply{.a = std::exchange(attend.q, q), .out = q});
+    program.ops.push_back(Multiply{.a = std::exchange(attend.k, k), .out = k});
+  }
+  program.output = attend.q.slot;
   return program;
 }
 

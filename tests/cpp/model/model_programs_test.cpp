@@ -70,6 +70,21 @@ TEST(ModelPrograms, ShowWhichNormIsBeforeAMatrix) {
   }
 }
 
+TEST(ModelPrograms, QueriesAndKeysOfALayerLieInOneRow) {
+  const Description d = described("gemma4", 4);  // its last layers attend over keys of an earlier layer
+  const ModelPrograms programs(d);
+  int shared = 0;
+  for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+    const ModelProgram& p = programs.queries(layer);
+    shared += d.config.layers[layer].attention().kv_from ? 1 : 0;
+    EXPECT_EQ(p.attend.q.slot, p.program.output) << layer;
+    EXPECT_EQ(p.attend.k.slot, p.program.output) << layer;
+    EXPECT_LE(p.attend.q.col + p.attend.q.width, p.output_width) << layer;
+    EXPECT_LE(p.attend.k.col + p.attend.k.width, p.output_width) << layer;
+  }
+  EXPECT_GT(shared, 0);
+}
+
 TEST(ModelPrograms, ThreadsGetTheSame) {
   const Description d = described("llama", 3);
   const ModelPrograms programs(d);
