@@ -325,29 +325,34 @@ class Pattern:
         for at in splits:
             program[at] = split(at, len(program))
 
-    def _state(self, places: Sequence[int]) -> State | None:
-        """The state for these addresses of the program: all that can be reached without consuming a character. None if nothing can."""
-        program = self._program
-        kept: list[int] = []
-        seen: set[int] = set()
-        accepts = False
-        waiting = list(reversed(places))
+    def _reached(self, places: Sequence[int], past_end: bool = False) -> Iterator[int]:
+        """Yields the addresses of the program that are reached from these without consuming a character, in the pattern's order of choices.
+        Steps that need the end of the text are passed if past_end."""
+        waiting, seen = list(reversed(places)), set[int]()
         while waiting:
             place = waiting.pop()
             if place in seen:
                 continue
             seen.add(place)
-            step = program[place]
-            if step[0] == "match":
-                accepts = True  # later choices would lose against this match
-                break
+            yield place
+            step = self._program[place]
             if step[0] == "jump":
                 waiting.append(step[1])
-            elif step[0] == "save":
-                waiting.append(place + 1)
             elif step[0] == "split":
                 waiting += (step[2], step[1])
-            else:
+            elif step[0] == "save" or (step[0] == "end" and past_end):
+                waiting.append(place + 1)
+
+    def _state(self, places: Sequence[int]) -> State | None:
+        """The state for these addresses of the program: all that can be reached without consuming a character. None if nothing can."""
+        kept: list[int] = []
+        accepts = False
+        for place in self._reached(places):
+            kind = self._program[place][0]
+            if kind == "match":
+                accepts = True  # later choices would lose against this match
+                break
+            if kind in ("char", "end"):
                 kept.append(place)
         if not kept and not accepts:
             return None
@@ -361,21 +366,8 @@ class Pattern:
 
     def _ends(self, places: Sequence[int]) -> bool:
         """Whether a match ends here if the text ends here."""
-        program = self._program
-        waiting, seen = [place + 1 for place in places if program[place][0] == "end"], set()
-        while waiting:
-            place = waiting.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            step = program[place]
-            if step[0] == "match":
-                return True
-            if step[0] in ("jump", "split"):
-                waiting += step[1:]
-            elif step[0] in ("save", "end"):
-                waiting.append(place + 1)
-        return False
+        behind = [place + 1 for place in places if self._program[place][0] == "end"]
+        return any(self._program[place][0] == "match" for place in self._reached(behind, past_end=True))
 
     def move(self, state: State, character: str) -> State | None:
         """Returns the state after a character, or None if no match continues with it."""
@@ -389,17 +381,7 @@ class Pattern:
 
     def takes_nothing(self) -> bool:
         """Whether a match may be empty, because the pattern consists of a (?=...) only."""
-        waiting, seen = [0], set()
-        while waiting:
-            place = waiting.pop()
-            step = self._program[place]
-            if place in seen or step[0] in ("char", "end", "match"):
-                continue
-            seen.add(place)
-            if step == ("save", "", 1):
-                return True
-            waiting += step[1:] if step[0] in ("jump", "split") else (place + 1,)
-        return False
+        return any(self._program[place] == ("save", "", 1) for place in self._reached((0,)))
 
     def parts(self, text: str, start: int, end: int) -> tuple[int, dict[str, str]]:
         """Returns the end of a match, not counting the characters of its (?=...), and the groups of the match. start and end are those that
