@@ -181,16 +181,18 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
   program.ops.erase(at, program.ops.end());
-  // Queries and keys are copied to a row of their own: the layer's may be wider than what it writes, and keys of an earlier layer lie in
-  // another row. With relative places all lie in one row, which is written whole.
-  if (!attend.by_query && !attend.by_key) {
-    const auto slot = static_cast<std::int32_t>(program.slots.size());
-    program.slots.push_back({Rows::tokens, attend.q.width + attend.k.width});
-    const View q{slot, 0, attend.q.width}, k{slot, attend.q.width, attend.k.width};
-    program.ops.push_back(Multiply{.a = std::exchange(attend.q, q), .out = q});
-    program.ops.push_back(Multiply{.a = std::exchange(attend.k, k), .out = k});
+  // What the scores need is copied to one row: the layer's row of queries and keys may be wider than what the layer writes, and keys of an
+  // earlier layer lie in another row.
+  const auto slot = static_cast<std::int32_t>(program.slots.size());
+  SlotShape shape{Rows::tokens};
+  for (View* view : {&attend.q, &attend.k, &attend.by_query, &attend.by_key}) {
+    if (!*view) continue;
+    const View from = std::exchange(*view, {slot, shape.width, view->width});
+    program.ops.push_back(Multiply{.a = from, .out = *view});
+    shape.width += view->width;
   }
-  program.output = attend.q.slot;
+  program.slots.push_back(shape);
+  program.output = slot;
   return program;
 }
 
