@@ -151,6 +151,16 @@ int allowed_cpus() {
   return cpus > 0 ? cpus : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+namespace {
+// `cpus`, or as many as the quota of the cgroup allows.
+int within_quota(int cpus) {
+  const double quota = cpu_quota("");
+  return quota > 0 ? std::clamp(static_cast<int>(std::min(quota, 4096.0)), 1, cpus) : cpus;
+}
+}  // namespace
+
+int usable_cpus() { return within_quota(allowed_cpus()); }
+
 int default_threads() {
   std::set<std::string> cores;  // a core is identified by the list of its hyperthreads
   for (const int cpu : affinity()) {
@@ -159,9 +169,7 @@ int default_threads() {
     if (!siblings) siblings = text_of(topology + "thread_siblings_list");
     cores.insert(siblings ? *siblings : "cpu " + std::to_string(cpu));
   }
-  int threads = cores.empty() ? allowed_cpus() : static_cast<int>(cores.size());
-  if (const double quota = cpu_quota(""); quota > 0) threads = std::min(threads, static_cast<int>(std::min(quota, 4096.0)));
-  return std::max(1, threads);
+  return within_quota(cores.empty() ? allowed_cpus() : static_cast<int>(cores.size()));
 }
 
 std::string cpu_model() {

@@ -8,7 +8,8 @@
 namespace pumice::cpu {
 
 int allowed_cpus();     // logical processors in this process's affinity mask
-int default_threads();  // physical cores of allowed_cpus(), limited by the cgroup's cpu quota; at least 1
+int usable_cpus();      // allowed_cpus(), limited by the cgroup's cpu quota; at least 1
+int default_threads();  // physical cores of allowed_cpus(), limited by the same quota; at least 1
 std::string cpu_model();
 
 struct Memory {

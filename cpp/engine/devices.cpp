@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cpu/cpu_backend.h"
+#include "cpu/system.h"
 #if PUMICE_VULKAN
 #include "vulkan/vulkan_backend.h"
 #endif
@@ -159,5 +160,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
   }
   return devices;
 }
+
+int processors() { return cpu::usable_cpus(); }
 
 }  // namespace pumice::engine

@@ -23,6 +23,9 @@ const GpuRoom& gpu_room();  // Vulkan, if it is built in. Models share one backe
 // Returns all devices, the CPU first.
 std::vector<DeviceInfo> devices(const GpuRoom& gpus = gpu_room());
 
+// The number of logical processors that this process may use: those of its affinity mask, limited by the cpu quota of its cgroup.
+int processors();
+
 // The devices that a model may be placed on. All models with the same number of threads share one CPU backend, so that they take turns on
 // the cores.
 struct Devices {

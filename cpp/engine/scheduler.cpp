@@ -8,19 +8,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "cpu/system.h"
+#include "engine/devices.h"
 
 namespace pumice::engine {
-namespace {
-
-// Returns how many processors this process may use at a time: its affinity, limited by the quota of its cgroup.
-int processors() {
-  const double quota = cpu::cpu_quota("");
-  const int allowed = cpu::allowed_cpus();
-  return quota > 0 ? std::min(allowed, std::max(1, static_cast<int>(quota))) : allowed;
-}
-
-}  // namespace
 
 Scheduler::Scheduler(Runtime& runtime)
     : runtime_(runtime),

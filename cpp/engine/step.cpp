@@ -1,10 +1,10 @@
 #include "engine/step.h"
 
 #include <algorithm>
-#include <new>
 #include <chrono>
 #include <functional>
 #include <iterator>
+#include <new>
 
 #include "engine/sequence.h"
 #include "model/programs.h"

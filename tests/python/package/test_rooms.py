@@ -1,8 +1,9 @@
-"""Imports in python/pumice: no circle between files nor between rooms, whether at the top of a file or inside a function."""
+"""Imports in python/pumice make no circle, between files or between rooms, also inside functions. Includes of C++ go one way."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -82,3 +83,33 @@ def test_model_is_its_base_and_calls_by_task() -> None:
 
 def test_nothing_lies_beside_the_rooms() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
+
+
+# The rooms whose headers each C++ room may include beside its own (docs/architecture.md).
+INCLUDES = {
+    "core": set(),
+    "files": {"core"},
+    "text": {"core"},
+    "cpu": {"core"},
+    "vulkan": {"core", "files", "shaders"},
+    "model": {"core", "files"},
+    "engine": {"core", "files", "model"},
+    "bindings": {"core", "files", "text", "model", "engine"},
+}
+KNOW_BACKENDS = {"devices.cpp", "diagnostics.cpp"}  # of engine; no other file outside of cpu and vulkan names these two
+
+
+def test_includes_go_one_way() -> None:
+    wrong, found = [], 0
+    for room, others in INCLUDES.items():
+        folder = ROOT / ("python" if room == "bindings" else "cpp") / room
+        for path in sorted(folder.rglob("*")):
+            if path.suffix not in (".h", ".cpp"):
+                continue
+            seen = set(re.findall(r'^#include "(\w+)/', path.read_text(), re.MULTILINE))
+            found += len(seen)
+            backends = {"cpu", "vulkan"} if room == "engine" and path.name in KNOW_BACKENDS else set()
+            wrong += [f"{path.relative_to(ROOT)} includes {other}" for other in sorted(seen - {room, *others, *backends})]
+    assert wrong == []
+    assert found > 400  # they are found
+    assert set(INCLUDES) - {"bindings"} == {path.name for path in (ROOT / "cpp").iterdir() if path.is_dir()}
