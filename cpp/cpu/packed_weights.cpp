@@ -58,19 +58,18 @@ bool sgemm_by_openblas() {
 }
 
 Packing packing_of(const MatrixShape& matrix) {
+  if (matrix.format == Format::F32 && sgemm_by_openblas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
     // Codes of both kinds divide into whole blocks of activations in words alone.
     return matrix.cols % kFixedBlock == 0 ? Packing::bytes : Packing::format;
   }
-  if (stays_row_major(matrix.format)) return Packing::row_major;
   const bool floats = matrix.has_floats || !info(matrix.format).quantized;
   return matrix.rounding != Rounding::none && floats ? Packing::fixed : Packing::format;
 }
-bool stays_row_major(Format format) { return format == Format::F32 && sgemm_by_openblas(); }
 
 std::uint64_t packed_bytes(const MatrixShape& matrix) {
   const std::int64_t group = checked_group_bytes(matrix);
-  if (stays_row_major(matrix.format)) {
+  if (packing_of(matrix) == Packing::row_major) {
     const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
     return checked_align(rows, 64).value();  // below 2^63
   }
@@ -135,7 +134,7 @@ Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixP
             " columns, and the norm before it ", cols);
   }
   const Matrix& any = *matrices.front();
-  Folded made{norm, values_of(weights, norm.weight, cols, any), values_of(weights, norm.bias, cols, any), {}, {}};
+  Folded made{values_of(weights, norm.weight, cols, any), values_of(weights, norm.bias, cols, any), {}, {}};
   for (std::size_t c = 0; c < cols; ++c)
     if (!(std::abs(made.weight[c]) > std::max(1e-20f, 1e-6f * std::abs(made.bias[c])))) made.weight[c] = 1, made.bias[c] = 0;
   const std::vector<float> even = evened_columns(matrices, made.weight);

@@ -22,7 +22,6 @@ enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 // A norm's weight and bias, folded into the matrices that multiply the norm's output. For x = weight * y + bias, W x = (W weight) y + W
 // bias, and y = x * scale + shift. The columns of y, and `weight` with them, are also evened out (packed_weights.cpp).
 struct Folded {
-  NormBefore norm;
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
 };
@@ -47,7 +46,6 @@ struct PackedMatrix {
 
 // PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
 bool sgemm_by_openblas();
-bool stays_row_major(Format format);
 Packing packing_of(const MatrixShape& matrix);
 
 // Returns the bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for a shape that the checks of files should have
