@@ -14,13 +14,6 @@
 namespace pumice::vulkan {
 namespace {
 
-std::uint64_t slab_bytes(std::span<const HalfPages> half_pages, std::int64_t pages) {
-  std::uint64_t bytes = 0;
-  for (const HalfPages& half : half_pages)
-    bytes += aligned(half.keys * static_cast<std::uint64_t>(pages)) + aligned(half.values * static_cast<std::uint64_t>(pages));
-  return bytes;
-}
-
 std::uint64_t next_cache_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -41,7 +34,10 @@ HalfPages half_pages(const CacheShape& shape, KvFormat format) {
 
 std::uint64_t kv_page_bytes(std::span<const CacheShape> shapes, KvFormat format) {
   std::uint64_t bytes = 0;
-  for (const CacheShape& shape : shapes) bytes += half_pages(shape, format).keys + half_pages(shape, format).values;
+  for (const CacheShape& shape : shapes) {
+    const HalfPages half = half_pages(shape, format);
+    bytes += half.keys + half.values;
+  }
   return bytes;
 }
 
@@ -73,7 +69,7 @@ GpuCaches::Slab GpuCaches::slab(std::int32_t first, std::int32_t pages) const {
     slab.values.push_back(at);
     at += aligned(half.values * static_cast<std::uint64_t>(pages));
   }
-  slab.buffer = device_->buffer(slab_bytes(half_pages_, pages), Place::device, "keys and values");
+  slab.buffer = device_->buffer(at, Place::device, "keys and values");
   return slab;
 }
 
@@ -171,6 +167,19 @@ void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
 
 // On the host a page is one block, which holds the keys and then the values of each cache in order. Each copy moves as many pages as fit a
 // staging buffer of 32 MiB.
+std::vector<VkBufferCopy> GpuCaches::regions(const Slab& page, std::uint64_t at, bool to_slab) const {
+  std::vector<VkBufferCopy> all;
+  const auto add = [&](std::uint64_t in_slab, std::uint64_t bytes) {
+    all.push_back({.srcOffset = to_slab ? at : in_slab, .dstOffset = to_slab ? in_slab : at, .size = bytes});
+    at += bytes;
+  };
+  for (std::size_t c = 0; c < half_pages_.size(); ++c) {
+    add(page.keys[c], half_pages_[c].keys);
+    add(page.values[c], half_pages_[c].values);
+  }
+  return all;
+}
+
 template <class Byte, class Each>
 void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
   if (half_pages_.empty() || pages.empty()) return;
@@ -188,14 +197,7 @@ void GpuCaches::read_pages(std::span<const std::int32_t> pages, std::uint8_t* ou
     std::vector<Command> commands;
     for (std::size_t i = 0; i < some.size(); ++i) {
       const Slab page = page_of(*now, some[i]);
-      Copy copy{page.buffer.get(), &staging, {}};
-      std::uint64_t at = i * page_bytes_;
-      for (std::size_t c = 0; c < half_pages_.size(); ++c)
-        for (const auto& [from, bytes] : {std::pair(page.keys[c], half_pages_[c].keys), std::pair(page.values[c], half_pages_[c].values)}) {
-          copy.regions.push_back({.srcOffset = from, .dstOffset = at, .size = bytes});
-          at += bytes;
-        }
-      commands.emplace_back(std::move(copy));
+      commands.emplace_back(Copy{page.buffer.get(), &staging, regions(page, i * page_bytes_, false)});
     }
     Recording(device_, std::move(commands)).run(Cancel{});
     for (std::size_t i = 0; i < some.size(); ++i) std::memcpy(to + i * stride, staging.mapped() + i * page_bytes_, page_bytes_);
@@ -209,14 +211,7 @@ void GpuCaches::write_pages(std::span<const std::int32_t> pages, const std::uint
     for (std::size_t i = 0; i < some.size(); ++i) {
       std::memcpy(staging.mapped() + i * page_bytes_, from + i * stride, page_bytes_);
       const Slab page = page_of(*now, some[i]);
-      Copy copy{&staging, page.buffer.get(), {}};
-      std::uint64_t at = i * page_bytes_;
-      for (std::size_t c = 0; c < half_pages_.size(); ++c)
-        for (const auto& [to, bytes] : {std::pair(page.keys[c], half_pages_[c].keys), std::pair(page.values[c], half_pages_[c].values)}) {
-          copy.regions.push_back({.srcOffset = at, .dstOffset = to, .size = bytes});
-          at += bytes;
-        }
-      commands.emplace_back(std::move(copy));
+      commands.emplace_back(Copy{&staging, page.buffer.get(), regions(page, i * page_bytes_, true)});
     }
     Recording(device_, std::move(commands)).run(Cancel{});
   };

@@ -57,6 +57,8 @@ class GpuCaches final : public CacheStore {
   std::vector<Slab> layout(std::int32_t first, std::int32_t pages) const;
   void copy_pages(std::span<const Slab> from, std::span<const Slab> to) const;
   Slab page_of(const Slabs& slabs, std::int32_t page) const;
+  // The copies of one page between its slab and staging memory, where it begins at byte `at`.
+  std::vector<VkBufferCopy> regions(const Slab& page, std::uint64_t at, bool to_slab) const;
   template <class Byte, class Each>
   void through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const;
 
