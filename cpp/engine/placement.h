@@ -3,8 +3,6 @@
 //
 // A GPU gets the last N layers and the head, so that hidden rows cross between devices only once. The embedding is on the same device as
 // layer 0.
-//
-// A GPU gets the last N layers and the head, so that hidden rows cross between devices once. The embedding lies with layer 0.
 #pragma once
 
 #include <cstdint>

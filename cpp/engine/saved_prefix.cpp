@@ -45,7 +45,6 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
     files::fail_at(ErrorKind::model_format, path, "model", 24, "was saved by another model than ", model.file().path(),
                    ", or its file was changed since: its tokens may mean something else. Save it again with this one");
   LoadedPrefix result{.ids = head.ids, .recomputed = {}};
-  check_text(runtime, result.ids);
   if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes()) {
     result.recomputed =
         str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());

@@ -490,7 +490,6 @@ class ResponseParser:
         self._groups: Mapping[str, str] = {}
         self._open_text: _OpenText | None = None  # for a call in JSON
         self._heard = 0  # the number of parts of the body that _open_text has seen
-        self._gave_up = False
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
         self._enter(None)
@@ -528,9 +527,9 @@ class ResponseParser:
     def _read(self, final: bool) -> list[Event]:
         events: list[Event] = []
         while True:
+            before = self._scanner.gave_up
             text, found = self._scanner.next(final)
-            if self._scanner.gave_up and not self._gave_up:
-                self._gave_up = True
+            if self._scanner.gave_up and not before:
                 pattern = shown(self._scanner.gave_up)
                 self.errors.append(
                     f"the response template's pattern {pattern} takes too long over this answer: its rest was not taken apart"

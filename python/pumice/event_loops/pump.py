@@ -199,13 +199,8 @@ class Pump:
                     return
 
 
-def _forget() -> None:
-    """In the child of a fork."""
-    Pump.forget_all()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=Pump.forget_all)
 
 atexit.register(Pump.stop_all)
 

@@ -157,10 +157,5 @@ class Together:
         return [call for (call, _), ok in zip(calls, done, strict=True) if not ok]
 
 
-def _forget() -> None:
-    """In the child of a fork."""
-    Together.forget_all()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=Together.forget_all)
