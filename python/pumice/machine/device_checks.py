@@ -339,14 +339,14 @@ def _nmse(found: Float32, expected: Float32) -> float:
     return error / power if power > 0 else error
 
 
-def _runs() -> list[tuple[Trial, str]]:
-    """Every trial, and the `compute` that it runs with."""
-    return [(trial, compute) for trial in trials() for compute in (("float32", "auto") if trial.auto else ("float32",))]
+def _computes(trial: Trial) -> tuple[str, ...]:
+    """The values of `compute` that a trial runs with."""
+    return ("float32", "auto") if trial.auto else ("float32",)
 
 
 def count_runs() -> int:
     """How many steps compare() takes."""
-    return len(_runs())
+    return sum(len(_computes(trial)) for trial in trials())
 
 
 def _run(trial: Trial, device: str, compute: str) -> Float32:
@@ -358,11 +358,13 @@ def _run(trial: Trial, device: str, compute: str) -> Float32:
 
 
 def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
-    """Runs every trial on `device`, and on the CPU in float32, and yields how the results differ. step() is called after each trial."""
-    for trial, compute in _runs():
-        expected, found = trial.run("cpu"), interruptible(functools.partial(_run, trial, device, compute))
-        for label, first, width in trial.parts:
-            limit = _INT8 if compute == "auto" else trial.limit
-            name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
-            yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)
-        step()
+    """Runs every trial on `device`, and on the CPU in float32, and yields how the results differ. step() is called after each run."""
+    for trial in trials():
+        expected = trial.run("cpu")
+        for compute in _computes(trial):
+            found = interruptible(functools.partial(_run, trial, device, compute))
+            for label, first, width in trial.parts:
+                limit = _INT8 if compute == "auto" else trial.limit
+                name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
+                yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)
+            step()
