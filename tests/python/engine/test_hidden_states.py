@@ -1,4 +1,4 @@
-"""hidden_states(): the rows of a text after any layer, against what can be computed from them and the weights."""
+"""hidden_states(): rows of a text after any layer, against what can be computed from them and the weights. attentions() of every layer."""
 
 from __future__ import annotations
 
@@ -66,3 +66,14 @@ def test_an_encoder_s_last_rows_are_its_token_vectors(tmp_path: Path) -> None:
     assert np.isfinite(rows).all()
     if "types" not in golden or not golden["types"][first:end].any():
         assert np.abs(rows[-1][:, :: int(golden["stride"])] - golden["hidden"][first:end]).max() <= 2e-4
+
+
+def test_attentions_of_layers_of_several_widths_that_share_keys(tmp_path: Path) -> None:
+    """Gemma 4's last layers attend over keys of an earlier layer, and its heads are not equally wide in all layers."""
+    with pumice.load(random_models.make_folder("gemma4_e2b", tmp_path), device="cpu", compute="float32") as model:
+        for layer in range(1, model.info["layers"] + 1):
+            found = model.attentions(IDS[:7], layer=layer)
+            assert found.shape[1:] == (7, 7)
+            assert np.abs(found.sum(-1) - 1).max() < 1e-6, layer
+            assert not np.triu(found, 1).any(), layer
+            assert np.abs(found[:, -1] - 1 / 7).max() > 1e-3, layer  # scores differ
