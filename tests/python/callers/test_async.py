@@ -361,14 +361,11 @@ def test_small_calls_of_a_model_that_is_closed(tmp_path: Path) -> None:
 def test_without_an_asyncio_loop(smollm2: pumice.Model, minilm: pumice.Model) -> None:
     """What trio sees: it runs coroutines, and no loop of asyncio's."""
 
-    async def first(stream: pumice.AsyncStream) -> Any:
-        return await stream.__anext__()
-
     calls = [
         smollm2.agenerate("Stones"),
         smollm2.achat("Hi"),
         smollm2.achat("Hi", dry_run=True),
-        first(smollm2.astream("Stones")),
+        smollm2.astream("Stones").__anext__(),
         minilm.aencode("stone"),
         minilm.aencode(TEXTS * 50),
     ]
@@ -381,13 +378,10 @@ def test_without_an_asyncio_loop(smollm2: pumice.Model, minilm: pumice.Model) ->
 def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
     stream = smollm2.astream("One, two, three,", max_new_tokens=500, temperature=0)
 
-    async def first() -> pumice.Chunk:
-        return await stream.__anext__()
-
-    assert asyncio.run(first()).text
+    assert asyncio.run(stream.__anext__()).text
     for _ in range(2):
         with pytest.raises(pumice.EventLoopError, match="begun in another event loop"):
-            asyncio.run(first())
+            asyncio.run(stream.__anext__())
     asyncio.run(stream.aclose())
     assert stream.result.finish_reason == "cancelled"
     assert free(smollm2)

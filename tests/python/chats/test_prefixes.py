@@ -254,7 +254,7 @@ def test_broken_files(folder: Path, tmp_path: Path) -> None:
 def test_paths(folder: Path, tmp_path: Path) -> None:
     with load(folder) as model:
         ids = text(40, model.info["vocab_size"])
-        for wrong in (tmp_path, tmp_path / "no" / "p", "", "a\0b"):
+        for wrong in (tmp_path, tmp_path / "no" / "p", "a\0b"):
             with pytest.raises((OSError, ValueError)):
                 model.save_prefix(wrong, ids)
             with pytest.raises((OSError, ValueError)):

@@ -66,7 +66,6 @@ def read_variants() -> dict[str, Variant]:
 ENCODERS = ("encoder", "classifier", "projection")  # kinds
 MIXES = ("mix", "encoder_mix")  # without goldens
 VARIANTS = read_variants()
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {name: (v.config, v.settings) for name, v in VARIANTS.items()}
 
 # Vectors around 1: norm weights whose names do not contain "norm", and factors of whole layers.
 AROUND_ONE = re.compile(
