@@ -1,7 +1,7 @@
-# make demo: everything from a fresh machine to vectors, answers and timings on real models.
-# make test: every GoogleTest and pytest.
-# make check: style, types and lint. CI is check and test (.ci/run).
-# Each sets up the tools that it needs in .venv and build/, and nowhere else.
+# make demo    installs pumice and runs examples/demo.py: vectors, answers and timings on real models.
+# make test    runs all GoogleTest and pytest tests.
+# make check   checks style and types, and runs the linters. CI runs check and test (.ci/run).
+# Each target works on a fresh machine. It installs the tools that it needs into .venv, and builds in build/.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
@@ -26,19 +26,22 @@ test: test-cpp test-python
 test-cpp: build/tests/.built
 	cd build/tests && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 
-# In two processes, because most tests keep one core busy. Then the tests that are marked "alone" (pyproject.toml), one after another.
+# Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy. Then runs the tests that are marked "alone"
+# (pyproject.toml) one after another.
 test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python -m pytest tests/python -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal
 	$(BIN)/python -m pytest tests/python -m alone
 
-# The tests that depend on the version of Python: how a process ends and forks, and the command line. CI runs them with a second Python.
+# Runs only the tests whose result may depend on the version of Python: how a process ends and forks, and the command line. CI runs this
+# target with a second version of Python.
 test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
 
-# All under the validation layer: every case of every operation on Vulkan, plain, with the least limits that Vulkan allows, and with each variant
-# that the device can run; a sample of the cases with limits that cut nearly every dispatch and buffer; then, without the layer, whole models.
-# Takes an hour and more on software Vulkan, minutes on a GPU (PUMICE_TEST_VULKAN=1 uses vulkan:1).
+# Tests Vulkan thoroughly. Under the validation layer, every case of every operation runs three times: with the device's own limits, with
+# the smallest limits that Vulkan allows, and with every variant that the device can run. Some of the cases also run with limits so small
+# that nearly every dispatch and buffer is cut. Whole models run last, without the validation layer. All this takes more than an hour on
+# software Vulkan and minutes on a GPU. PUMICE_TEST_VULKAN=1 makes the tests use device vulkan:1 in place of vulkan:0.
 test-vulkan-all: export PUMICE_TEST_ALL = 1
 test-vulkan-all: export PUMICE_VULKAN_VALIDATION = 1
 test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
@@ -52,20 +55,24 @@ test-vulkan-all: build/tests/.built $(VENV)/.installed $(VENV)/.samples $(VENV)/
 LEAST_LIMITS := push=128,invocations=128,shared=16384,groups=65535,range=134217728
 TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 
-# Thousands of requests from many threads and event loops, with closes, forks and NaNs at random points. The tests have a short form of it.
+# Runs thousands of requests from many threads and event loops. At random points requests are closed, the process forks, and a NaN occurs.
+# `make test` runs a short form of this script, too.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
 
-# 100,000 random schemas and grammars, each of which must compile or be refused in bounded time, and numbers in 10,000 schemas. Some minutes.
+# Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
+# random schemas allow. Takes some minutes.
 fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
 	PUMICE_FUZZ=5000 $(BIN)/python -m pytest tests/python/generate/test_schema_numbers.py -k "written_down or bounds"
 
-# Speed beside the peers, in one run (bench/README.md). The peers get an environment of their own, because torch alone is 200 MB.
+# Measures pumice and the libraries that it is compared with in one run (bench/README.md). Those libraries are installed into a virtual
+# environment of their own, because torch alone takes 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
 	$(PYTHON) bench/compare.py --python $(BIN)/python
 
-# All figures of docs/results for this machine's processor. Takes hours, and 12 GB of models with random weights.
+# Measures everything that docs/results reports for a processor, on this machine. Takes hours, and 12 GB of disk for models with random
+# weights.
 cpu-report: $(VENV)/.installed $(VENV)/.samples build/tests/.built
 	$(PYTHON) bench/cpu_report.py --python $(BIN)/python
 
@@ -81,7 +88,7 @@ check-types: $(VENV)/.checkers
 check-format: $(VENV)/.checkers
 	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
 
-# clang-tidy with the checks of .clang-tidy; 144 s of processor time.
+# Runs clang-tidy with the checks listed in .clang-tidy. Takes 144 s of processor time.
 check-cpp: $(VENV)/.checkers
 	@./cmake/check_system.sh $(PYTHON)
 	$(PIP) install -q -r tests/build-requirements.txt
@@ -96,8 +103,9 @@ format: $(VENV)/.checkers
 	$(BIN)/ruff format $(PYTHON_CODE)
 	$(BIN)/clang-format -i $(CPP_CODE)
 
-# AddressSanitizer and UndefinedBehaviorSanitizer over every GoogleTest. Each file is compiled alone, so one that does not include what it uses
-# fails. Then ThreadSanitizer over the tests of the scheduler, the queue of encoders and the team.
+# Runs every GoogleTest under AddressSanitizer and UndefinedBehaviorSanitizer. This build compiles each file alone, so it also fails if a
+# file does not include the headers that it uses. Then runs the tests of the scheduler, of the encoders' queue and of the CPU's thread team
+# under ThreadSanitizer.
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs missing system packages as root, else says in one sentence which are missing and how to get them. Silent when none is missing.
+# Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
+# which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
 # Usage: check_system.sh PYTHON [test]
 python=$1
 missing=""

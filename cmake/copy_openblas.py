@@ -1,11 +1,14 @@
-"""copy_openblas.py SOURCE TARGET: copies OpenBLAS under a SONAME of our own, so that the loader never gives it to a module that needs the
-original."""
+"""copy_openblas.py SOURCE TARGET: copies the OpenBLAS library and changes the SONAME inside the copy.
+
+The loader identifies a library by its SONAME. With the original SONAME, the loader could use our copy for another module that needs the
+original library.
+"""
 
 import pathlib
 import sys
 
 OLD = b"\0libscipy_openblas.so\0"
-NEW = b"\0libpumiceopenblas.so\0"  # as long as the old one, so nothing in the file moves
+NEW = b"\0libpumiceopenblas.so\0"  # has the length of OLD, so that nothing in the file moves
 
 source, target = map(pathlib.Path, sys.argv[1:])
 library = source.read_bytes()

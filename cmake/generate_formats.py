@@ -1,8 +1,10 @@
-"""Writes the shaders' switches over weight formats and activations: generate_formats.py cpp/core build/shaders.
+"""generate_formats.py LISTS SHADERS: writes the shaders' switch statements over weight formats and activations.
 
-Each switch names one function or constant per line of formats.def and activations.def in the first folder, so a format that
-shaders/layout.h or shaders/weights.glsl does not know, or an activation that shaders/activations.glsl does not, fails to compile. The
-outputs, formats.glsl and activate.glsl in the second folder, are touched only when they change.
+The build calls it as `generate_formats.py cpp/core build/shaders`. It reads formats.def and activations.def in LISTS, and writes
+formats.glsl and activate.glsl to SHADERS. An output file that would not change is not touched.
+
+Each switch has one case per format or activation, and each case uses a function or constant with the name of that format or activation. If
+shaders/layout.h, shaders/weights.glsl or shaders/activations.glsl lacks one of these functions or constants, the shaders do not compile.
 """
 
 import re
@@ -62,7 +64,7 @@ def activation_switch(definitions: str) -> str:
     if not names:
         raise SystemExit("generate_formats.py: no PUMICE_ACTIVATION(...) in the list of activations")
     cases = [(name, f"return activate_{name}(x, alphas);") for name in names]
-    # A number beyond the list, which no host sends, gives NaN: that shows in the first result, and an unchanged x would not.
+    # No host sends a number beyond the list. If one ever did, returning NaN would make the error visible at once; returning x would hide it.
     last = "  return uintBitsToFloat(0x7fc00000u);\n"
     head = "float activate(uint activation, float x, vec2 alphas)"
     return "".join([*constants(names, "activation"), switch(head, cases, last, "activation")])

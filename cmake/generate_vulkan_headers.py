@@ -1,4 +1,7 @@
-"""generate_vulkan_headers.py FOLDER: vulkan/vulkan_core.h and vk_platform.h from Khronos's registry, written only where they differ."""
+"""generate_vulkan_headers.py FOLDER: generates FOLDER/vulkan/vulkan_core.h and vk_platform.h from Khronos's registry (vk.xml).
+
+A file that would not change is not touched.
+"""
 
 import contextlib
 import importlib.resources
@@ -28,7 +31,7 @@ EXTENSIONS = [
     "VK_KHR_portability_enumeration",
     "VK_KHR_shader_float16_int8",
     "VK_KHR_shader_integer_dot_product",
-    "VK_NV_glsl_shader",  # for VK_ERROR_INVALID_SHADER_NV alone
+    "VK_NV_glsl_shader",  # only for the constant VK_ERROR_INVALID_SHADER_NV
 ]
 
 PLATFORM = """\

@@ -1,5 +1,8 @@
-"""lint.py CLANG_TIDY BUILD: runs clang-tidy, with the checks of .clang-tidy, over the files in BUILD's compile_commands.json. Fails when
-there is any warning. One file is sixteen of a room (the unity build), so that their headers are read once."""
+"""lint.py CLANG_TIDY BUILD: runs clang-tidy with the checks of .clang-tidy, and fails if there is any warning.
+
+It checks the files that are listed in BUILD/compile_commands.json. Those are the files of the unity build, each of which includes up to
+sixteen source files, so that clang-tidy reads the headers of these source files only once.
+"""
 
 import json
 import os
@@ -10,7 +13,7 @@ from pathlib import Path
 
 tidy, build = sys.argv[1:]
 files = [command["file"] for command in json.loads(Path(build, "compile_commands.json").read_text())]
-files = sorted((file for file in files if not file.endswith(".S")), key=lambda file: "Unity" not in file)  # the slowest first
+files = sorted((file for file in files if not file.endswith(".S")), key=lambda file: "Unity" not in file)  # the slow unity files come first
 
 
 def lint(file: str) -> subprocess.CompletedProcess[str]:
@@ -19,6 +22,6 @@ def lint(file: str) -> subprocess.CompletedProcess[str]:
 
 with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
     failed = [run for run in pool.map(lint, files) if run.returncode]
-said = dict.fromkeys(line for run in failed for line in (run.stdout or run.stderr).splitlines())  # those of a header once
+said = dict.fromkeys(line for run in failed for line in (run.stdout or run.stderr).splitlines())  # a warning in a header is printed once
 print(*said, sep="\n", end="\n" if said else "")
 sys.exit(bool(failed))

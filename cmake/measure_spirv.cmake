@@ -1,4 +1,5 @@
-# cmake -DFOLDER=... -DNAMES=a,b,c -DMOST=bytes -P measure_spirv.cmake: prints the size of all SPIR-V; fails when it is more than MOST.
+# Usage: cmake -DFOLDER=... -DNAMES=a,b,c -DMOST=bytes -P measure_spirv.cmake
+# Prints the total size of the SPIR-V files FOLDER/a.spv, FOLDER/b.spv, ... Fails if the total is more than MOST bytes or a file is missing.
 string(REPLACE "," ";" names "${NAMES}")
 set(total 0)
 foreach(name IN LISTS names)

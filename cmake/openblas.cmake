@@ -1,4 +1,5 @@
-# Our copy of OpenBLAS. cpp/cpu/blas.cpp opens it at run time from the folder of the module or program in which it runs; it is never linked.
+# Makes our copy of OpenBLAS. Nothing is linked with the copy: cpp/cpu/blas.cpp opens it at run time, and looks for it in the folder of the
+# module or program that contains blas.cpp.
 set(PUMICE_OPENBLAS_COPY ${CMAKE_BINARY_DIR}/openblas/libpumiceopenblas.so)
 add_custom_command(
   OUTPUT ${PUMICE_OPENBLAS_COPY}
@@ -7,7 +8,7 @@ add_custom_command(
   COMMENT "Copying OpenBLAS under our SONAME"
   VERBATIM)
 
-# Programs in the build folder find it in their own folder.
+# Programs in the build folder look for the copy in their own folder, so each of these folders gets a link to it.
 set(links)
 foreach(folder tests/cpp bench python/bindings)
   set(link ${CMAKE_BINARY_DIR}/${folder}/libpumiceopenblas.so)
@@ -19,7 +20,7 @@ foreach(folder tests/cpp bench python/bindings)
     VERBATIM)
   list(APPEND links ${link})
 endforeach()
-add_custom_target(pumice_openblas ALL DEPENDS ${links})  # pumice_cpu depends on it
+add_custom_target(pumice_openblas ALL DEPENDS ${links})  # pumice_cpu depends on this target
 
 if(PUMICE_BUILD_PYTHON)
   install(FILES ${PUMICE_OPENBLAS_COPY} DESTINATION pumice)

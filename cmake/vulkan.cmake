@@ -1,10 +1,11 @@
-# Makes the files that the Vulkan backend needs: SPIR-V from shaders/*.comp, and the Vulkan headers from Khronos's registry. They are never in git.
-# An sdist has both in generated/ (made while it is packed), so a build from an sdist needs neither shader compiler nor registry. A folder with
-# PKG-INFO is an unpacked sdist; a generated/ that packing left in a checkout is not read.
+# Makes the files that the Vulkan backend needs: SPIR-V from shaders/*.comp, and the Vulkan headers from Khronos's registry. These files are
+# never in git. They are made while an sdist is packed, and the sdist holds them in generated/, so that a build from an sdist needs neither
+# the shader compiler nor the registry. A source folder that contains PKG-INFO is an unpacked sdist. Packing an sdist leaves generated/ in
+# the git checkout as well; builds from the checkout do not read it.
 file(GLOB shaders CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/shaders/*.comp)
 list(TRANSFORM shaders REPLACE "^.*/(.*)\\.comp$" "\\1" OUTPUT_VARIABLE names)
 list(SORT names)
-set(most_spirv 1048576)  # bytes that all SPIR-V together may have in the module
+set(most_spirv 1048576)  # maximum bytes of all SPIR-V in the module
 
 if(SKBUILD_STATE STREQUAL "sdist" OR EXISTS ${PROJECT_SOURCE_DIR}/PKG-INFO)
   set(generated ${PROJECT_SOURCE_DIR}/generated)
@@ -16,9 +17,11 @@ list(TRANSFORM spirv APPEND .spv)
 
 list(JOIN names "," joined)
 set(measure ${CMAKE_COMMAND} -DFOLDER=${generated}/shaders -DNAMES=${joined} -DMOST=${most_spirv} -P ${CMAKE_CURRENT_LIST_DIR}/measure_spirv.cmake)
-# A checksum of the sources of the SPIR-V. In an sdist, shaders that were edited after packing would otherwise be ignored in silence.
+# `sum` is a checksum of all files from which the SPIR-V is made. An sdist stores it. A build from an sdist does not compile shaders, so it
+# compares the checksums and fails if a shader was edited after packing.
 file(GLOB sources ${PROJECT_SOURCE_DIR}/shaders/*.comp ${PROJECT_SOURCE_DIR}/shaders/*.glsl ${PROJECT_SOURCE_DIR}/shaders/*.h)
-set(lists ${PROJECT_SOURCE_DIR}/cpp/core)  # the lists of formats and activations, from which the shaders' switches are made
+# The shaders' switch statements are made from the lists of formats and activations.
+set(lists ${PROJECT_SOURCE_DIR}/cpp/core)
 list(APPEND sources ${lists}/formats.def ${lists}/activations.def ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py)
 set(sums "")
 foreach(source IN LISTS sources)
@@ -45,8 +48,8 @@ else()
     COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/generate_formats.py ${lists} ${CMAKE_BINARY_DIR}/shaders
     COMMAND_ERROR_IS_FATAL ANY)
 
-  # The optimiser (spirv-opt) is not used: drivers optimise anyway, and it has miscompiled. -g0 leaves out the names. LD_LIBRARY_PATH is set
-  # because the wheel's compiler has no RPATH.
+  # The optimiser spirv-opt is not used, because drivers optimise anyway and it has miscompiled shaders. -g0 leaves out debug names.
+  # LD_LIBRARY_PATH is set because the compiler that comes as a wheel has no RPATH.
   foreach(name IN LISTS names)
     set(source ${PROJECT_SOURCE_DIR}/shaders/${name}.comp)
     set(target ${generated}/shaders/${name}.spv)
@@ -87,7 +90,7 @@ if(NOT TARGET pumice_spirv)
   add_custom_target(pumice_spirv)
 endif()
 
-# The list of shaders, for cpp/vulkan/shaders.{S,cpp}: PUMICE_SHADER(name, "path of its SPIR-V").
+# Writes the list of shaders that cpp/vulkan/shaders.S and shaders.cpp include. Each line is PUMICE_SHADER(name, "path of its SPIR-V").
 set(text "")
 foreach(name path IN ZIP_LISTS names spirv)
   string(APPEND text "PUMICE_SHADER(${name}, \"${path}\")\n")
