@@ -1,21 +1,22 @@
-// Every activation of cpp/core/activations.def is a function activate_NAME(x, alphas). Only xielu uses its alphas. From the list the build
-// writes activate(), a switch over these functions (cmake/generate_formats.py), so that a listed activation without a function does not
-// compile.
-// The bounds keep exp() finite, because Vulkan promises nothing about infinities. A NaN fails every comparison and so passes through.
+// Each activation of cpp/core/activations.def has a function activate_NAME(x, alphas) here. Only xielu uses `alphas`. The build writes
+// activate(), a switch over these functions, from that list (cmake/generate_formats.py). If a listed activation has no function here, the
+// shaders do not compile.
+// Limits on x keep exp() finite, because Vulkan promises nothing about infinities. A NaN fails every comparison with a limit, so the result
+// is then NaN.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 
 // Returns c tanh(x / c), or x itself if c is 0.
 float soft_capped(float x, float c) { return c > 0 ? c * tanh_of(x / c) : x; }
 
-// Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: absolute error below 1.5e-7.
+// Approximates erf(x) with an absolute error below 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26).
 float erf_of(float x) {
   const float t = 1.0 / (1.0 + 0.3275911 * abs(x));
   const float series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
   return abs(x) > 6.0 ? sign(x) : sign(x) * (1.0 - series * exp(-x * x));
 }
 
-// Returns exp(x) - 1 - x for x <= 0. Near 0 that difference would lose all its digits, so a series replaces it, whose next term is below
-// 4e-8 of the result.
+// Returns exp(x) - 1 - x for x <= 0. Near 0 the subtraction would lose all digits, so a series is summed instead. The first term that is
+// left out is less than 4e-8 of the result.
 float exp_beyond_linear(float x) {
   if (x < -0.5) return exp(x) - 1.0 - x;
   const float series = 1.0 / 720 + x * (1.0 / 5040 + x * (1.0 / 40320));

@@ -1,12 +1,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Attention of one tile of queries (rows x heads that share a kv head) over keys in pages. See AttendParams in params.h.
-// FlashAttention (Dao et al. 2022) handles KEYS keys per step. The running maximum and sum rescale what earlier steps have added up.
-//   scores   a lane has 4 keys x QUERIES_PER_LANE queries and every SCORE_SLICES-th 4 dimensions
-//   softmax  ROW_LANES lanes share a query's row of scores
-//   values   a lane has 8 dimensions x QUERIES_PER_LANE queries and every VALUE_SLICES-th 4 keys
-// K and V are loaded once per tile, straight from memory, in neighbouring parts of 16 bytes. Only queries and scores are in shared memory.
+// Computes attention for one tile of queries over keys and values in pages. See AttendParams in params.h. A query is one head of one row.
+// The heads of a tile share a kv head.
+// The algorithm is FlashAttention (Dao et al. 2022) with KEYS keys per step. After each step's scores are known, the sums of earlier steps
+// are rescaled to the new maximum. A step has three parts, which divide the work among the lanes in different ways:
+//   scores   A lane handles 4 keys x QUERIES_PER_LANE queries. SCORE_SLICES lanes share these, and each of them handles every
+//            SCORE_SLICES-th group of 4 dimensions.
+//   softmax  ROW_LANES lanes share a query's row of scores.
+//   values   A lane handles 8 dimensions x QUERIES_PER_LANE queries. VALUE_SLICES lanes share these, and each of them handles every
+//            VALUE_SLICES-th group of 4 keys.
+// K and V are loaded once per tile, directly from global memory, and neighbouring lanes load neighbouring 16 bytes. Only queries and scores
+// are kept in shared memory.
 #define PUSH AttendParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -25,11 +30,11 @@ layout(constant_id = kAttendPlaces) const uint PLACES = 0;
 
 const uint QUERIES_PER_LANE = QUERIES < 4 ? QUERIES : 4;
 const uint QUERY_BLOCKS = QUERIES / QUERIES_PER_LANE;
-const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // fours of key dimensions and keys; eights of values
+const uint DIM_QUADS = K_DIM / 4, KEY_QUADS = KEYS / 4, DIM_OCTETS = V_DIM / 8;  // groups of 4 key dimensions, 4 keys, 8 value dimensions
 const uint SCORE_SLICES = LANES / (KEY_QUADS * QUERY_BLOCKS);
 const uint VALUE_SLICES = LANES / (DIM_OCTETS * QUERY_BLOCKS);
 const uint ROW_LANES = LANES / QUERIES < 16 ? LANES / QUERIES : KEY_QUADS < 16 ? KEY_QUADS : 16;
-const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // per lane
+const uint ROW_QUADS = (KEY_QUADS + ROW_LANES - 1) / ROW_LANES;  // groups of 4 keys that a lane handles in the softmax
 const uint PAGES = KEYS / kPagePositions;
 const uint UNBOUND = 0xffffffffu;
 
@@ -40,33 +45,35 @@ layout(set = 0, binding = 2) readonly buffer VPages4 { uvec4 v_pages4[]; };
 layout(set = 0, binding = 2) readonly buffer VPages2 { uvec2 v_pages2[]; };
 layout(set = 0, binding = 2) readonly buffer VScales { float v_scales[]; };
 layout(set = 0, binding = 3) readonly buffer Meta { uint meta[]; };
-layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out`, or partials
+layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out` if p.parts == 1, else `partials`
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks. At the end each row
-// holds values, and this vec4 holds the row's sum.
+// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks. After the last
+// step, `queries` is used to add up the slices: each row then holds weighted values, and the additional vec4 holds the row's sum of
+// weights.
 const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
 const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-shared uint bound_pages[2 * PAGES];  // page numbers in the bound range, or UNBOUND, for this step and the next
+// The pages of this step and of the next one, as page numbers in the bound range, or UNBOUND.
+shared uint bound_pages[2 * PAGES];
 
 // The tile of this group.
-uint list;                    // word of meta where the segment's pages begin
-uint first_position, rows;    // of the tile
-uint last_key;                // the last key that any row of the segment may see
-uint kv_head, first_head, heads;
+uint list;                        // index of the word of meta where the segment's list of pages begins
+uint first_position, rows;        // position of the tile's first row, and number of rows
+uint last_key;                    // position of the last key that any row of the segment may see
+uint kv_head, first_head, heads;  // first_head counts within the heads of kv_head; heads is the number of heads in the tile
 
-// Returns the range [x, y) of keys that the row at `position` sees.
+// Returns the range [x, y) of key positions that the row at `position` sees.
 uvec2 seen(uint position) {
   return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
 }
 
-// Returns what places (relative positions) add to a head's q.k, for a key `distance` positions after the query. `query` and `key` are rows
-// of the batch.
+// Returns the term that `places` (relative positions) adds to a head's q.k. The key is `distance` positions after the query. `query` and
+// `key` are their rows in the batch.
 float placed(uint query, uint key, uint head, int distance) {
   const int reach = int(meta[p.distances_at]);
   const uint stride = meta[p.distances_at + 3], by_head = meta[p.distances_at + 4];
@@ -77,7 +84,7 @@ float placed(uint query, uint key, uint head, int distance) {
   return sum;
 }
 
-// Returns a head's score with bias and slope, for a key `distance` positions after the query.
+// Returns `score` with the head's bias and slope added. The key is `distance` positions after the query.
 float biased(float score, uint head, int distance) {
   if (HAS_BIAS != 0) {
     const int reach = int(meta[p.distances_at]);
@@ -87,18 +94,18 @@ float biased(float score, uint head, int distance) {
   return score;
 }
 
-// Returns where page number `page` of the segment is in the bound range, or UNBOUND. Pages from `end` on hold no key that the tile sees,
-// and may have no id.
+// Returns the index, within the bound range, of page number `page` of the segment, or UNBOUND if the page is not bound. Returns UNBOUND as
+// well if the page begins at or after position `end`: the tile sees none of its keys, and the list may have no entry for it.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
   return bound < p.page_count ? bound : UNBOUND;
 }
-// Return the words of K and V where the kv head's block of a bound page begins.
+// Return the index of the word in the bound range of K or V where kv_head's block of a bound page begins.
 uint k_block(uint page) { return page * p.k_page_words + kv_head * K_BLOCK_WORDS; }
 uint v_block(uint page) { return page * p.v_page_words + kv_head * V_BLOCK_WORDS; }
 
-// Loads dimensions 4 quad .. 4 quad + 3 of four keys, so that keys[dimension] = (key, key, key, key).
+// Loads dimensions 4 quad to 4 quad + 3 of the four keys from `position` on. keys[d] gets dimension 4 quad + d of each of the four keys.
 void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   const uint at = (block + k_word(position, 4 * quad)) / 4, row = kPagePositions / 4;
   if (FORMAT == kKvF32) {
@@ -116,7 +123,7 @@ void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   }
 }
 
-// Loads dimensions 8 octet .. 8 octet + 7 of the value at one position, not yet scaled.
+// Loads dimensions 8 octet to 8 octet + 7 of the value at one position. In q8_0 they are not yet multiplied by their scale.
 void load_values(uint block, uint octet, uint position, out vec4 values[2]) {
   const uint at = block + v_word(position, 8 * octet);
   if (FORMAT == kKvF32) {
@@ -151,10 +158,10 @@ void main() {
   first_position = past + first;
   last_key = past + meta[segment + 1] - meta[segment + 5] - 1;
   heads = min(p.tile_heads, p.heads_per_kv - first_head);
-  const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0 counts in q, out and partials
+  const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: the tile's first row in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
 
-  // The steps of this split.
+  // Positions [begin, end) hold all keys that the tile sees. This split has the steps [first_step, end_step).
   const uint begin = seen(first_position).x / kPagePositions * kPagePositions, end = seen(first_position + rows - 1).y;
   const uint steps = (end - begin + KEYS - 1) / KEYS, steps_per_split = (steps + p.splits - 1) / p.splits;
   const uint first_step = split * steps_per_split, end_step = min(steps, first_step + steps_per_split);
@@ -170,7 +177,7 @@ void main() {
   }
   if (LANE < PAGES) bound_pages[first_step % 2 * PAGES + LANE] = bound_page(begin / kPagePositions + first_step * PAGES + LANE, end);
 
-  // The work of this lane in each of the three parts of a step.
+  // What this lane handles in each of the three parts of a step.
   const uint score_quad = LANE % KEY_QUADS, score_query = LANE / KEY_QUADS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint score_slice = LANE / (KEY_QUADS * QUERY_BLOCKS);
   const uint row_query = LANE / ROW_LANES, row_lane = LANE % ROW_LANES;
@@ -181,9 +188,9 @@ void main() {
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
-  // A sink acts like a key before the first one whose value is zeros. Only one part counts it, and in that part only one slice of the keys.
+  // A sink acts like one more key, whose value is all zeros. It must be counted once, so only part 0 counts it, and only in value slice 0.
   const bool sink = HAS_SINKS != 0 && p.part_first + split == 0;
-  float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // for row_query
+  float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // largest score of row_query so far
   float sum[QUERIES_PER_LANE];
   vec4 mixed[QUERIES_PER_LANE][2];
   [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
@@ -201,7 +208,7 @@ void main() {
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) score[n] = vec4(0);
       if (page != UNBOUND && key0 + 4 * score_quad < end) {
         const uint block = k_block(page);
-        for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {  // a count that compilers can unroll
+        for (uint i = 0; i < (DIM_QUADS + SCORE_SLICES - 1) / SCORE_SLICES; ++i) {  // a constant count, so that compilers can unroll it
           const uint d = i * SCORE_SLICES + score_slice;
           if (DIM_QUADS % SCORE_SLICES != 0 && d >= DIM_QUADS) break;
           vec4 keys[4];
@@ -252,7 +259,7 @@ void main() {
       [[unroll]] for (uint i = 0; i < ROW_QUADS; ++i) {
         const uint quad = row_lane + i * ROW_LANES;
         if (quad >= KEY_QUADS) continue;
-        vec4 weight;  // a score that is NaN gives a weight that is NaN
+        vec4 weight;  // NaN where the score is NaN
         [[unroll]] for (uint c = 0; c < 4; ++c) weight[c] = score[i][c] == LOWEST ? 0 : exp(score[i][c] - most);
         scores[row_query * SCORE_STRIDE + quad] = weight;
       }
@@ -276,7 +283,8 @@ void main() {
           sum[n] += weight[n].x + weight[n].y + weight[n].z + weight[n].w;
         }
         [[unroll]] for (uint c = 0; c < 4; ++c) {
-          // Keys after the last one have weight 0, but the memory there may hold NaN, so the last key is loaded instead.
+          // Keys from `end` on have weight 0, but memory there may hold NaN, and 0 * NaN is NaN. So the value of the last key is loaded
+          // instead.
           const uint position = min(key0 + 4 * quad + c, end - 1) % kPagePositions;
           vec4 values[2];
           load_values(block, octet, position, values);
@@ -292,7 +300,7 @@ void main() {
     barrier();
   }
 
-  // The slices of the keys are added up one after another, through the shared memory of the queries.
+  // The results of the value slices are added to those of slice 0, one slice after another, through the shared memory of `queries`.
   for (uint slice = 1; slice < VALUE_SLICES; ++slice) {
     if (value_slice == slice) {
       [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {

@@ -1,5 +1,5 @@
-// The common beginning of every shader. Before including it, a shader has #version 450, #extension GL_GOOGLE_include_directive : require,
-// and #define PUSH as the name of its block in params.h.
+// Included first by every shader. Before the #include, a shader has #version 450, #extension GL_GOOGLE_include_directive : require, and
+// #define PUSH with the name of its block in params.h.
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_EXT_control_flow_attributes : require  // [[unroll]], because arrays in registers need constant indices
@@ -12,17 +12,18 @@ layout(push_constant) uniform Push { PUSH p; };
 const uint LANES = gl_WorkGroupSize.x;
 #define LANE gl_LocalInvocationIndex
 
-// Returns the number of this workgroup in the list of the dispatch. The host folds the list into x and y and may cut it into several
-// dispatches. Folding leaves up to x - 1 groups too many, so every main() begins with `if (group() >= p.groups) return;`.
+// Returns the index of this workgroup among all groups of the operation. The host may cut these groups into several dispatches, and it
+// arranges the groups of a dispatch in a grid of x times y groups. The grid may have up to x - 1 groups too many, so every main() begins
+// with `if (group() >= p.groups) return;`.
 uint group() { return p.first_group + gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
 
-// Return the sum and the maximum over the workgroup to every lane. Subgroups may have any size, so the last step goes through shared
-// memory. All lanes of the workgroup must call them.
+// workgroup_add() returns the sum of x over all lanes of the workgroup, and workgroup_max() returns the maximum. All lanes must call them,
+// and all lanes get the result. Subgroups may have any size, so their results are combined in shared memory.
 shared float reduce_shared[LANES];
 float workgroup_add(float x) {
   x = subgroupAdd(x);
   if (gl_NumSubgroups == 1) return x;
-  barrier();  // other lanes may still be using reduce_shared from the last call
+  barrier();  // other lanes may still be reading reduce_shared in an earlier call
   if (subgroupElect()) reduce_shared[gl_SubgroupID] = x;
   barrier();
   x = reduce_shared[0];

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Copies rows of a table by index, for Embed. See GatherParams in params.h.
+// Looks up rows of a table by their indices and writes them as floats, for Embed. See GatherParams in params.h.
 #define PUSH GatherParams
 #include "common.glsl"
 #include "weights.glsl"

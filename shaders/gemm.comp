@@ -1,11 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It goes through
-// shared memory, DEPTH columns at a time.
+// Linear and GatedLinear for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
+// columns of both at a time into shared memory.
 #include "linear_float.glsl"
 
-const uint DEPTH = 16;            // columns per step; one lane loads as many weights, whose rows are padded with zeros to a multiple of it
-const uint SIXTEENS = DEPTH / 4;  // uvec4 per row of the tile, each with four floats
+// Number of columns per step. weights_of() loads as many weights, and rows of weights are padded with zeros to a multiple of it.
+const uint DEPTH = 16;
+const uint SIXTEENS = DEPTH / 4;  // uvec4 per row of the tile; each holds four floats
 #include "gemm_tile.glsl"
 
 void main() {

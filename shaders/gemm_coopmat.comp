@@ -1,9 +1,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// gemm.comp on cooperative matrices (VK_KHR_cooperative_matrix). Activations and weights are rounded to f16 in shared memory, and sums are
-// in float32. Each subgroup computes WM x WN of the tile, as matrices of COOP_M x COOP_N. The pipeline must ask for full subgroups of
-// SUBGROUP lanes.
-// Requires shaderFloat16, vulkanMemoryModel, and LANES / SUBGROUP subgroups as params.h says.
+// Does the same as gemm.comp with cooperative matrices (VK_KHR_cooperative_matrix). Activations and weights are rounded to f16 in shared
+// memory, and sums are in float32. Each subgroup computes BLOCKS_M x BLOCKS_N matrices of COOP_M x COOP_N results.
+// Requires shaderFloat16, vulkanMemoryModel, and a pipeline with full subgroups of SUBGROUP lanes. params.h says how many subgroups a group
+// may have.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -15,17 +15,17 @@ layout(constant_id = kLinearCoopK) const uint COOP_K = 16;
 layout(constant_id = kLinearCoopSubgroup) const uint SUBGROUP = 32;
 
 const uint DEPTH = 32;
-// Activations are multiplied by a sixteenth, because inside networks they exceed 65504, the largest f16, and a sixteenth of them does not.
-// The loss for small numbers is small: activations below 1e-3 get an error of 5e-7.
+// Activations are multiplied by SHRINK before they are rounded, and the results are divided by SHRINK. Without this, some activations
+// inside networks exceed 65504, the largest f16. Small activations lose little precision: below 1e-3 the error is 5e-7.
 const float SHRINK = 1.0 / 16.0;
-// Number of f16vec4 from one row to the next. Two of them are padding, so that eight rows of a column lie in different banks.
+// Number of f16vec4 from one row to the next. Two of them are padding, so that the same column of eight rows lies in different banks.
 const uint STRIDE = DEPTH / 4 + 2;
 const uint SUBGROUPS = LANES / SUBGROUP;
 const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;
 const uint SUBGROUPS_M = SUBGROUPS / SUBGROUPS_N;
 const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;  // number of matrices per subgroup along M
-// Number of matrices per subgroup along N. It is even: a subgroup's first half of them lies in the first half of the tile and the others in
-// the second half, so that one subgroup has both a gate and its `up`.
+// Number of matrices per subgroup along N, which is even. The first half of these matrices lies in the first half of the tile's rows of
+// weights, and the second half lies in the second half, so that the gate and the up product of an output are in the same subgroup.
 const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;
 const uint HALF_N = BLOCKS_N / 2;
 const uint STAGE = COOP_M * COOP_N;

@@ -1,15 +1,15 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// gemm.comp for activations that quantize.comp made. Tiles of int8 codes are in shared memory. An integer dot product over sixteen columns
-// is followed by one multiplication by the scales.
+// Does the same as gemm.comp for activations that quantize.comp wrote. The tile in shared memory holds int8 codes. The product of sixteen
+// columns is an integer dot product, which is then multiplied by the scales.
 #include "linear_i8.glsl"
 
-const uint HALVES = 2;  // the tile is two sixteens of columns deep, which is one block of activations
+const uint HALVES = 2;  // a step has 2 x 16 columns, which is one block of activations
 const uint SIXTEENS = HALVES;
 #include "gemm_tile.glsl"
 
-shared vec2 x_scale[TOKENS * HALVES];   // (scale, scale * sum of the codes)
-shared vec2 w_scale[OUTPUTS * HALVES];  // (scale, minimum)
+shared vec2 x_scale[TOKENS * HALVES];   // (scale, scale * sum of the codes) of sixteen activations
+shared vec2 w_scale[OUTPUTS * HALVES];  // (scale, minimum) of sixteen weights
 
 void main() {
   if (group() >= p.groups) return;

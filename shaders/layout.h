@@ -1,13 +1,16 @@
-// The layout of a weight matrix's rows on a device. One table serves the packer (cpp/vulkan/layout.cpp) and the shaders (weights.glsl).
-// A row has up to four planes of 32-bit words, each padded with zeros to a multiple of 4 words. Columns are padded to a multiple of 16.
-// The table says how many weights share a word of each plane (0 if there is no such plane), and what a code means.
-//   codes, high: B bits per weight, 32 / B weights per word. Weight i of a word is at bit 8 (i % 4) + B (i / 4), so that a shift and a mask
-//                yield four neighbouring weights as the bytes of a word, as conversions and 4 x 8-bit dot products need them. `high` has
-//                the upper bits.
-//   scales:      for 32-weight blocks an f16 scale, or a pair (scale, minimum) of f16, or (MXFP4) the exponent's byte.
-//                For K-quants signed or unsigned bytes, one per sub-block of 16 or 32; for Q4_K and Q5_K pairs of bytes (scale, minimum).
-//   supers:      the f16 factor of the scales in 256 weights, or a pair (factor of the scales, factor of the minima).
-// weight = scale * code + minimum, without rounding, because codes are small integers and scales have at most 19 bits.
+// The layout of a weight matrix's rows on a device. The packer (cpp/vulkan/layout.cpp) and the shaders (weights.glsl) both use the table
+// below. A row has up to four planes of 32-bit words. Its columns are padded to a multiple of 16, and each plane is padded with zeros to a
+// multiple of 4 words. For each format, the table says what a code means and how many weights share a word of each plane (0 if the format
+// has no such plane).
+//   codes, high: B bits per weight, so 32 / B weights per word. `high` holds the upper bits of codes whose bits do not fit in `codes`.
+//                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
+//                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
+//   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
+//                of its exponent. In Q3_K, Q6_K and IQ4_XS, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte
+//                with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
+//   supers:      K-quants and IQ4_XS only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of f16, one for the
+//                scales and one for the minima.
+// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits.
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
 
@@ -20,7 +23,7 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT const uint
 #endif
 
-// A code is a float itself, an unsigned or a signed byte, or the index of a value in a table.
+// What a code is: the float itself, an unsigned byte, a signed byte, or an index in the table of IQ4 values or of FP4 E2M1 values.
 PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \

@@ -1,4 +1,4 @@
-// What matvec, gemm and their int8 and cooperative forms share. LinearParams and its constants are in params.h.
+// Common code of all shaders for Linear and GatedLinear: matvec, matvec_i8, gemm, gemm_i8 and gemm_coopmat. See LinearParams in params.h.
 #define PUSH LinearParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -12,21 +12,23 @@ layout(constant_id = kLinearAligned) const uint ALIGNED = 0;
 layout(constant_id = kLinearTokens) const uint TOKENS = 1;
 layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
 
-// A group's OUTPUTS rows of weights make WIDTH columns of `out`. Row i is row i of W, for column i. When GATED, rows from WIDTH on are of
-// W2 instead, for column i - WIDTH.
+// A tile has OUTPUTS rows of weights and WIDTH columns of `out`. Row i of the tile is a row of W and belongs to column i. When GATED, this
+// holds for i < WIDTH, and row WIDTH + i is a row of W2 and belongs to column i as well.
 const uint WIDTH = GATED != 0 ? OUTPUTS / 2 : OUTPUTS;
 
 layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
 layout(set = 0, binding = 3) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 4) readonly buffer Residual { float residual[]; };
 
-// Returns the first token row and the first column of `out` for this group. Neighbouring groups use the same weights.
+// Returns the first token row and the first column of this group's tile. Groups are numbered along the tokens first, so that neighbouring
+// groups use the same weights.
 uvec2 tile_origin() {
   const uint tiles = (p.tokens + TOKENS - 1) / TOKENS;
   return uvec2(group() % tiles * TOKENS, group() / tiles * WIDTH);
 }
 
-// Returns row `i` of the tile's weights. For rows past the last one it returns the last one; their products are not stored.
+// is_second() returns whether row i of the tile's weights belongs to W2. tile_row() returns row i. If i is past the last row of the matrix,
+// it returns the matrix's last row; store() is not called for such a row.
 bool is_second(uint i) { return GATED != 0 && i >= WIDTH; }
 Row tile_row(uint first_output, uint i) {
   const uint r = min(first_output + i % WIDTH, p.outputs - 1);
@@ -34,7 +36,7 @@ Row tile_row(uint first_output, uint i) {
   return row_at(FORMAT, 0, p.weights_at, r, p.cols);
 }
 
-// Stores one finished product, or a pair of products when GATED.
+// Computes one number of `out` from its finished product, or from its two products when GATED, and stores it.
 void store(uint token, uint column, float product, float product2) {
   float value = p.scale * product;
   if (p.has_bias != 0) value += vectors[p.bias_at + column];

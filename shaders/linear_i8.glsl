@@ -1,5 +1,5 @@
-// linear.glsl for activations that quantize.comp made, at binding 1. They are multiplied sixteen columns at a time, because that is the
-// smallest sub-block of any format.
+// linear.glsl for activations that quantize.comp wrote, which are bound at binding 1. Sixteen columns are multiplied at a time, because
+// sixteen is the size of the smallest sub-block of any format.
 #include "linear.glsl"
 
 layout(set = 0, binding = 1) readonly buffer InCodes { uvec4 x_codes[]; };
@@ -9,9 +9,9 @@ uint activation_row(uint token) { return p.in_at + token * p.in_stride; }
 uvec4 activation_codes(uint row, uint k) { return x_codes[(row + k / 4) / 4]; }
 float activation_scale(uint row, uint k) { return x_scales[row + p.cols / 4 + k / 32]; }
 
-// Returns the dot product of four signed bytes in each of two words. glslang 13 has no GL_EXT_integer_dot_product, so OpSDot is given by
-// its number, with the capabilities DotProduct and DotProductInput4x8BitPacked of SPV_KHR_integer_dot_product. Format 0 is
-// PackedVectorFormat4x8Bit.
+// packed_dot() returns the dot product of two words, each of which holds four signed bytes. glslang 13 has no GL_EXT_integer_dot_product,
+// so packed_dot() is declared as the SPIR-V instruction OpSDot (4450) with the capabilities DotProduct (6019) and
+// DotProductInput4x8BitPacked (6018) of SPV_KHR_integer_dot_product. Format 0 is PackedVectorFormat4x8Bit.
 #extension GL_EXT_spirv_intrinsics : require
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
 int packed_dot(int a, int b, spirv_literal int format);
@@ -19,7 +19,7 @@ int dot_four(uint a, uint b) { return packed_dot(int(a), int(b), 0); }
 int dot_sixteen(uvec4 a, uvec4 b) { return dot_four(a.x, b.x) + dot_four(a.y, b.y) + dot_four(a.z, b.z) + dot_four(a.w, b.w); }
 float sum_sixteen(uvec4 codes) { return float(dot_sixteen(uvec4(0x01010101), codes)); }
 
-// Sixteen weights as signed bytes, with the scale and the minimum that turn the bytes into weights.
+// Sixteen weights: their codes as signed bytes, and (scale, minimum), so that a weight is scale * code + minimum.
 struct Sixteen {
   uvec4 codes;
   vec2 scale;

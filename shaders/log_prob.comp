@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Log-probability of one token per row. See LogProbParams in params.h. The first pass finds the maximum, the second one sums exponentials.
+// Computes the log-probability of one token per row. See LogProbParams in params.h. The first pass over the logits finds the maximum, and
+// the second pass sums the exponentials.
 #define PUSH LogProbParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -16,7 +17,7 @@ void main() {
   for (uint i = LANE; i < p.width; i += LANES) largest = max(largest, logits[at + i]);
   largest = workgroup_max(largest);
 
-  // A maximum or an exponential could lose a NaN or an infinity, so either of them makes the sum NaN.
+  // max() and exp() may turn a NaN or an infinity into a finite number. So a logit that is not finite makes the sum NaN.
   float sum = 0;
   for (uint i = LANE; i < p.width; i += LANES) {
     const float x = logits[at + i];

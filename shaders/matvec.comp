@@ -1,12 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for few token rows. All lanes walk along the columns, sixteen at a time per lane, for OUTPUTS rows of weights at
-// once. Neighbouring lanes load neighbouring weights, and each activation is loaded once for OUTPUTS weights.
+// Linear and GatedLinear for few token rows. The columns are divided among the lanes, and a lane handles sixteen columns of OUTPUTS rows of
+// weights at a time. Neighbouring lanes load neighbouring weights, and each loaded activation is used for OUTPUTS weights.
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"
 
-// Sixteen weights as loaded: floats, or codes of a quantised format. The scale and minimum of codes (`scale`) are applied after the codes
-// are multiplied and summed.
+// Sixteen weights of a row. In a quantised format, `w` holds the codes as floats, and `scale` holds (scale, minimum), which main() applies
+// to a sum of products. In other formats, `w` holds the weights.
 struct Sixteen {
   vec4 w[4];
   vec2 scale;
@@ -55,7 +55,7 @@ void main() {
       }
     }
   }
-  // Up to 15 columns are left in rows of formats without blocks. Each lane handles one of them.
+  // In formats without blocks, up to 15 columns are left at the end of a row. Each of the first lanes handles one of these columns.
   if (!is_quantized(FORMAT) && whole + LANE < p.cols) {
     const uint k = whole + LANE;
     [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// matvec.comp for activations that quantize.comp made, with integer dot products.
+// Does the same as matvec.comp for activations that quantize.comp wrote, with integer dot products.
 #include "linear_i8.glsl"
 #include "matvec_sums.glsl"
 

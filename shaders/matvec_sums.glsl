@@ -1,7 +1,8 @@
-// The end of matvec and matvec_i8: adds up the lanes' sums for TOKENS x OUTPUTS products, and stores them.
+// The end of matvec and matvec_i8. Each lane has partial sums of TOKENS x OUTPUTS products. finish() adds up the partial sums of all lanes
+// and stores the results.
 const uint SUMS = TOKENS * OUTPUTS;
 float sums[SUMS];
-shared float partial[SUMS * LANES];  // one entry per subgroup, of which there are at most LANES
+shared float partial[SUMS * LANES];  // SUMS entries for each subgroup; there are at most LANES subgroups
 
 void finish(uvec2 origin) {
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Combines the parts of each query's result that attend.comp wrote. See MergeParams in params.h.
+// Combines the parts that attend.comp wrote for each query into one result. See MergeParams in params.h.
 #define PUSH MergeParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -8,7 +8,7 @@
 layout(set = 0, binding = 0) readonly buffer Partials { float partials[]; };
 layout(set = 0, binding = 1) writeonly buffer Out { float y[]; };
 
-shared float weight[LANES];  // weights of LANES parts
+shared float weight[LANES];  // the weights of up to LANES parts
 
 void main() {
   if (group() >= p.groups) return;
@@ -31,7 +31,7 @@ void main() {
       barrier();
       const uint count = min(p.parts - i0, LANES);
       uint at = (first + i0) * dim + d, i = 0;
-      for (; i + 4 <= count; i += 4, at += 4 * dim) {  // four loads at once
+      for (; i + 4 <= count; i += 4, at += 4 * dim) {  // four loads are in flight at once
         const float a = partials[at], b = partials[at + dim], c = partials[at + 2 * dim], e = partials[at + 3 * dim];
         mixed += weight[i] * a + weight[i + 1] * b + weight[i + 2] * c + weight[i + 3] * e;
       }

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// out = scale * a * activation(b), where each column of b is used for `span` neighbouring columns of a. If span is 0, there is no b, and
-// out = scale * a. See MultiplyParams in params.h.
+// Computes out = scale * a * activation(b), where each column of `b` is used for `span` neighbouring columns of `a`. If span is 0, there is
+// no `b`, and out = scale * a. See MultiplyParams in params.h.
 #define PUSH MultiplyParams
 #include "common.glsl"
 #include "activations.glsl"

@@ -1,9 +1,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Root mean square norm (Zhang and Sennrich 2019) and layer norm (Ba, Kiros and Hinton 2016). See NormParams in params.h.
-// There are three passes over the row: the mean (layer norm only), the squares around it, and the output. A lane has BATCH loads in flight
-// at once, because when decoding a row is the work of one group, and its time is the latency of loads.
+// Computes the root mean square norm (Zhang and Sennrich 2019) or the layer norm (Ba, Kiros and Hinton 2016). See NormParams in params.h.
+// There are three passes over a row. The first computes the mean (layer norm only), the second computes the mean square of x - mean, and
+// the third writes the output. In decoding, there is only one group with one row, so the latency of loads decides how long it takes. A lane
+// therefore has BATCH loads in flight at once.
 #define PUSH NormParams
 #include "common.glsl"
 
@@ -46,8 +47,8 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // `rest`, the mean of the differences, is the rounding error of the mean. It is 2e-7 of the mean, too much if the variance is far
-  // smaller.
+  // `rest` becomes the mean of x - mean. It would be 0 if `mean` had no rounding error. The error is about 2e-7 of the mean, which is too
+  // much if the variance is far smaller than the mean, so it is corrected here and below.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);

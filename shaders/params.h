@@ -1,10 +1,20 @@
-// Push constants and the numbers of specialisation constants, for host and shaders. This file is valid C++ and valid GLSL, so that each
-// fact stands in one place. Units: a member `..._at` is an offset in words (4 bytes) from the start of the bound range, and `..._stride` is
-// the number of words from one row to the next. All members are 4 bytes wide, so that std430 and C++ agree. A block has at most 128 bytes.
-// Every block begins with first_group and groups: a dispatch runs groups [first_group, groups) of a list (see group() in common.glsl).
-// Something must be bound even to bindings that a variant of a shader does not read, because the shader uses them statically.
+// The interface between host and shaders: blocks of push constants, and the ids of specialisation constants. Both sides include this file,
+// which is valid C++ and valid GLSL.
+//
+// Units: a member `..._at` is an offset in words (4 bytes) from the start of the bound range, and `..._stride` is the number of words from
+// one row to the next. All members are 4 bytes wide, so that std430 and C++ lay them out alike. A block has at most 128 bytes.
+//
+// Names: a group is a workgroup, and a lane is an invocation. Names in capitals (LANES, TOKENS, ...) are specialisation constants as the
+// shaders call them.
+//
+// Every block begins with first_group and groups. The comments here say how many groups an operation has in all. The host may cut an
+// operation into several dispatches, and one dispatch runs groups [first_group, groups) of the operation (see group() in common.glsl).
+//
+// Each binding of a shader needs a buffer, even if the shader does not read it with the given specialisation constants, because the shader
+// uses the binding statically.
+//
 // All vectors of a model (norm weights, biases, slopes, tables of distances) lie in one buffer. A dispatch binds as `vectors` the part of
-// this buffer that holds the vectors it needs. An offset says where each of them begins.
+// this buffer that holds the vectors it needs, and `..._at` members say where each vector begins in that part.
 #ifndef PUMICE_SHADERS_PARAMS_H
 #define PUMICE_SHADERS_PARAMS_H
 
@@ -22,51 +32,56 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 
 // ---------------------------------------------------------------- Linear, GatedLinear: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
 // out[t][r] = softcap(activation(scale * (sum over k of in[t][k] * W[r][k]) + bias[r])) + residual[t][r],   r in [0, outputs)
-// GATED: out[t][r] = activation(in[t] . W[r] + bias[r]) * (in[t] . W2[r] + bias2[r]); scale is 1, no softcap, no residual.
-// A dispatch computes the outputs of one bound piece of a matrix (a chunk of its rows, or a part of a stack). out_at, residual_at, bias_at,
-// bias2_at and weights_at all point to the first of these outputs.
+// When GATED, out[t][r] = activation(in[t] . W[r] + bias[r]) * (in[t] . W2[r] + bias2[r]). Then scale is 1, and there is no softcap and no
+// residual.
+// A dispatch computes only the outputs whose weight rows are bound. out_at, residual_at, bias_at, bias2_at, weights_at and weights2_at all
+// belong to the first of these outputs.
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
 // (may be the same range as out), 5 weights2.
 struct LinearParams {
   uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / OUTPUTS), with OUTPUTS / 2 when GATED
   uint tokens, outputs, cols;
-  uint weights_at, weights2_at;  // rows follow each other without gaps, device_row_words(format, cols) words each; multiples of 4
-  uint in_at, in_stride;         // _i8: multiples of 4; in_stride = quantized_row_words(cols)
+  // Multiples of 4. Rows of weights have no gaps between them, and each row has device_row_words(format, cols) words.
+  uint weights_at, weights2_at;
+  uint in_at, in_stride;  // for the _i8 shaders: multiples of 4, and in_stride is quantized_row_words(cols)
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
-  uint activation;                         // pumice::Activation
+  uint activation;                         // number of a pumice::Activation
   uint has_bias, has_bias2, has_residual;  // 0 or 1
   float scale, softcap;                    // softcap 0 means none
-  float alpha_p, alpha_n;                  // of xielu
+  float alpha_p, alpha_n;                  // parameters of the activation xielu
 };
-// Activation, bias and residual are in the block instead of specialisation constants. That costs no time, and a model needs half as many
-// pipelines.
-PUMICE_CONSTANT(kLinearFormat, 1);   // Format of the weights, in the order of formats.def
-PUMICE_CONSTANT(kLinearFormat2, 2);  // Format of weights2; equal to kLinearFormat when not GATED
+// Activation, bias and residual are push constants and not specialisation constants. This costs no time, and a model needs only half as
+// many pipelines.
+PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
+PUMICE_CONSTANT(kLinearFormat2, 2);  // number of the Format of `weights2`; equal to kLinearFormat when not GATED
 PUMICE_CONSTANT(kLinearGated, 3);    // 0 or 1
-PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples of 4 (vector loads), else 0
-// The tile of a group is TOKENS rows of `in` by OUTPUTS rows of weights. When GATED, half of the rows of weights are of W and half of W2,
-// and OUTPUTS is even.
-//   matvec, matvec_i8: TOKENS is 1, 2, 4 or 8, and so is OUTPUTS. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072. The lanes
-//     share the columns. `tokens` may be any number.
-//   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R), where R, the tokens per lane, is 2, 4 or 8, and 2 LANES <= 3 (TOKENS + OUTPUTS).
-//     OUTPUTS is 32, 64 or 128. Shared memory: (TOKENS + OUTPUTS) * 80 bytes for gemm, (TOKENS + OUTPUTS) * 64 for gemm_i8, and 128 for
-//     code tables. E.g. LANES 64, TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; for few rows or small matrices LANES 64,
-//     TOKENS 32, OUTPUTS 32.
-//   gemm_coopmat: LANES / SUBGROUP, the number of subgroups, is 1 or even. One subgroup computes the whole tile alone. More subgroups
-//     stand in two columns, and each computes TOKENS / (subgroups / 2) x OUTPUTS / 2, a multiple of M x 2 N. K divides 32. Shared memory:
-//     (TOKENS + OUTPUTS) * 80 + 128 bytes, and 4 M N for each subgroup (8 M N when GATED). The pipeline needs full subgroups of SUBGROUP
-//     lanes. E.g. M, N, K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
+PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples of 4, so that a vec4 can be loaded at once, else 0
+// A group multiplies one tile: TOKENS rows of `in` by OUTPUTS rows of weights. When GATED, OUTPUTS is even, the first half of these rows of
+// weights belongs to W, and the second half belongs to W2.
+//   matvec, matvec_i8: TOKENS is 1, 2, 4 or 8, and OUTPUTS is 1, 2, 4 or 8. TOKENS * OUTPUTS <= 32, and TOKENS * OUTPUTS * LANES <= 3072.
+//     The columns are divided among the lanes. `tokens` may be any number.
+//   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8. OUTPUTS is 32, 64 or 128.
+//     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl keeps 2 uvec4 per lane in the tile. Shared memory:
+//     (TOKENS + OUTPUTS) * 80 bytes in gemm or (TOKENS + OUTPUTS) * 64 bytes in gemm_i8, and 128 bytes for code tables.
+//     Examples: LANES 64, TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; and for few rows or small matrices LANES 64, TOKENS 32,
+//     OUTPUTS 32.
+//   gemm_coopmat: LANES / SUBGROUP, the number of subgroups, is 1 or even. A single subgroup computes the whole tile. Several subgroups
+//     divide the tokens into subgroups / 2 parts and the outputs into 2 parts, and each subgroup computes one part of the tokens by one
+//     part of the outputs, which is a multiple of M x 2 N. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
+//     Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, and 4 M N bytes for each subgroup (8 M N when GATED).
+//     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 5);
 PUMICE_CONSTANT(kLinearOutputs, 6);
-PUMICE_CONSTANT(kLinearCoopM, 7);  // gemm_coopmat: shape of one cooperative matrix product, from the device's list (f16 x f16 -> f32)
+// gemm_coopmat: one cooperative matrix product is M x K by K x N (f16 x f16 -> f32). Its shape is taken from the device's list of products.
+PUMICE_CONSTANT(kLinearCoopM, 7);
 PUMICE_CONSTANT(kLinearCoopN, 8);
 PUMICE_CONSTANT(kLinearCoopK, 9);
-PUMICE_CONSTANT(kLinearCoopSubgroup, 10);  // gemm_coopmat: lanes of a subgroup; LANES = a multiple of it
+PUMICE_CONSTANT(kLinearCoopSubgroup, 10);  // gemm_coopmat: number of lanes in a subgroup; LANES is a multiple of this number
 
 #ifdef __cplusplus
-// Returns LinearParams::groups for a tile of TOKENS x OUTPUTS.
+// Returns LinearParams::groups for tiles of tile_tokens x tile_outputs.
 constexpr std::int64_t linear_groups(std::int64_t tokens, std::int64_t outputs, std::int64_t tile_tokens, std::int64_t tile_outputs,
                                      bool gated) {
   const std::int64_t width = gated ? tile_outputs / 2 : tile_outputs;
@@ -90,8 +105,9 @@ PUMICE_CONSTANT(kGatherFormat, 1);
 PUMICE_CONSTANT(kGatherAdd, 2);  // 0 or 1
 
 // ---------------------------------------------------------------- Quantize: float rows to int8, for the _i8 products
-// x ~ scale * code: for each row and each 32 columns, scale = max|x| / 127, code = the nearest integer in [-127, 127], ties to even.
-// A row of the output: cols / 4 words of codes (bytes in order), cols / 32 float scales, padding to a multiple of 4 words. cols % 32 == 0.
+// Each 32 columns of a row have one scale, scale = max|x| / 127. code = x / scale, rounded to the nearest integer in [-127, 127], ties to
+// even. cols is a multiple of 32. A row of the output has cols / 4 words of codes (one byte per column, in order), then cols / 32 float
+// scales, then padding to a multiple of 4 words.
 // Bindings: 0 in, 1 out.
 struct QuantizeParams {
   uint first_group, groups;  // groups = ceil(tokens * cols / 4 / LANES)
@@ -99,163 +115,178 @@ struct QuantizeParams {
   uint in_at, in_stride;
   uint out_at, out_stride;  // out_stride = quantized_row_words(cols)
 };
-PUMICE_CONSTANT(kQuantizeAligned, 1);  // as kLinearAligned
+PUMICE_CONSTANT(kQuantizeAligned, 1);  // same meaning as kLinearAligned
 
 #ifdef __cplusplus
 constexpr std::int64_t quantized_row_words(std::int64_t cols) { return (cols / 4 + cols / 32 + 3) / 4 * 4; }
 static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && sizeof(QuantizeParams) <= 128);
 #endif
 
-// ---------------------------------------------------------------- what a batch says, in `meta`
-// Segment tables have kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. `pages` is the word of
-// meta where the segment's list of page ids begins (as in Segment::pages, id i holds positions [32 i, 32 i + 32)). Encoders have no cache,
-// so store.comp copies their keys and values to pages of a scratch store in f32, with past = 0.
+// ---------------------------------------------------------------- tables of a batch, in the buffer `meta`
+// A segment table has kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. `pages` is the index of
+// the word of meta where the segment's list of page ids begins. Entry i of this list is the page of positions [32 i, 32 i + 32), as in
+// Segment::pages. Encoders have no cache. store.comp copies their keys and values to pages in the run's scratch memory, in format f32, and
+// `past` is 0.
 PUMICE_CONSTANT(kSegmentWords, 6);
 PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
-// FORMAT of keys and values: KvFormat (number() in vulkan/numbers.h).
+// Values of FORMAT, the format of keys and values. number() in vulkan/numbers.h converts a KvFormat to one of them.
 PUMICE_CONSTANT(kKvF16, 0);
 PUMICE_CONSTANT(kKvF32, 1);
 PUMICE_CONSTANT(kKvQ8, 2);
 
-// A page of K, and one of V, of one layer has kv_heads blocks one after another, then padding to a multiple of 64 words (256 bytes), so
-// that a bound range may begin at any page. A key has KEY_DIM numbers and a value has VALUE_DIM, each padded to a multiple of 8
-// (padded_dim). A word holds 1 (f32), 2 (f16) or 4 (q8_0) neighbouring numbers of one position; units = padded_dim / numbers per word. A
-// block is:
-//   K: word[units][32 positions]    V: word[32 positions][units]    q8_0: then float[32], the scale of each position; value = scale * code
-// store.comp writes zeros to the padding, so that copy_page() only has to copy whole pages.
+// A page holds the keys (page of K) or the values (page of V) of 32 positions in one layer. It has one block for each kv head, and then
+// padding to a multiple of 64 words (256 bytes), so that a bound range may begin at any page. A key has KEY_DIM numbers, a value has
+// VALUE_DIM numbers, and both are padded to a multiple of 8 numbers (padded_dim). A word holds 1 (f32), 2 (f16) or 4 (q8_0) neighbouring
+// numbers of one position, so a position takes units = padded_dim / (1, 2 or 4) words of a block. The layout of a block is
+//   word[units][32 positions] in a page of K,
+//   word[32 positions][units] in a page of V,
+//   followed in q8_0 by float[32], the scales of the positions. In q8_0 a number is scale * code.
+// store.comp writes zeros to the padding of each key and value. copy_page() copies whole pages, so it needs no rule for padding.
 #ifdef __cplusplus
 constexpr std::uint32_t padded_dim(std::uint32_t dim) { return (dim + 7) / 8 * 8; }
 constexpr std::uint32_t kv_units(std::uint32_t format, std::uint32_t dim) {
   return padded_dim(dim) / (format == kKvF32 ? 1 : format == kKvF16 ? 2 : 4);
 }
-// Returns the words of a page of keys, or of a page of values, whose heads have `dim` numbers.
+// Returns the number of words in a page of keys (or of values) whose heads have `dim` numbers.
 constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t dim, std::uint32_t kv_heads) {
   return (std::uint64_t{kv_heads} * kPagePositions * (kv_units(format, dim) + (format == kKvQ8 ? 1 : 0)) + 63) / 64 * 64;
 }
 #endif
 
 // ---------------------------------------------------------------- Norm: norm.comp
-// groups = rows * heads, heads = width / (op.group or width). A group normalises `width` columns of one row.
-// Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES: norm_lanes(width).
+// groups = rows * heads. A group normalises one head of one row. A head has op.group columns, or all columns of the view if op.group is 0.
+// Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES is norm_lanes(width, limit).
 struct NormParams {
   uint first_group, groups;
-  uint heads;  // of a row
-  uint width;  // of a head: op.group, or the view's width with one head
+  uint heads;  // number of heads in a row
+  uint width;  // number of columns in a head
   uint in_at, in_stride, out_at, out_stride, add_at, add_stride;
   uint weight_at, bias_at;
   float eps;
 };
-PUMICE_CONSTANT(kNormKind, 1);    // kNormRms, kNormLayer
+PUMICE_CONSTANT(kNormKind, 1);    // kNormRms or kNormLayer
 PUMICE_CONSTANT(kNormWeight, 2);  // 0 or 1
 PUMICE_CONSTANT(kNormBias, 3);    // 0 or 1
 PUMICE_CONSTANT(kNormAdd, 4);     // 0 or 1
-PUMICE_CONSTANT(kNormBatch, 5);   // norm_batch(width, LANES); the result is right for any number from 1 on
-PUMICE_CONSTANT(kNormRms, 0);     // NormKind (number() in vulkan/numbers.h)
+// Number of values that a lane loads at once. The host takes norm_batch(width, LANES), but any number from 1 on gives the right result.
+PUMICE_CONSTANT(kNormBatch, 5);
+// Values of kNormKind. number() in vulkan/numbers.h converts a NormKind to one of them.
+PUMICE_CONSTANT(kNormRms, 0);
 PUMICE_CONSTANT(kNormLayer, 1);
 
 // ---------------------------------------------------------------- Multiply: multiply.comp
-// out[r][c] = scale * a[r][c] * activation(b[r][c / span]), where span is the number of columns of a per column of b. If span is 0, there
-// is no b, and out[r][c] = scale * a[r][c]. a and out may be the same range.
+// out[r][c] = scale * a[r][c] * activation(b[r][c / span]), where `span` is the number of columns of `a` for each column of `b`. If span is
+// 0, there is no `b`, and out[r][c] = scale * a[r][c]. `a` and `out` may be the same range.
 // groups = rows * blocks, blocks = ceil(width / (LANES * kMultiplyPerLane)). Bindings: 0 a, 1 b, 2 out.
 struct MultiplyParams {
   uint first_group, groups;
   uint blocks, width, span;
   uint a_at, a_stride, b_at, b_stride, out_at, out_stride;
-  uint activation;  // pumice::Activation, not xielu
+  uint activation;  // number of a pumice::Activation other than xielu
   float scale;
 };
 PUMICE_CONSTANT(kMultiplyPerLane, 4);
 
 // ---------------------------------------------------------------- Rope, Store, and an encoder's keys and values: store.comp
-// Rotates the heads of q and k in place (if pairs > 0), and stores the rotated k and v in those of their pages that are bound. If q_factors
-// is 1, q is multiplied by the factor of its row. A dispatch may do parts of this: a Rope alone is q with kv_heads = 0, and a Store alone
-// has q_heads = 0 and pairs = 0.
+// Rotates the heads of q and k in place if pairs > 0, multiplies q by the factor of its row if q_factors is 1, and stores the rotated k and
+// v in those of their pages that are bound. A dispatch may do only a part of this. In a dispatch for one Rope, its view is bound as q and
+// kv_heads is 0. In a dispatch for one Store, q_heads and pairs are 0.
 // A unit is one head of one row of q, k or v. A group handles LANES / SPAN units:
 //   groups = ceil(rows * (q_heads + kv_heads + (page_count > 0 ? kv_heads : 0)) / (LANES / SPAN))
-// If the pages lie in several bound ranges, the first dispatch rotates, and stores to its range. The other dispatches have q_heads = 0 and
-// pairs = 0, because k is rotated by then, and need a barrier after the first. If page_count = 0, nothing is stored.
-// Bindings: 0 q, 1 k, 2 v (may be the same range), 3 pages of K, 4 pages of V, 5 meta.
+// If one bound range cannot hold all pages, there is one dispatch for each range. The first dispatch rotates q and k, and stores to the
+// first range. The other dispatches have q_heads = 0 and pairs = 0, because k is already rotated, and need a barrier after the first one.
+// If page_count is 0, nothing is stored.
+// Bindings: 0 q, 1 k, 2 v, 3 pages of K, 4 pages of V, 5 meta. q, k and v may be the same range.
 struct StoreParams {
   uint first_group, groups;
   uint rows, q_heads, kv_heads;
-  uint pairs, interleaved;  // pairs = inv_freq.size() of the table; interleaved 0 or 1
+  uint pairs, interleaved;  // pairs: size of RopeTable::inv_freq, or 0; interleaved: 0 or 1
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
-  uint cells_at;               // meta: for each row, page id * 32 + position % 32
-  uint turns_at;               // meta: for each row, float cos[pairs], sin[pairs], both multiplied by `magnitude`
-  uint factors_at, q_factors;  // meta: a float for each row; q_factors is 0 or 1
+  uint cells_at;               // in meta: for each row, page id * 32 + position % 32
+  uint turns_at;               // in meta: for each row, float cos[pairs], sin[pairs], both multiplied by RopeTable::magnitude
+  uint factors_at, q_factors;  // factors_at: in meta, a float for each row; q_factors: 0 or 1
   uint page_first, page_count;
   uint k_page_words, v_page_words;
 };
-PUMICE_CONSTANT(kStoreFormat, 1);    // kKvF16 ..
-PUMICE_CONSTANT(kStoreKeyDim, 2);    // 1..512: of the heads of q and k
-PUMICE_CONSTANT(kStoreValueDim, 3);  // 1..512: of the heads of v
-PUMICE_CONSTANT(kStoreSpan, 4);      // lanes of a unit: store_span(larger of the two, LANES)
+PUMICE_CONSTANT(kStoreFormat, 1);    // kKvF16, kKvF32 or kKvQ8
+PUMICE_CONSTANT(kStoreKeyDim, 2);    // KEY_DIM: numbers in a head of q or k, 1 to 512
+PUMICE_CONSTANT(kStoreValueDim, 3);  // VALUE_DIM: numbers in a head of v, 1 to 512
+PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY_DIM, VALUE_DIM), LANES)
 
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
-// For each row, at position s = past + i of its segment, and each head, computes the softmax over the keys
-//   [max(0, s - behind), min(past + rows - 1, s + ahead)].
-//   causal: behind = window > 0 ? window - 1 : kNoWindow, ahead = 0.   not causal: behind = ahead = window > 0 ? window : kNoWindow.
-// The score of the key at position j is scale * q.k, then soft-capped, + bias[head][clamp(j - s, -reach, reach) + reach] (with 2 reach + 1
-// values per head), - slopes[head] * |j - s|. With places (relative positions), p = places[clamp(j - s, -reach, reach) + reach], and
-// by_query[row of the query][head * by_head + p] and by_key[row of the key][head * by_head + p] are added to q.k; then there is no bias and
-// no slopes, and `past` is 0.
-// With sinks the softmax has one more score, sinks[head], whose weight goes to no value. Part 0 begins with this score.
-// Scores that depend on distances use kDistanceWords words of meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query_at and
-// by_key_at are offsets in the bound rows of by_query and by_key, which lie in one slot. by_head is how many numbers a head has in such a
-// row.
-// This is FlashAttention (Dao et al. 2022), with the queries of several heads of one kv head side by side (grouped queries), and with the
-// keys split between groups (Flash-Decoding).
-// The tile table in meta has kTileWords words per tile: {segment (in the segment table at segments_at), first row within the segment, rows,
-// 0}. rows * tile_heads <= QUERIES. Tiles with many keys should come first. The tiles of one segment need not be together.
+// Row i of a segment is at position s = past + i. For each row and each head, the softmax is over the keys at positions
+//   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)].
+//   If the operation is causal, behind = window > 0 ? window - 1 : kNoWindow, and ahead = 0.
+//   If it is not causal, behind = ahead = window > 0 ? window : kNoWindow.
+// The score of the key at position j is
+//   softcap(scale * q.k) + bias[head][clamp(j - s, -reach, reach) + reach] - slopes[head] * |j - s|, with 2 reach + 1 biases per head.
+// An operation with `places` (relative positions) has no bias and no slopes, and its `past` is 0. With
+// p = places[clamp(j - s, -reach, reach) + reach], its score is
+//   softcap(scale * (q.k + by_query[row of the query][head * by_head + p] + by_key[row of the key][head * by_head + p])).
+// With sinks, each head's softmax has one more score, sinks[head], to which no value belongs. Part 0 (see below) begins with this score.
+// An operation with bias or places has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query and
+// by_key lie in one slot. by_query_at and by_key_at are their offsets in the bound rows of this slot, by_stride is the stride of the rows,
+// and by_head is the number of values per head in a row of by_query or by_key.
+//
+// The algorithm is FlashAttention (Dao et al. 2022). The query heads that share a kv head are computed together (grouped queries), and the
+// keys can be divided between groups (Flash-Decoding).
+// The tile table in meta has kTileWords words per tile: {index of the segment in the table at segments_at, first row within the segment,
+// rows, 0}. rows * tile_heads <= QUERIES. Tiles with many keys should come first, so that the last tiles to run are short. The tiles may
+// otherwise be in any order.
 //   groups = tiles * kv_heads * head_blocks * splits, head_blocks = ceil(heads_per_kv / tile_heads)
-// A group computes one tile for tile_heads heads of one kv head, over one of `splits` even parts of the keys that its tile sees. The shader
-// computes these parts from the segment table, so that nothing in the push constants and the grid depends on `past`. Keys on pages that are
-// not bound are left out.
-// If parts == 1, the result is written to `out`.
-// If parts > 1 (because of splits, or pages in several bound ranges: parts = ranges * splits, part_first = range * splits), each group
-// writes part number part_first + split of the results of its queries to `partials`, and merge.comp combines the parts.
-//   Query n = (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has
-//   the accumulator at (n * parts + p) * padded_dim(VALUE_DIM), and {maximum, sum} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim(VALUE_DIM), and the range holds attend_partial_words(). A part that sees no key and has no
-//   sink has sum 0.
-// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 out if parts == 1, else partials, 5 vectors (bias, slopes, sinks, places), 6
-// by_query and by_key.
-// QUERIES, KEYS, tile_heads, rows of a tile: attend_tile(). LANES = kAttendLanes. Shared memory <= 14 KiB.
+// The keys that a tile sees are divided into `splits` equal splits. A group computes one tile for tile_heads heads of one kv head, over one
+// split. The shader computes the splits from the segment table, so that neither the push constants nor the grid depend on `past`. A group
+// leaves out keys whose pages are not bound.
+//
+// If one bound range cannot hold all pages, there is one dispatch for each range. A result then has parts = ranges * splits parts, and a
+// dispatch has part_first = (index of its range) * splits.
+// If parts == 1, the result is written to `out`. If parts > 1, each group writes part number part_first + split of its queries' results to
+// `partials`, and merge.comp combines the parts.
+//   Query n = (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
+//   at (n * parts + p) * padded_dim(VALUE_DIM), and {largest score, sum of the weights} at states_at + (n * parts + p) * 2.
+//   states_at >= queries * parts * padded_dim(VALUE_DIM), and the bound range has attend_partial_words() words. A part that sees no key and
+//   has no sink has sum 0.
+// Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 `out` if parts == 1 and `partials` otherwise, 5 vectors (bias, slopes, sinks,
+// places), 6 the slot of by_query and by_key.
+// attend_tile() chooses QUERIES, KEYS, tile_heads and the maximum number of rows in a tile. LANES is kAttendLanes. A group uses at most
+// 14 KiB of shared memory.
 struct AttendParams {
   uint first_group, groups;
   uint tiles, kv_heads, heads_per_kv, tile_heads, head_blocks, splits;
   uint part_first, parts, states_at;
   uint tiles_at, segments_at;
-  uint first_row;  // row of the batch at which q, out and partials are bound
+  uint first_row;  // row of the batch with which the bound ranges of q, out and partials begin
   uint page_first, page_count;
   uint k_page_words, v_page_words;
   uint behind, ahead;
   uint q_at, q_stride, out_at, out_stride;
-  float scale, softcap;  // softcap 0: none
+  float scale, softcap;  // softcap 0 means none
   uint bias_at, slopes_at, sinks_at, places_at;
-  uint distances_at;  // meta: kDistanceWords words; not used without bias and places
+  uint distances_at;  // in meta: the kDistanceWords words; not used if there are neither bias nor places
 };
 PUMICE_CONSTANT(kTileWords, 4);
 PUMICE_CONSTANT(kDistanceWords, 5);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
 PUMICE_CONSTANT(kAttendLanes, 64);
-PUMICE_CONSTANT(kAttendFormat, 1);    // kKvF16 ..
-PUMICE_CONSTANT(kAttendKeyDim, 2);    // 1..512: of the heads of q and K
-PUMICE_CONSTANT(kAttendValueDim, 3);  // 1..512: of the heads of V and out
-PUMICE_CONSTANT(kAttendQueries, 4);   // rows * heads of a tile: 1, 2, 3 or a multiple of 4
-PUMICE_CONSTANT(kAttendKeys, 5);      // keys per step: 32, 64 or 128
+PUMICE_CONSTANT(kAttendFormat, 1);    // kKvF16, kKvF32 or kKvQ8
+PUMICE_CONSTANT(kAttendKeyDim, 2);    // KEY_DIM: numbers in a head of q or K, 1 to 512
+PUMICE_CONSTANT(kAttendValueDim, 3);  // VALUE_DIM: numbers in a head of V or out, 1 to 512
+PUMICE_CONSTANT(kAttendQueries, 4);   // QUERIES: maximum of rows * heads in a tile; 1, 2, 3 or a multiple of 4
+PUMICE_CONSTANT(kAttendKeys, 5);      // KEYS: keys per step; 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
 PUMICE_CONSTANT(kAttendSinks, 8);     // 0 or 1
-PUMICE_CONSTANT(kAttendPlaces, 9);    // sum of the used ones of these two; if not 0, binding 6 has all rows of their slot
+// kAttendByQuery, kAttendByKey, or the sum of the two, as the operation has by_query, by_key or both. 0 if the operation has no places. If
+// it is not 0, binding 6 has all rows of the slot.
+PUMICE_CONSTANT(kAttendPlaces, 9);
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
 
-// groups = rows * heads. Bindings: 0 partials, 1 out.
+// merge.comp combines the parts of each result. groups = rows * heads. Bindings: 0 partials, 1 out.
 struct MergeParams {
   uint first_group, groups;
   uint heads, value_dim;
-  uint parts, states_at;  // as AttendParams
+  uint parts, states_at;  // as in AttendParams
   uint out_at, out_stride;
 };
 
@@ -271,9 +302,10 @@ struct SelectParams {
 PUMICE_CONSTANT(kSelectPerLane, 4);
 
 // ---------------------------------------------------------------- Pool: pool.comp
-// out[s] = pooled rows of segment s of the table at segments_at (row 0 of `out` is for the table's first segment). Rows [chunk_first,
-// chunk_first + chunk_rows) of `in` are bound. If a segment has rows in several chunks, the first of these chunks begins its result in
-// `out`, and the last one completes it, so chunks go in order, with a barrier between. Segments without rows in this chunk are left alone.
+// Row s of `out` gets the pooled rows of entry s of the segment table at segments_at. Rows [chunk_first, chunk_first + chunk_rows) of `in`
+// are bound. If the rows of a segment lie in several chunks, the dispatch for the first of these chunks writes an intermediate result to
+// `out`, the dispatches for the others update it, and the dispatch for the last chunk completes it. Chunks must therefore be dispatched in
+// order, with a barrier between two dispatches. The result of a segment that has no rows in the bound chunk is not changed.
 // groups = segments * blocks, blocks = ceil(width / kPoolColumns). Bindings: 0 in, 1 out, 2 meta.
 struct PoolParams {
   uint first_group, groups;
@@ -282,9 +314,10 @@ struct PoolParams {
   uint segments_at;
   uint chunk_first, chunk_rows;
 };
-PUMICE_CONSTANT(kPoolKind, 1);  // kPoolMean ..
+PUMICE_CONSTANT(kPoolKind, 1);  // one of the values below, kPoolMean to kPoolWeightedMean
 PUMICE_CONSTANT(kPoolColumns, 16);
-PUMICE_CONSTANT(kPoolMean, 0);  // PoolKind (number() in vulkan/numbers.h)
+// Values of kPoolKind. number() in vulkan/numbers.h converts a PoolKind to one of them.
+PUMICE_CONSTANT(kPoolMean, 0);
 PUMICE_CONSTANT(kPoolCls, 1);
 PUMICE_CONSTANT(kPoolLast, 2);
 PUMICE_CONSTANT(kPoolMax, 3);
@@ -302,61 +335,66 @@ struct LogProbParams {
 };
 
 // ---------------------------------------------------------------- sampling: top.comp
-// For each row of logits, finds whether all are finite, log-sum-exp, the k largest, and the raw logits of `reported` ids. Reported ids are
-// left out of the ranking, because the host ranks penalised and biased ids itself.
-// There are two dispatches with a barrier between them. STAGE 0 ranks blocks of kTopBlock logits (groups = rows * blocks, blocks =
-// ceil(width / kTopBlock)), and writes kTopHead + 2 k words for each (row, block) to `found` (top_found_words()). STAGE 1 combines a row's
-// blocks (groups = rows).
-// The row table in meta has kTopRowWords words per row: {word of meta where the row's reported ids begin, number of reported ids, word of
-// `out` where the row's results begin, word of meta where the mask of the row's allowed ids begins, one bit per id (0 if all ids are
-// allowed)}. Reported ids ascend, without repeats, and are below width. The host allots kTopHead + 2 k + reported words for the results of
-// a row:
-//   kTopHead words: {number of logits that are not finite, id of the first of them (0xffffffff if none), bits of its logit, candidates c,
-//     float maximum and float sum of exp(logit - maximum), both over the whole row (void if a logit is not finite), 0, 0};
-//     c = min(k, number of ids that are allowed and not reported)
-//   float[k]: the largest logits, descending, equal ones by ascending id; uint[k]: their ids; from c on: -3.4e38 and 0xffffffff
-//   float[reported]: logits of the reported ids in the order of their list
+// For each row of logits, finds the logits that are not finite, what log-sum-exp needs, the k largest logits, and the logits of the row's
+// reported ids. Reported ids are left out of the ranking, because they are the ids with penalties or biases, which the host ranks itself.
+// There are two dispatches with a barrier between them. STAGE 0 ranks each block of kTopBlock logits (groups = rows * blocks, blocks =
+// ceil(width / kTopBlock)), and writes kTopHead + 2 k words for each (row, block) to `found` (top_found_words()). STAGE 1 combines the
+// blocks of each row (groups = rows).
+// The row table in meta has kTopRowWords words per row:
+//   0: index of the word of meta where the row's reported ids begin; they are in ascending order, without repeats, and below width
+//   1: number of reported ids
+//   2: index of the word of `out` where the row's results begin
+//   3: index of the word of meta where the row's mask of allowed ids begins, which has one bit per id; 0 if all ids are allowed
+// The results of a row take kTopHead + 2 k + reported words:
+//   kTopHead words: {number of logits that are not finite, id of the first such logit (0xffffffff if none), bits of that logit, c, float
+//     maximum and float sum of exp(logit - maximum) over the whole row (both void if a logit is not finite), 0, 0},
+//     where c = min(k, number of ids that are allowed and not reported)
+//   float[k]: the c largest logits in descending order, equal logits by ascending id, then -3.4e38
+//   uint[k]: the ids of these logits, then 0xffffffff
+//   float[reported]: the logits of the reported ids in the order of their list
 // Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES 32..256; 128 suits.
 struct TopParams {
   uint first_group, groups;
   uint blocks, width;
   uint logits_at, logits_stride;
-  uint rows_at;   // meta: row table
-  uint found_at;  // word of `found` for (row 0, block 0)
+  uint rows_at;   // in meta: the row table
+  uint found_at;  // in `found`: the words for (row 0, block 0)
 };
 PUMICE_CONSTANT(kTopStage, 1);  // 0 or 1
-PUMICE_CONSTANT(kTopK, 2);      // k: 1..128
+PUMICE_CONSTANT(kTopK, 2);      // k, 1 to 128
 PUMICE_CONSTANT(kTopBlock, 4096);
 PUMICE_CONSTANT(kTopHead, 8);
 PUMICE_CONSTANT(kTopRowWords, 4);
 
 #ifdef __cplusplus
-// Returns the lanes for a row of `width` columns: about 8 values per lane, at least 32 lanes, at most 256 and the device's limit (>= 128).
+// Returns the number of lanes for a row of `width` columns. Each lane gets about 8 values. The number is at least 32, and at most 256 and
+// `limit`, the device's limit (128 or more).
 constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
   std::uint32_t lanes = 32;
   while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;
   return lanes;
 }
-// Returns how many values a lane loads at once, 1 to 16. Only powers of two, so that there are few pipelines.
+// Returns how many values a lane loads at once: a power of two from 1 to 16, so that few pipelines are needed.
 constexpr std::uint32_t norm_batch(std::uint32_t width, std::uint32_t lanes) {
   std::uint32_t batch = 1;
   while (batch < 16 && batch * lanes < width) batch *= 2;
   return batch;
 }
 
-// Returns the lanes of a unit. A lane handles 4 values at a time, so that 8 lanes load 128 neighbouring bytes.
+// Returns the number of lanes per unit of store.comp, if heads have up to `dim` numbers and a group has `lanes` lanes. A lane handles 4
+// numbers at a time, so that 8 lanes load 128 neighbouring bytes.
 constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
   std::uint32_t span = 2;
   while (span < lanes && span < 32 && span * 4 < dim) span *= 2;
   return span;
 }
 
-// The tile of attend.comp for segments of up to `rows` rows (1 when decoding) and `heads_per_kv` query heads per kv head. `dim` is the
-// larger of the two dimensions. A lane holds 4 queries x 8 columns, so a tile has at most 4 * (kAttendLanes / (padded_dim / 8)) queries,
-// and never more than 32. That is 4 queries for 512 dimensions and 16 for 128.
+// attend_tile() returns the tile of attend.comp for segments of up to `rows` rows (1 when decoding) and `heads_per_kv` query heads per kv
+// head. `dim` is KEY_DIM or VALUE_DIM, whichever is larger. A lane holds 4 queries x 8 columns, so a tile has at most
+// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
-  std::uint32_t rows;                // maximum rows of a tile
+  std::uint32_t rows;                // maximum number of rows in a tile
   std::uint32_t queries, keys;       // QUERIES, KEYS
 };
 constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
@@ -371,11 +409,12 @@ constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, 
   while (tile.keys > 32 && (tile.keys / 4 * ((tile.queries + 3) / 4) > kAttendLanes || tile.keys * dim > 8192)) tile.keys /= 2;
   return tile;
 }
-// Returns into how many splits the keys are divided. Splits multiply `groups`, the number of groups without splits, until there are
-// `wanted` groups: about 4 per compute unit, 1,024 if the number of units is unknown, the number of threads on a software device. No split
-// has more than `keys_per_group` keys, because a dispatch can only be cut between groups: 4,096 keys take about 1 ms on a small GPU, 256
-// take 5 to 10 ms on one CPU thread. Each split has at least two steps, because one step takes about as long as merge.comp's dispatch.
-// `keys` is the maximum that a tile will see before the dispatch is recorded anew.
+// Returns the number of splits into which the keys are divided. `groups` is the number of groups without splits. There are as many splits
+// as it takes to get `wanted` groups. `wanted` should be about 4 groups per compute unit, 1,024 if the number of units is unknown, and the
+// number of threads on a software device. No split has more than `keys_per_group` keys, so that a group takes little time, because a
+// dispatch can only be cut between groups: 4,096 keys take about 1 ms on a small GPU, and 256 keys take 5 to 10 ms on one CPU thread. Each
+// split has at least two steps of KEYS keys, because one step takes about as long as the dispatch of merge.comp. `keys` is the maximum
+// number of keys that a tile will see before the dispatch is recorded again.
 constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted,
                                       std::uint64_t keys_per_group = 4096) {
   const std::uint64_t most = (keys + 2 * tile.keys - 1) / (2 * tile.keys), least = (keys + keys_per_group - 1) / keys_per_group;

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Pools the rows of a segment to one row. See PoolParams in params.h. kPoolColumns neighbouring lanes have a column each (64 bytes of a
-// row), and LANES / kPoolColumns slices of lanes share the rows.
+// Pools the rows of a segment into one row. See PoolParams in params.h. A group handles kPoolColumns neighbouring columns (64 bytes of a
+// row). Its lanes form LANES / kPoolColumns slices. The rows are divided among the slices, and each lane of a slice handles one column.
 #define PUSH PoolParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -15,7 +15,7 @@ layout(set = 0, binding = 2) readonly buffer Meta { uint meta[]; };
 
 shared float partial[LANES];
 
-// max() may drop a NaN, but larger() keeps it.
+// Returns the larger number, or NaN if a or b is NaN. max() may return the other number in that case.
 float larger(float a, float b) { return not_a_number(a) || not_a_number(b) ? NOT_A_NUMBER : max(a, b); }
 
 float both(float a, float b) { return KIND == kPoolMax ? larger(a, b) : a + b; }
@@ -25,11 +25,11 @@ void main() {
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
   const uint at = p.segments_at + segment * kSegmentWords, first = meta[at], rows = meta[at + 1], prompt = meta[at + 4];
-  // begin and end are the wanted rows of the segment that are bound. cls and last want one row of the whole segment.
+  // [begin, end) are those rows to be pooled that are bound. kPoolCls and kPoolLast take only one row of the segment.
   const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first + prompt;
   const uint wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows - prompt;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
-  if (begin >= end) return;  // the same for all invocations of the workgroup, so none waits at a barrier
+  if (begin >= end) return;  // all lanes of the group return here, or none, so that no lane waits at a barrier for another
 
   float value = KIND == kPoolMax ? LOWEST : 0;
   for (uint i = begin + slice; i < end; i += SLICES) {

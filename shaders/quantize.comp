@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Rounds float rows to int8 codes with one float scale per 32 columns. QuantizeParams in params.h has the layout. A lane has 4 columns, and
-// 8 neighbouring lanes share a scale.
+// Rounds float rows to int8 codes with one float scale per 32 columns. See QuantizeParams in params.h. A lane handles 4 columns, and 8
+// neighbouring lanes share a scale.
 #define PUSH QuantizeParams
 #include "common.glsl"
 
@@ -25,7 +25,7 @@ void main() {
     v = ALIGNED != 0 ? x4[at / 4] : vec4(x[at], x[at + 1], x[at + 2], x[at + 3]);
   }
   const vec4 a = abs(v);
-  // A NaN counts as infinite. Then scale * code is NaN, and so is every product of the row.
+  // A NaN counts as infinity. The scale is then infinite and other codes are 0, so that scale * code and every product of the row are NaN.
   largest[LANE] = any(isnan(v)) ? uintBitsToFloat(0x7f800000) : max(max(a.x, a.y), max(a.z, a.w));
   barrier();
   float most = 0;

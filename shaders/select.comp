@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Copies the selected rows, so that they follow one another. See SelectParams in params.h.
+// Copies the selected rows of `in` to neighbouring rows of `out`. See SelectParams in params.h.
 #define PUSH SelectParams
 #include "common.glsl"
 

@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Applies the rotary embedding (Su et al. 2021) to q and k in place, and writes k and v to their pages. See StoreParams in params.h. SPAN
-// lanes have one head of one row (a unit), 4 neighbouring dimensions each. Units of neighbouring rows belong to neighbouring lanes, so that
-// they write neighbouring words of K.
+// lanes handle one head of one row (a unit), and each lane handles 4 neighbouring dimensions at a time. Neighbouring units are neighbouring
+// rows of the same head, so that their lanes write neighbouring words of K.
 #define PUSH StoreParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -30,7 +30,7 @@ shared float largest[LANES];
 const uint OF_Q = 0, OF_K = 1, OF_V = 2;
 float load(uint kind, uint at) { return kind == OF_Q ? q[at] : kind == OF_K ? k[at] : v[at]; }
 
-// Returns dimension d, rotated, of the head that begins at `at`.
+// Returns dimension d of the head that begins at `at`, rotated if it is one of the rotated dimensions of q or k. Returns 0 in the padding.
 float turned(uint kind, uint at, uint d, uint turns) {
   if (d >= (kind == OF_V ? VALUE_DIM : KEY_DIM)) return 0;
   const float x = load(kind, at + d);
@@ -75,7 +75,7 @@ void main() {
     }
   }
   largest[LANE] = most;
-  barrier();  // all lanes have loaded the other dimensions of their pairs, so q and k may be written
+  barrier();  // from here on all lanes have loaded both dimensions of their pairs, so q and k may be overwritten
   if (!inside) return;
 
   if (kind != OF_V) {
@@ -99,7 +99,7 @@ void main() {
       kind == OF_K ? page * p.k_page_words + kv_head * K_BLOCK_WORDS : page * p.v_page_words + kv_head * V_BLOCK_WORDS;
   float inverse = 0;
   if (FORMAT == kKvQ8) {
-    // If one of the numbers is not finite, the scale is NaN, and so is every product with the codes.
+    // If one of the numbers is not finite, the scale becomes NaN, so that every product with the codes is NaN.
     most = 0;
     for (uint i = 0; i < SPAN; ++i) {
       const float other = largest[LANE - lane + i];

@@ -1,11 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Finds the k largest logits of a row, and what else a sampler needs. See TopParams in params.h.
-// STAGE 0 ranks a block of the vocabulary, and STAGE 1 ranks what the blocks of a row found. Both find the k-th largest key by radix
-// selection, and then collect all keys from that one up. Radix selection goes from the highest bits down, and makes a histogram of 8 bits
-// of the keys that may still be the k-th.
-// A key is (logit as an unsigned number with the same order, ~id). So no two keys are equal, and of equal logits the smaller id ranks
-// higher.
+// STAGE 0 ranks the logits in a block of the vocabulary. STAGE 1 ranks the results of all blocks of a row. Both stages find the k-th
+// largest key by radix selection, and then collect this key and all larger keys. Radix selection takes 8 bits of the keys at a time, from
+// the highest bits down, and makes a histogram of these bits over the keys that may still be the k-th largest.
+// A key is (order, ~id), where `order` is the logit as an unsigned number that sorts in the same order. So no two keys are equal, and of
+// equal logits the one with the smaller id ranks higher.
 #define PUSH TopParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -29,14 +29,14 @@ shared uint lane_counts[LANES], bin_counts[LANES];  // one entry per subgroup
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
-uint row, block;  // block is used in STAGE 0 only
+uint row, block;  // `block` is used only in STAGE 0
 
 uint order_of(uint bits) { return bits << 1 == 0 ? 0x80000000u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u; }
 uint bits_of(uint order) { return (order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order; }
 bool above(uvec2 a, uvec2 b) { return a.x > b.x || a.x == b.x && a.y > b.y; }
 
-// elements() returns how many elements there are to rank. key_of() returns the key of one, or (0, 0), which is below the key of any id, if
-// it has no id.
+// elements() returns the number of elements that this group ranks. key_of() returns the key of an element. It returns (0, 0), which is
+// smaller than the key of any id, for an excluded id in STAGE 0, and for an unused element of a block's results in STAGE 1.
 uint elements() { return STAGE == 0 ? min(p.width - block * kTopBlock, kTopBlock) : p.blocks * K; }
 uvec2 key_of(uint element) {
   if (STAGE == 0) {
@@ -50,8 +50,9 @@ uvec2 key_of(uint element) {
 
 uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // the total must be below 2^24
 
-// Writes to chosen_bin the bin of the histogram that has the `rank`-th largest key (counted from 1), and to chosen_above the number of keys
-// in higher bins. Bins are given to lanes in the order of (subgroup, invocation), so that subgroups may have any size.
+// Writes to chosen_bin the bin of the histogram that holds the `rank`-th largest key (counted from 1), and to chosen_above the number of
+// keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in it), so that this works with subgroups
+// of any size.
 void choose_bin(uint rank) {
   const uint lanes = subgroupAdd(1u), before = subgroupExclusiveAdd(1u);
   if (subgroupElect()) lane_counts[gl_SubgroupID] = lanes;
@@ -76,7 +77,7 @@ void choose_bin(uint rank) {
   barrier();
 }
 
-// Writes the min(K, candidates) largest keys to `chosen`, in any order.
+// Writes the min(K, candidates) largest keys to `chosen`, in no particular order.
 void choose(uint candidates) {
   for (uint i = LANE; i < SORTED; i += LANES) chosen[i] = uvec2(0);
   if (LANE == 0) taken = 0;
@@ -96,7 +97,7 @@ void choose(uint candidates) {
     limit[word] |= chosen_bin << shift;
     mask[word] |= 255u << shift;
     const bool whole = histogram[chosen_bin] == rank;
-    barrier();  // the next round overwrites what this round has read
+    barrier();  // the next round overwrites what this round has just read
     if (whole) break;
   }
   barrier();
@@ -110,7 +111,7 @@ void choose(uint candidates) {
   barrier();
 }
 
-// Finds only the largest key.
+// Does what choose() does, for K = 1.
 void choose_one() {
   uvec2 largest = uvec2(0);
   for (uint i = LANE; i < elements(); i += LANES) {
@@ -130,7 +131,7 @@ void choose_one() {
   barrier();
 }
 
-// Sorts `chosen` by bitonic sort (Batcher 1968), descending.
+// Sorts `chosen` in descending order by bitonic sort (Batcher 1968).
 void sort() {
   for (uint size = 2; size <= SORTED; size *= 2) {
     for (uint step = size / 2; step > 0; step /= 2) {
@@ -154,14 +155,16 @@ void main() {
   block = STAGE == 0 ? group() % p.blocks : 0;
   const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2],
              mask_at = meta[record + 3];
-  const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;  // record of this group, or the row's first one
+  // In STAGE 0, this is where the group's results go. In STAGE 1, it is where the results of the row's first block begin.
+  const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;
 
   if (LANE == 0) first_bad = NO_ID;
   uint bad = 0, candidates = 0;
   float largest = LOWEST, sum = 0;
   if (STAGE == 0) {
     const uint logits_at = p.logits_at + row * p.logits_stride, at = logits_at + block * kTopBlock;
-    const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;  // bits of the last word
+    // past_end has those bits of the last word of `excluded` that belong to no id.
+    const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;
     for (uint i = LANE; i < words; i += LANES) excluded[i] = mask_at == 0 ? 0 : ~meta[mask_at + block * (kTopBlock / 32) + i];
     barrier();
     for (uint i = LANE; i < reported; i += LANES) {
@@ -203,7 +206,7 @@ void main() {
   }
   bad = workgroup_count(bad);
   sum = workgroup_add(sum);
-  barrier();  // excluded and first_bad are complete
+  barrier();  // after it, all lanes see the final values of `excluded` and `first_bad`
 
   if (K == 1) {
     choose_one();

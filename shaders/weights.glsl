@@ -1,7 +1,7 @@
-// Loads weights of any format, sixteen neighbours of a row at a time (k is a multiple of 16), because no format has smaller sub-blocks.
-// layout.h says where everything lies.
-// `format` is always a specialisation constant, so the switches of formats.glsl fold away.
-// Needs common.glsl. A shader with a second matrix defines SECOND_WEIGHTS as the binding of that matrix.
+// Loads weights of any format in the layout of layout.h. Most functions load the sixteen weights of columns k to k + 15, where k is a
+// multiple of 16, because no format has smaller sub-blocks than sixteen weights.
+// `format` is always a specialisation constant, so a driver's compiler removes the switches of formats.glsl.
+// A shader includes common.glsl before this file. A shader with a second matrix defines SECOND_WEIGHTS as the binding of that matrix.
 #include "layout.h"
 
 layout(set = 0, binding = 0) readonly buffer Weights { uint weights[]; };
@@ -20,7 +20,7 @@ uvec2 pair_at(uint side, uint i) { return weight_pairs[i / 2]; }
 uvec4 quad_at(uint side, uint i) { return weight_quads[i / 4]; }
 #endif
 
-// The words where the planes of a row begin, and which of the two matrices the row is in.
+// A row of a matrix: the words where its planes begin, and `side`, which is 0 for the first matrix and 1 for the second.
 struct Row {
   uint side, codes, high, scales, supers;
 };
@@ -28,7 +28,8 @@ uint high_word(Row row, uint i) { return word_at(row.side, row.high + i); }
 uint scale_word(Row row, uint i) { return word_at(row.side, row.scales + i); }
 uint super_word(Row row, uint i) { return word_at(row.side, row.supers + i); }
 
-// ---------------------------------------------------------------- codes: weights 0-3, 4-7, 8-11, 12-15 as unsigned bytes
+// ---------------------------------------------------------------- codes
+// codes_NAME() returns sixteen codes, one per byte. Component i of the result has the codes of weights 4 i to 4 i + 3.
 uvec4 four_bits(uvec2 words) { return uvec4(words.x, words.x >> 4, words.y, words.y >> 4) & 0x0f0f0f0f; }
 uvec4 two_bits(uint word) { return uvec4(word, word >> 2, word >> 4, word >> 6) & 0x03030303; }
 uvec4 one_bit(uint word, uint k) { return uvec4(word, word >> 1, word >> 2, word >> 3) >> (k / 16 % 2 * 4) & 0x01010101; }
@@ -47,7 +48,8 @@ uvec4 codes_IQ4_NL(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_IQ4_XS(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_MXFP4(Row row, uint k) { return codes_Q4_0(row, k); }
 
-// ---------------------------------------------------------------- (scale, minimum) of the sixteen weights at k
+// ---------------------------------------------------------------- scales
+// scale_NAME() returns (scale, minimum) of the sixteen weights from column k on.
 float half_at(uint word, uint odd) { return unpackHalf2x16(word >> odd * 16).x; }
 float block_scale(Row row, uint k) { return half_at(scale_word(row, k / 64), k / 32 % 2); }
 uint byte_at(uint word, uint i) { return word >> i % 4 * 8 & 255; }
@@ -76,13 +78,14 @@ vec2 scale_IQ4_NL(Row row, uint k) { return vec2(block_scale(row, k), 0); }
 vec2 scale_IQ4_XS(Row row, uint k) {
   return vec2(half_at(super_word(row, k / 512), k / 256 % 2) * signed_byte_at(scale_word(row, k / 128), k / 32), 0);
 }
-// Returns half of the power of two that an E8M0 byte stands for, because the table has twice the values of E2M1.
+// Returns half of the power of two that an E8M0 byte stands for, because kE2M1Values has twice the values of E2M1.
 vec2 scale_MXFP4(Row row, uint k) {
   const uint e = byte_at(scale_word(row, k / 128), k / 32);
   return vec2(uintBitsToFloat(e < 2 ? 0x00200000 << e : e - 1 << 23), 0);
 }
 
-// ---------------------------------------------------------------- float formats: sixteen weights at k, and any single one
+// ---------------------------------------------------------------- float formats
+// floats_NAME() loads the sixteen weights from column k on. float_NAME() returns the weight of any column k.
 void floats_F32(Row row, uint k, out vec4 w[4]) {
   [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = uintBitsToFloat(quad_at(row.side, row.codes + k + 4 * i));
 }
@@ -128,16 +131,17 @@ Row row_at(uint format, uint side, uint at, uint i, uint cols) {
 }
 
 // ---------------------------------------------------------------- codes to numbers
-// The values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues), and twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0,
-// table 5).
+// kNonLinearValues are the values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues). kE2M1Values are twice the values of FP4 E2M1
+// (OCP Microscaling Formats 1.0, table 5), so that they are integers.
 const float kNonLinearValues[16] = float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
 const float kE2M1Values[16] = float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
 
-// The tables of both sides, in shared memory. The 16 words of a table are in 16 banks, so lookups never collide.
+// The tables of the first and the second matrix, in shared memory. The 16 words of a table lie in 16 different banks, so lookups cause no
+// bank conflicts.
 shared float code_values[32];
 bool has_table(uint format) { return code_kind(format) == kNonLinear || code_kind(format) == kE2M1; }
 float table_value(uint format, uint i) { return code_kind(format) == kE2M1 ? kE2M1Values[i] : kNonLinearValues[i]; }
-// All lanes must call this before the group's first code is looked up.
+// Fills code_values. All lanes must call this before any lane looks up a code.
 void prepare_codes(uint format, uint format2) {
   if (!has_table(format) && !has_table(format2)) return;
   if (LANE < 32) code_values[LANE] = table_value(LANE < 16 ? format : format2, LANE % 16);
@@ -151,7 +155,7 @@ ivec4 signed_bytes_of(uint four) {
 }
 uint pack_bytes(ivec4 x) { return uint(x.x & 255 | (x.y & 255) << 8 | (x.z & 255) << 16 | x.w << 24); }
 
-// Returns four codes as floats, before scale and minimum are applied.
+// Returns the values of the four codes in a word as floats, without scale and minimum.
 vec4 code_floats(uint format, uint side, uint four) {
   if (code_kind(format) == kSigned) return vec4(signed_bytes_of(four));
   const uvec4 code = bytes_of(four);
@@ -159,7 +163,7 @@ vec4 code_floats(uint format, uint side, uint four) {
   const uint t = side * 16;
   return vec4(code_values[t + code.x], code_values[t + code.y], code_values[t + code.z], code_values[t + code.w]);
 }
-// Returns sixteen codes as signed bytes. Unsigned codes are below 64, so that they stay what they are.
+// Returns the values of sixteen codes as signed bytes. Unsigned codes are below 64, so they need no conversion.
 uvec4 code_bytes(uint format, uint side, uvec4 codes) {
   if (has_table(format)) {
     [[unroll]] for (uint i = 0; i < 4; ++i) codes[i] = pack_bytes(ivec4(code_floats(format, side, codes[i])));
@@ -167,7 +171,7 @@ uvec4 code_bytes(uint format, uint side, uvec4 codes) {
   return codes;
 }
 
-// Returns the sixteen weights at k.
+// Computes the sixteen weights from column k on, in any format.
 void weights_of(uint format, Row row, uint k, out vec4 w[4]) {
   if (is_quantized(format)) {
     const uvec4 codes = codes_of(format, row, k);
