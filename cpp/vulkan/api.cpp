@@ -19,7 +19,7 @@ constexpr const char* kInstall =
 void InstanceApi::open() {
   const char* named = std::getenv("PUMICE_VULKAN_LIBRARY");
   const char* const library = named != nullptr && *named != '\0' ? named : "libvulkan.so.1";
-  // The library is never closed, because drivers that it loads do not survive being unloaded.
+  // The library is never closed, because closing it unloads drivers, and some drivers crash when they are unloaded.
   void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();

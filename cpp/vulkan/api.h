@@ -1,5 +1,5 @@
-// Tables of the Vulkan functions that pumice calls. They are looked up in libvulkan at run time, so that importing pumice needs no Vulkan.
-// Every call goes through these tables, so that a test can make the Nth call fail (Faults).
+// Tables of the Vulkan functions that pumice calls. The functions are looked up in libvulkan at run time, so that pumice can be imported on
+// machines without Vulkan. Every call goes through these tables, so that a test can make the Nth call fail (see Faults).
 #pragma once
 
 #include <vulkan/vulkan_core.h>
@@ -14,18 +14,20 @@
 
 namespace pumice::vulkan {
 
-// Test aid that counts Vulkan calls and makes chosen ones fail without reaching the driver. Only calls that return a VkResult can fail.
+// For tests: counts the calls of Vulkan functions and makes chosen calls fail. A call that fails does not reach the driver. Only calls of
+// functions that return a VkResult can fail.
 class Faults {
  public:
-  // Makes `count` calls return `result`, from call number `first` on, where 0 is the next call.
+  // Makes `count` calls return `result`, beginning with call number `first`. Number 0 is the next call.
   void arm(std::int64_t first, std::int64_t count, VkResult result) {
     result_.store(result);
     last_.store(calls_.load() + first + count);
     first_.store(calls_.load() + first);
   }
   void disarm() { first_.store(kNever); }
-  std::int64_t calls() const { return calls_.load(); }    // calls of functions that can fail
-  std::int64_t others() const { return others_.load(); }  // calls of functions that cannot
+  std::int64_t calls() const { return calls_.load(); }    // number of calls of functions that can fail
+  std::int64_t others() const { return others_.load(); }  // number of calls of functions that cannot fail
+  // Counts one call of a function that can fail, and returns whether this call must fail.
   bool hits() {
     const std::int64_t call = calls_.fetch_add(1, std::memory_order_relaxed);
     return call >= first_.load(std::memory_order_relaxed) && call < last_.load(std::memory_order_relaxed);
@@ -42,6 +44,7 @@ Faults& faults();
 
 template <class Pointer>
 class Function;
+// A Vulkan function in a table. Calling it first asks faults() whether the call must fail.
 template <class Result, class... Arguments>
 class Function<Result(VKAPI_PTR*)(Arguments...)> {
  public:
@@ -139,9 +142,10 @@ struct InstanceApi {
   PUMICE_VULKAN_INSTANCE_OPTIONAL(PUMICE_VULKAN_MEMBER)
   PFN_vkGetInstanceProcAddr get = nullptr;
 
-  // Opens libvulkan, or the library that PUMICE_VULKAN_LIBRARY names. Throws device_not_found with the reason and what to install.
+  // Opens libvulkan, or the library that PUMICE_VULKAN_LIBRARY names, and looks up the functions of PUMICE_VULKAN_GLOBAL. On failure,
+  // throws device_not_found with the reason and with what to install.
   void open();
-  void load(VkInstance instance);
+  void load(VkInstance instance);  // looks up the other functions
 };
 
 struct DeviceApi {
@@ -152,7 +156,7 @@ struct DeviceApi {
 
 const char* name(VkResult result);
 
-// Throws device_lost, out_of_device_memory, out_of_memory or device, depending on `result`. The message names the failed call.
+// Throws device_lost, out_of_device_memory, out_of_memory or device, depending on `result`. `what` names the failed call in the message.
 [[noreturn]] void fail_call(VkResult result, const std::string& what);
 inline void check(VkResult result, const char* what) {
   if (result < 0) fail_call(result, what);

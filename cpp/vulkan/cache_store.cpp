@@ -104,12 +104,12 @@ void GpuCaches::copy_pages(std::span<const Slab> from, std::span<const Slab> to)
   Recording(device_, std::move(commands)).run(Cancel{});
 }
 
-// Attention needs one dispatch per slab, so the slabs at the end that are not full are replaced by one larger slab. That needs memory for
-// old and new slabs at once, and no run may use the old slabs meanwhile. If memory is short, or a run takes longer than kPatience, a slab
-// is added instead, and the next growth joins these slabs.
+// Attention needs one dispatch per slab, so there should be few slabs. If the last slabs have fewer than slab_pages_ pages, they are
+// replaced by larger ones. This needs memory for the old and the new slabs at once, and no run may use the old slabs meanwhile. If there is
+// not enough memory, or if a run does not end within kPatience, slabs are added instead, and a later call of reserve() joins them.
 void GpuCaches::reserve(std::int32_t pages) {
-  constexpr auto kPatience =
-      std::chrono::milliseconds(50);  // longer than a decode step, shorter than a prefill; the page pool is held meanwhile
+  // Longer than a decode step, so that the wait usually succeeds, but shorter than a prefill, because the caller holds the page pool.
+  constexpr auto kPatience = std::chrono::milliseconds(50);
   if (half_pages_.empty()) return;
   device_->check_alive();
   const std::shared_ptr<const Slabs> now = slabs();
@@ -141,7 +141,7 @@ void GpuCaches::reserve(std::int32_t pages) {
   slabs_ = std::move(next);
 }
 
-// Returns a slab that is just this one page.
+// Returns a slab that consists of this page only.
 GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const {
   for (const Slab& slab : slabs.all) {
     if (page < slab.first || page >= slab.first + slab.pages) continue;
@@ -156,7 +156,8 @@ GpuCaches::Slab GpuCaches::page_of(const Slabs& slabs, std::int32_t page) const 
   fail(ErrorKind::invalid_argument, "page ", page, " of ", slabs.pages);
 }
 
-// No run writes either page now, and the slabs are not replaced, because the caller does not call reserve() meanwhile.
+// The caller makes sure that no run writes to either page. The slabs are not replaced during this call, because only reserve() replaces
+// them, and the caller does not call reserve() meanwhile.
 void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   if (half_pages_.empty()) return;
   device_->check_alive();
@@ -165,8 +166,8 @@ void GpuCaches::copy_page(std::int32_t from, std::int32_t to) {
   copy_pages({&source, 1}, {&target, 1});
 }
 
-// On the host a page is one block, which holds the keys and then the values of each cache in order. Each copy moves as many pages as fit a
-// staging buffer of 32 MiB.
+// On the host, and in staging memory, a page is one block of bytes. It holds the keys and then the values of the first cache, then those of
+// the next cache, and so on.
 std::vector<VkBufferCopy> GpuCaches::regions(const Slab& page, std::uint64_t at, bool to_slab) const {
   std::vector<VkBufferCopy> all;
   const auto add = [&](std::uint64_t in_slab, std::uint64_t bytes) {
@@ -180,6 +181,8 @@ std::vector<VkBufferCopy> GpuCaches::regions(const Slab& page, std::uint64_t at,
   return all;
 }
 
+// Divides `pages` into batches that fit in a staging buffer of 32 MiB, and calls each(staging, batch, host memory of the batch) for each
+// batch.
 template <class Byte, class Each>
 void GpuCaches::through_staging(std::span<const std::int32_t> pages, Byte* host, std::uint64_t stride, Place place, Each&& each) const {
   if (half_pages_.empty() || pages.empty()) return;

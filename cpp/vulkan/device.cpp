@@ -39,7 +39,7 @@ struct Messages {
   std::vector<std::string> all;
 };
 Messages& messages() {
-  static auto& here = *new Messages;  // never destroyed, because the layer may send messages while statics are destroyed
+  static auto& here = *new Messages;  // never destroyed, because the layer may still send messages while static objects are destroyed
   return here;
 }
 VKAPI_ATTR VkBool32 VKAPI_CALL note_message(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
@@ -73,8 +73,8 @@ DeviceType type_of(VkPhysicalDeviceType type) {
 bool disabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_DISABLE", variant); }
 bool enabled(std::string_view variant) { return listed_in("PUMICE_VULKAN_ENABLE", variant); }
 
-// Returns the largest product that divides gemm_coopmat's tiles (32 x 32 per subgroup, 32 columns deep; columns by two), or m = 0 if none
-// does.
+// Returns the largest product whose shape divides gemm_coopmat's tiles, or m = 0 if there is none. A subgroup has at least 32 x 32 results
+// and handles 32 columns per step. So m must divide 32, k must divide 32, and n must divide 16, because outputs are handled in two halves.
 CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice handle) {
   CooperativeShape best;
   if (!api.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) return best;
@@ -124,7 +124,8 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
       listed<VkExtensionProperties>("listing a device's extensions", [&](std::uint32_t* count, VkExtensionProperties* all) {
         return api.vkEnumerateDeviceExtensionProperties(handle, nullptr, count, all);
       });
-  // The instance asks for Vulkan 1.2, so what became core in 1.3 is an extension here, on newer drivers too.
+  // The instance asks for Vulkan 1.2. So features that became part of Vulkan 1.3 must be used as extensions, even if the driver supports
+  // 1.3.
   const bool has_dot = named(extensions, VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   const bool has_matrix = named(extensions, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
   const bool has_sizes = named(extensions, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
@@ -184,7 +185,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   if (has_matrix && matrix_feature.cooperativeMatrix && core12.shaderFloat16 && core12.vulkanMemoryModel &&
       size_feature.subgroupSizeControl && size_feature.computeFullSubgroups &&
       (subgroup_sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) && !disabled("cooperative_matrix")) {
-    constexpr std::uint32_t kIntel = 0x8086;  // its matrix units work only with its smallest subgroups
+    constexpr std::uint32_t kIntel = 0x8086;  // Intel's matrix units work only with the smallest subgroup size
     d.cooperative = cooperative_shape(api, handle);
     d.cooperative.subgroup = d.vendor == kIntel ? subgroup_sizes.minSubgroupSize : d.subgroup;
     d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= limits.invocations;
@@ -196,7 +197,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   return d;
 }
 
-// The process that made the instance, or 0 if none has.
+// The process that made the instance, or 0 if there is no instance.
 std::atomic<pid_t> made_in{0};
 
 }  // namespace
@@ -233,7 +234,8 @@ void lower_limits(DeviceLimits& limits, std::string_view text) {
     *limit->value = std::min(*limit->value, number);
     if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
     if (key == "range") limits.range = limits.range / 256 * 256;
-    if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);  // a workgroup has whole subgroups
+    // A power of two, so that a workgroup consists of whole subgroups.
+    if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);
     at += item.size() + 1;
   }
 }
@@ -254,7 +256,7 @@ std::vector<std::string> validation_messages() {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed, because drivers cannot safely be unloaded while the process ends
-  check_fork();                         // before the lock, which another thread of the parent may have held
+  check_fork();                         // before the lock, which another thread of the parent may have held at the fork
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());
@@ -294,7 +296,7 @@ Instance::Instance() {
       [&](std::uint32_t* count, VkExtensionProperties* all) { return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all); });
   std::vector<const char*> wanted, layers;
   VkInstanceCreateFlags flags = 0;
-  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // without the flag the loader hides MoltenVK
+  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // without this the loader does not list MoltenVK
     wanted.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
     flags = VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR;
   }
@@ -354,10 +356,10 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
   for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
     if (!(memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)) continue;
     const std::uint64_t size = memory.memoryHeaps[heap].size;
-    // Without a budget from the driver, a tenth of the memory stays free for other programs.
+    // If the driver reports no budget, a tenth of the memory is left to other programs.
     const std::uint64_t usable =
         device.memory_budget ? budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]) : size / 10 * 9;
-    if (size > total) {  // only the largest heap counts, because small heaps are windows into it
+    if (size > total) {  // only the largest heap counts, because smaller heaps are windows into it
       total = size;
       free = usable;
     }
@@ -391,7 +393,7 @@ void Device::create() {
                                                     .computeFullSubgroups = VK_TRUE};
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
   VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core12};
-  features.features.robustBufferAccess = VK_TRUE;  // every device has it
+  features.features.robustBufferAccess = VK_TRUE;  // every device supports it
   std::vector<const char*> extensions;
   void** chain = &core12.pNext;
   if (physical_.integer_dot) {
@@ -418,7 +420,8 @@ void Device::create() {
   VkPhysicalDeviceMemoryProperties2 memory{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
   api.vkGetPhysicalDeviceMemoryProperties2(physical_.handle, &memory);
   memory_ = memory.memoryProperties;
-  // Upload memory is device memory if the host can access all of it (integrated GPUs, resizable BAR, software).
+  // The host can write device memory directly if upload memory is device-local and lies in the largest heap. This is so on integrated GPUs,
+  // on GPUs with resizable BAR, and on software devices.
   const std::uint32_t type = memory_type(UINT32_MAX, Place::upload);
   const VkMemoryType& upload = memory_.memoryTypes[type];
   std::uint64_t largest = 0;
@@ -432,7 +435,7 @@ void Device::create() {
 }
 
 Device::~Device() {
-  if (Instance::forked()) static_cast<void>(pipelines_.release());  // the pipelines, and all that they hold, belong to the parent
+  if (Instance::forked()) static_cast<void>(pipelines_.release());  // not destroyed, because the pipelines belong to the parent
   if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
   if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
   pipelines_.reset();
@@ -460,7 +463,7 @@ std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
   Instance::get().memory(physical_, total, free);
   if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
-    return free;  // the driver has already subtracted our own allocations
+    return free;  // the driver's budget already excludes our own allocations
   const std::uint64_t ours = allocated();
   return free > ours ? free - ours : 0;
 }
@@ -482,7 +485,7 @@ std::unique_lock<std::timed_mutex> Device::take_turn(const Cancel& cancel) {
 }
 
 VkResult Device::wait_idle() {
-  const std::lock_guard lock(queue_mutex_);  // Vulkan allows no other submission at the same time
+  const std::lock_guard lock(queue_mutex_);  // Vulkan does not allow submissions from other threads meanwhile
   return api_.vkDeviceWaitIdle(handle_);
 }
 
@@ -503,10 +506,10 @@ double Device::work(double flops, double bytes) const {
   return flops / flop_rate + bytes / byte_rate + 2e-6;
 }
 
-// The pace rises at once, because a submission that takes too long is worse than a short one. It falls by degrees.
+// The pace rises at once but falls gradually, because submissions that take too long are worse than submissions that are too short.
 void Device::measured(double work, double seconds) {
   const double pace = pace_.load(std::memory_order_relaxed);
-  // In short submissions most of the time is the driver's overhead, so they say nothing about the device.
+  // A short submission is ignored, because most of its time is the driver's overhead, which says nothing about the speed of the device.
   if (work * pace < std::min(1e-3, static_cast<double>(limits().submit_ms) * 0.25e-3)) return;
   const double found = std::clamp(seconds / work, pace / 4, pace * 4);
   pace_.store(std::clamp(found > pace ? found : 0.75 * pace + 0.25 * found, 1e-3, 1e3), std::memory_order_relaxed);

@@ -9,13 +9,14 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::size_t kMostRecordings = 12;  // per workspace: of body and head, for some batch sizes
+constexpr std::size_t kMostRecordings = 12;  // per workspace; enough for two programs (body and head) and several batch sizes
 
 std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
 }
 
+// Marks a workspace as busy during a run. Throws if another run uses it.
 class Busy {
  public:
   explicit Busy(GpuWorkspace& space) : space_(space) { require(!space_.busy.exchange(true), "a workspace serves one run at a time"); }
@@ -36,7 +37,8 @@ std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Coun
   const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(counts.of(shape.rows), slot_stride(shape.width) * 4, "rows of a run"));
 }
-// Copies rows between the caller's array, where they have no gaps, and a buffer, where they have the slot's stride.
+// Calls copy(offset in the caller's array, offset in the buffer, floats) for the rows of a slot. In the caller's array rows have no gaps,
+// and in the buffer they have the slot's stride.
 template <class CopyRow>
 void each_row(const Program& program, std::int32_t slot, const Counts& counts, CopyRow copy) {
   if (slot < 0) return;
@@ -49,8 +51,8 @@ void each_row(const Program& program, std::int32_t slot, const Counts& counts, C
   for (std::int64_t r = 0; r < count; ++r) copy(r * shape.width, r * stride, static_cast<std::size_t>(shape.width));
 }
 
-// Rounds the size up by at most a quarter, so that batches of slowly growing size do not allocate each time. If the device has no room for
-// the rounded size, it may still have room for exactly `bytes`.
+// Rounds the size up by at most a quarter, so that batches of slowly growing size do not need a new buffer each time. If the device has not
+// enough memory for the rounded size, tries to allocate exactly `bytes`.
 const Buffer* GpuWorkspace::fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what) {
   if (buffer && buffer->bytes() >= bytes) return buffer.get();
   std::uint64_t step = 4096;

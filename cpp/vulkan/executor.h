@@ -1,4 +1,4 @@
-// Runs programs on a device. A run fills the tables, finds or makes the recording for its shape, and replays that recording.
+// Runs programs on a device. A run fills the tables of its batch. Then it finds or makes the recording for the run's shape, and submits it.
 #pragma once
 
 #include <atomic>
@@ -12,14 +12,14 @@
 
 namespace pumice::vulkan {
 
-// The buffers and recordings for the runs of one caller.
+// Buffers and recordings that are kept for the next runs of the same caller.
 class GpuWorkspace final : public Workspace {
  public:
   explicit GpuWorkspace(std::shared_ptr<Device> device) : device(std::move(device)) {}
-  // Returns the buffer, after growing it to `bytes` if it is smaller.
+  // Returns `buffer`. If it is smaller than `bytes`, it is replaced by a larger buffer first.
   const Buffer* fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what);
 
-  using Shape = std::vector<std::uint64_t>;  // everything that the commands of a run depend on
+  using Shape = std::vector<std::uint64_t>;  // all numbers that the commands of a run depend on
   struct Recorded {
     Shape shape;
     std::unique_ptr<Recording> recording;
@@ -27,8 +27,8 @@ class GpuWorkspace final : public Workspace {
 
   const std::shared_ptr<Device> device;
   std::shared_ptr<Buffer> scratch, meta, in, out;
-  std::uint64_t buffers = 0;     // number of times a buffer was replaced; recordings made before are void
-  std::list<Recorded> recorded;  // most recent first
+  std::uint64_t buffers = 0;     // how often a buffer was replaced; recordings made before the last replacement are void
+  std::list<Recorded> recorded;  // the recording that was used last comes first
   Tables tables;
   std::atomic<bool> busy{false};
 };
@@ -39,7 +39,7 @@ class GpuExecutable final : public Executable {
                 const Cancel& cancel);
   void run(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io, const Cancel& cancel) const override;
 
-  // Does the same run, and measures each dispatch by the GPU's clock.
+  // Does the same as run(), and returns the time of each dispatch by the GPU's clock.
   std::vector<Timing> measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const;
 
  private:
@@ -53,8 +53,8 @@ class GpuExecutable final : public Executable {
   const std::uint64_t id_;
 };
 
-Counts counts_of(const Batch& batch);
-// Returns the bytes of a run's input or output, whose rows have the slot's stride, or 0 if there is no slot.
+Counts counts_of(const Batch& batch);  // returns the number of rows of each kind
+// Returns the bytes of the buffer for a run's input or output, in which rows have the slot's stride, or 0 if `slot` is -1.
 std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts);
 
 }  // namespace pumice::vulkan

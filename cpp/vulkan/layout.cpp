@@ -1,4 +1,5 @@
-// Packs rows for the device. Each format has one function that takes a block apart, and all formats share the rest.
+// Each format has a function pack_NAME() that takes a block of the file apart and writes its pieces to the planes. All other code is common
+// to all formats.
 #include "vulkan/layout.h"
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace pumice::vulkan {
 
 namespace {
 
-// The planes of one row, as bytes.
+// Where the planes of one row begin.
 struct Planes {
   std::uint8_t *codes, *high, *scales, *supers;
 };
 
-// Weights per word of each plane.
+// Number of weights per word of each plane; 0 if there is no such plane.
 struct Layout {
   std::int64_t codes, high, scales, supers;
 };
@@ -45,8 +46,8 @@ const Layout& layout_of(Format format, std::int64_t cols) {
 // ---------------------------------------------------------------- pieces
 using Bytes = const std::uint8_t*;
 
-// Writes n codes of `bits` bits, one per byte, to a plane from weight `first` on. Weight i of a word is at bit 8 (i % 4) + bits (i / 4).
-// `first` and n are numbers of weights in whole words.
+// Writes n codes of `bits` bits to a plane, from weight `first` on. `codes` has one code per byte. Weight i of a word is at bit
+// 8 (i % 4) + bits (i / 4). `first` and n are multiples of the number of weights in a word.
 template <int bits>
 void put(std::uint8_t* plane, std::int64_t first, const std::uint8_t* codes, int n) {
   constexpr int kPerWord = 32 / bits;
@@ -57,7 +58,7 @@ void put(std::uint8_t* plane, std::int64_t first, const std::uint8_t* codes, int
   }
 }
 
-// Writes the low 4 bits of codes to one plane, and bit 4 of them to another.
+// Writes codes of 5 bits: their low 4 bits to the plane `codes`, and their upper bit to the plane `high`.
 void put_five(const Planes& row, std::int64_t first, const std::uint8_t* codes, int n) {
   std::uint8_t low[blocks::kSuper], top[blocks::kSuper];
   for (int i = 0; i < n; ++i) {
@@ -68,20 +69,20 @@ void put_five(const Planes& row, std::int64_t first, const std::uint8_t* codes, 
   put<1>(row.high, first, top, n);
 }
 
-// Unpacks 16 bytes. Weight i is in the low half of byte i, and weight 16 + i in its high half.
+// Unpacks 32 codes of 4 bits from 16 bytes. Weight i is in the low half of byte i, and weight 16 + i in its high half.
 void split_halves(Bytes in, std::uint8_t* codes) {
   for (int i = 0; i < 16; ++i) {
     codes[i] = in[i] & 15;
     codes[16 + i] = in[i] >> 4;
   }
 }
-// Does the same with fifth bits. The fifth bit of weight i is bit i.
+// Does the same for codes of 5 bits. The fifth bit of weight i is bit i of `high`.
 void split_halves_high(Bytes in, Bytes high, std::uint8_t* codes) {
   split_halves(in, codes);
   const auto bits = blocks::load<std::uint32_t>(high);
   for (int i = 0; i < 32; ++i) codes[i] |= static_cast<std::uint8_t>((bits >> i & 1) << 4);
 }
-// Unpacks 64 bytes of 2-bit codes. Each 32 bytes hold 128 weights, of which weight 32 j + i is in bits 2 j of byte i.
+// Unpacks 256 codes of 2 bits from 64 bytes. Each 32 bytes hold 128 weights: weight 32 j + i is in bits 2 j and 2 j + 1 of byte i.
 void split_pairs(Bytes in, std::uint8_t* codes) {
   for (int half = 0; half < 2; ++half) {
     for (int j = 0; j < 4; ++j) {
@@ -89,13 +90,13 @@ void split_pairs(Bytes in, std::uint8_t* codes) {
     }
   }
 }
-// Unpacks 128 bytes of 4-bit codes. Each 32 bytes hold 64 weights, the first 32 of them in the low halves.
+// Unpacks 256 codes of 4 bits from 128 bytes. Each 32 bytes hold 64 weights: the first 32 in the low halves, the others in the high halves.
 void split_nibbles(Bytes in, std::uint8_t* codes) {
   for (int sub = 0; sub < 8; ++sub) {
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 2 * 32 + i] >> (sub % 2 * 4) & 15;
   }
 }
-// Unpacks 32 bytes of single bits. Weight 32 j + i is bit j of byte i.
+// Unpacks 256 single bits from 32 bytes. Weight 32 j + i is bit j of byte i.
 void split_bits(Bytes in, std::uint8_t* codes) {
   for (int j = 0; j < 8; ++j) {
     for (int i = 0; i < 32; ++i) codes[32 * j + i] = in[i] >> j & 1;
@@ -104,8 +105,10 @@ void split_bits(Bytes in, std::uint8_t* codes) {
 
 void copy(std::uint8_t* to, Bytes from, std::int64_t bytes) { std::memcpy(to, from, static_cast<std::size_t>(bytes)); }
 
-// ---------------------------------------------------------------- formats: block `b` of a row (layouts: core/formats_*.cpp)
-// A float row is its own plane of codes.
+// ---------------------------------------------------------------- formats
+// pack_NAME() packs block `b` of a row. core/formats_*.cpp document the layouts of the blocks.
+
+// A row of floats is copied to the plane of codes as it is.
 void pack_F32(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 4 * b, in, 4); }
 void pack_F16(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 2 * b, in, 2); }
 void pack_BF16(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 2 * b, in, 2); }
@@ -193,7 +196,8 @@ void pack_Q5_K(Bytes in, const Planes& row, std::int64_t b) {
 
 void pack_Q6_K(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[256];
-  for (int sub = 0; sub < 8; ++sub) {  // each 64 bytes hold 128 weights; weight 32 j + i is in byte 32 (j % 2) + i, half j / 2
+  // Each 64 bytes hold 128 weights. Weight 32 j + i is in byte 32 (j % 2) + i: in the low half if j < 2, otherwise in the high half.
+  for (int sub = 0; sub < 8; ++sub) {
     const int j = sub % 4;
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 4 * 64 + j % 2 * 32 + i] >> (j / 2 * 4) & 15;
   }
@@ -249,7 +253,7 @@ void pack_rows(Format format, const std::uint8_t* packed_rows, std::int64_t coun
   const std::int64_t words = device_row_words(format, cols), bytes = row_bytes(format, cols), block_bytes = info(format).block_bytes;
   const PackRow pack = kPackRow[static_cast<std::size_t>(format)];
   for (std::int64_t r = 0; r < count; ++r, packed_rows += bytes, out += words) {
-    std::fill_n(out, words, 0u);  // so that the padding of planes is zero
+    std::fill_n(out, words, 0u);  // the padding of the planes must be zero
     Planes row;
     row.codes = reinterpret_cast<std::uint8_t*>(out);
     row.high = row.codes + 4 * plane_words(cols, l.codes);

@@ -1,4 +1,4 @@
-// Converts weights to the layout that they have on a device: rows of 32-bit words in planes, see shaders/layout.h. Pure functions.
+// Converts weights to the layout that they have on a device, which shaders/layout.h describes: rows that consist of planes of 32-bit words.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,13 @@
 
 namespace pumice::vulkan {
 
-// Returns the words in a row of `cols` weights, a multiple of 4. Throws invalid_argument unless cols is whole blocks and at most 2^30.
+// Returns the number of words in a row of `cols` weights, which is a multiple of 4. Throws invalid_argument if `cols` is not a whole number
+// of blocks or is more than 2^30.
 std::int64_t device_row_words(Format format, std::int64_t cols);
 
-// Converts `count` rows of the file, row_bytes(format, cols) bytes each, to rows of device_row_words(format, cols) words each. Only moves
-// bits, so that scale * code + minimum in a shader is the weight that unpack() of core/formats.h returns. Thread-safe.
+// Converts `count` rows as a file has them, of row_bytes(format, cols) bytes each, to rows of device_row_words(format, cols) words each.
+// This only moves bits and rounds nothing, so a shader's scale * code + minimum is the weight that unpack() of core/formats.h returns.
+// Thread-safe.
 void pack_rows(Format format, const std::uint8_t* packed_rows, std::int64_t count, std::int64_t cols, std::uint32_t* out);
 
 }  // namespace pumice::vulkan

@@ -49,7 +49,7 @@ std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) co
 
 std::vector<GpuLowering::Block> GpuLowering::blocks(Rows kind, std::initializer_list<View> views, bool int8) const {
   std::int64_t most = rows_per_binding(views);
-  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // blocks of 64 quantized rows begin at multiples of 256 bytes
+  if (int8) most = std::max<std::int64_t>(64, most / 64 * 64);  // so that blocks of quantized rows begin at multiples of 256 bytes
   std::vector<Block> result;
   const std::int64_t count = run_.counts.of(kind);
   for (std::int64_t first = 0; first < count; first += most) result.push_back({first, std::min(most, count - first)});
@@ -72,7 +72,7 @@ void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, doub
   work_.emplace_back(std::move(d));
 }
 
-// The host's buffers have the same strides as the slots, so one region is enough.
+// Copies the rows of a slot from the host's buffer, or to it. The rows have the same stride in both, so one region is enough.
 void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
@@ -85,7 +85,7 @@ void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host)
                           {{.srcOffset = to_slot ? 0 : base, .dstOffset = to_slot ? base : 0, .size = bytes}}});
 }
 
-// ---------------------------------------------------------------- what a run is made of
+// ---------------------------------------------------------------- commands and pipelines of a run
 std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   std::vector<Command> commands;
   for (Work& work : GpuLowering(run).work()) {
@@ -100,7 +100,8 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   return commands;
 }
 
-// Lowers a prefill and a decode step, with caches of one page that has no memory, and collects the pipelines.
+// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. The caches have one page without
+// memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const std::vector<std::uint64_t> offsets(plan.program.caches.size());

@@ -1,4 +1,5 @@
-// Lowers a program and the shape of a batch to dispatches. The contents of the batch are not used here, because they are in the tables.
+// Lowers a program and the shape of a batch to dispatches. The contents of the batch do not matter here, because shaders read them from the
+// tables (tables.h).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace pumice::vulkan {
 
 struct RunBuffers {
   const Buffer *scratch = nullptr, *meta = nullptr, *in = nullptr, *out = nullptr;
-  std::uint64_t meta_bytes = 0;  // bytes of `meta` that are bound
+  std::uint64_t meta_bytes = 0;  // number of bytes of `meta` that a dispatch binds
 };
 
 // Everything that the commands of a run depend on.
@@ -32,10 +33,10 @@ struct GpuRun {
   KvFormat format = KvFormat::f32;  // of the caches
 };
 
-// Returns the commands of a run.
+// Returns the commands of a run in their order.
 std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines);
 
-// Returns the pipelines that a program needs, both for few rows and for many.
+// Returns the pipelines that a program needs for batches of few rows and of many rows.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format);
 
 }  // namespace pumice::vulkan

@@ -1,4 +1,4 @@
-// Lowers Rope, the stores of keys and values to pages, and attention over these pages.
+// Lowers the rotation of queries and keys, the storing of keys and values in pages, and attention over these pages.
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 namespace {
 
-// Returns one view that has the columns of both by_query and by_key.
+// Returns one view that covers the columns of both by_query and by_key.
 View by_place(const Attend& op) {
   if (!op.by_query) return op.by_key;
   if (!op.by_key) return op.by_query;
@@ -49,7 +49,7 @@ void GpuLowering::operator()(const RopeStore& op) {
   }
 }
 
-// `first` says that this is the first range of pages. The dispatch for the first range also rotates q and k.
+// `first` is true for the first range of pages. The dispatch for this range also rotates q and k.
 void GpuLowering::rope_store(const RopeStore& op, const Block& block, const PageRange& range, const PageWords& words, bool first) {
   constexpr uint kLanes = 64;
   const uint span = params::store_span(word(std::max(op.key_dim, op.value_dim)), kLanes);
@@ -134,7 +134,8 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   d.bind(meta());
   d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
   const auto [bias_at, slopes_at, sinks_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.sinks, op.places});
-  if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));  // keys may be in any row; run() checks the size
+  // All rows are bound, because a key may be in any row. place() has checked that they fit in one binding.
+  if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(
       params::AttendParams{.tiles = tiles.tiles,
@@ -167,7 +168,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .places_at = places_at,
                            .distances_at = step.distances >= 0 ? run_.tables.distances_at[static_cast<std::size_t>(step.distances)] : 0});
   const double pairs = static_cast<double>(partials.queries) * static_cast<double>(most_keys(shape));
-  // Each tile of queries loads its keys and values once.
+  // A tile loads its keys and values once for all of its queries.
   const double dims = shape.key_dim + shape.value_dim, values = pairs / (tables.tile.rows * tables.tile.heads) * dims;
   push(d, std::int64_t{tiles.tiles} * shape.kv_heads * tables.tile.head_blocks * tables.splits, 2 * pairs * dims,
        values * (format == KvFormat::f32   ? 4

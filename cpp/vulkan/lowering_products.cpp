@@ -1,4 +1,4 @@
-// Lowers products with weights, and the rounding of rows to 8 bits that some of them need.
+// Lowers products with weights, and the rounding of activations to 8 bits that some of these products need.
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void GpuLowering::operator()(const Linear& op) {
   }
 }
 
-// A dispatch computes the outputs whose rows lie in one piece of gate and in one piece of up.
+// A dispatch computes those outputs whose rows lie in one piece of the matrix `gate` and also in one piece of the matrix `up`.
 void GpuLowering::operator()(const GatedLinear& op) {
   const GpuMatrix &gate = run_.weights[op.gate], &up = run_.weights[op.up];
   const Form form = form_of(op.in, takes_int8(gate.format, gate.rounding) && takes_int8(up.format, up.rounding), false);

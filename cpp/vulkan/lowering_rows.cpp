@@ -1,4 +1,4 @@
-// Lowers steps that use rows as they are: embedding, norms, elementwise products, and the ends of programs.
+// Lowers all other steps: embedding, norms, elementwise products, and the steps at the end of programs (Select, Pool, LogProb, Top).
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -89,7 +89,7 @@ void GpuLowering::operator()(const Multiply& op) {
   }
 }
 
-// ---------------------------------------------------------------- ends
+// ---------------------------------------------------------------- ends of programs
 void GpuLowering::operator()(const Select& op) {
   const std::int64_t source_rows = rows_per_binding({op.in});
   const std::int64_t per_row = ceil_div(op.in.width, std::int64_t{64} * params::kSelectPerLane);
@@ -156,7 +156,7 @@ void GpuLowering::operator()(const LogProb& op) {
   }
 }
 
-// Stage 0 ranks each block of the vocabulary, and stage 1 ranks what the blocks found.
+// Stage 0 ranks the logits of each block of the vocabulary, and stage 1 ranks the results of stage 0.
 void GpuLowering::operator()(const TopStep& step) {
   static_assert(params::kTopHead == kTopHead);
   const Top& op = step.op;

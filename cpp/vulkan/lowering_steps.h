@@ -1,5 +1,6 @@
-// How each step of a plan becomes work. The operators for steps are in lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp,
-// and what they share is in lowering.cpp. A step without an operator does not compile.
+// GpuLowering turns each step of a plan into dispatches. It has one operator() for each kind of step; if one is missing, std::visit does
+// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp, and their common code is in
+// lowering.cpp.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +20,20 @@ namespace pumice::vulkan {
 using params::uint;
 constexpr uint word(std::int64_t value) { return static_cast<uint>(value); }
 
-// A dispatch whose pipeline is named but not looked up yet. lower() looks the pipeline up, and pipelines_of() collects the names.
+// A dispatch with the key of its pipeline instead of the pipeline. lower() looks up the pipeline, and pipelines_of() only collects the
+// keys.
 struct KeyedDispatch : Dispatch {
   PipelineKey key;
 };
 using Work = std::variant<KeyedDispatch, Copy>;
 
-enum class Form : std::uint8_t { floats, int8, cooperative };  // how a product's operands are stored
+// How a product is computed: with float activations, with int8 activations, or on cooperative matrices.
+enum class Form : std::uint8_t { floats, int8, cooperative };
 
 class GpuLowering {
  public:
   explicit GpuLowering(const GpuRun& run) : run_(run) {}
-  std::vector<Work> work();
+  std::vector<Work> work();  // returns the dispatches and copies of the run in their order
 
   void operator()(const Embed& op);
   void operator()(const Norm& op);
@@ -48,12 +51,14 @@ class GpuLowering {
   struct Block {  // rows [first, first + count)
     std::int64_t first, count;
   };
-  struct PageRange {  // pages [first, first + pages): one binding for their keys, one for their values
+  // Pages [first, first + pages) of a cache. One binding can hold their keys, and another their values. `keys` and `values` are byte
+  // offsets.
+  struct PageRange {
     const Buffer* buffer = nullptr;
     std::uint64_t keys = 0, values = 0;
     std::int64_t first = 0, pages = 0;
   };
-  struct Strip {  // some rows of one piece of a matrix
+  struct Strip {  // rows [first, first + rows) of one piece of a matrix
     const GpuMatrix* matrix = nullptr;
     const RowRange* piece = nullptr;
     std::int64_t first = 0, rows = 0;
@@ -65,7 +70,7 @@ class GpuLowering {
     Form form = Form::floats;
     params::LinearParams end{};  // activation, scale, softcap, alphas
   };
-  struct Partials {  // partial results of attention for a block of tiles
+  struct Partials {  // where attention writes the parts of its results for a block of tiles, see AttendParams
     std::uint64_t queries = 0, states_at = 0;
     Binding binding;
   };
@@ -89,11 +94,12 @@ class GpuLowering {
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
   uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }
-  Binding rows(const View& v, const Block& block, bool written) const;  // an empty binding if there is no view
+  Binding rows(const View& v, const Block& block, bool written) const;  // an empty binding if `v` is empty
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  // Binds the range that holds all of `ids`. Returns the word of that range where each vector begins, or 0 for VectorId::none.
+  // Binds the range of vectors that contains all of `ids`. Returns for each id the word of that range where its vector begins, or 0 for
+  // VectorId::none.
   template <std::size_t N>
   std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
     const VectorRange range = run_.weights.range_of(ids);
@@ -105,7 +111,7 @@ class GpuLowering {
   }
   static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
-  // rows_per_binding() returns the maximum number of rows for which one binding can hold each of these views. blocks() cuts all rows of a
+  // rows_per_binding() returns the number of rows that fit in one binding, whichever of these views is bound. blocks() cuts all rows of a
   // kind into blocks of at most that many rows.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;
   std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;

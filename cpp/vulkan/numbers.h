@@ -1,5 +1,6 @@
-// The numbers that shaders use for the kinds of core. A kind without a number here is a compile error. Activations get their numbers from
-// their own list (core/activations.def, cmake/generate_formats.py).
+// number() converts an enum value of core/ to the number that shaders use for it (shaders/params.h). If an enum value has no case here, the
+// code does not compile. Activations are not listed here, because cmake/generate_formats.py numbers them by their order in
+// core/activations.def.
 #pragma once
 
 #include "core/backend.h"

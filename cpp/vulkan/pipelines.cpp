@@ -107,9 +107,9 @@ std::uint64_t fnv1a(std::span<const char> data) {
   return hash;
 }
 
-// The file of pipelines that a driver compiled in an earlier process. The driver gets its contents back only if the file is whole and
-// unchanged, and if this device and this driver made it (the header in section 10.6 of Vulkan 1.2 says so). Not every driver checks that
-// itself.
+// Reads the file of pipelines that a driver compiled in an earlier process. Returns the data for the driver. Returns nothing if the file is
+// damaged, or if another device or driver made the data (their header is described in section 10.6 of Vulkan 1.2), because not every driver
+// checks the data itself.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   if (path.empty()) return {};
   const auto file = files::File::open(path);
@@ -132,7 +132,8 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
 
 }  // namespace
 
-// Returns PUMICE_CACHE_DIR, or $XDG_CACHE_HOME/pumice, or ~/.cache/pumice, the first that is set, or an empty path if nothing is cached.
+// Returns the path of the cache file. Its folder is $PUMICE_CACHE_DIR, $XDG_CACHE_HOME/pumice or $HOME/.cache/pumice: the first one whose
+// variable is set. Returns an empty path if no variable is set; then nothing is cached.
 std::string Pipelines::file() const {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -157,7 +158,7 @@ VkPipelineCache Pipelines::cache() {
   VkPipelineCacheCreateInfo info{
       .sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, .initialDataSize = known.size(), .pInitialData = known.data()};
   VkResult result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
-  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // tries again without the file
+  if (result < 0 && result != VK_ERROR_DEVICE_LOST && !known.empty()) {  // try again without the file's data
     info.initialDataSize = 0;
     result = device_.api().vkCreatePipelineCache(device_.handle(), &info, nullptr, &cache_);
   }
@@ -183,7 +184,7 @@ void Pipelines::save() noexcept {
     if (data.size() > kMostBytes) return;
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    // NewFile follows links. Through a link that leads to nothing the cache could never be written, so the cache replaces such a link.
+    // NewFile follows symbolic links. A broken link would make every write fail, so such a link is removed.
     if (std::filesystem::is_symlink(path, error) && !std::filesystem::exists(path, error)) std::filesystem::remove(path, error);
     const FileHeader header{kMagic, data.size(), fnv1a(data)};
     const auto bytes_of = [](const auto* values, std::size_t size) {
@@ -192,8 +193,8 @@ void Pipelines::save() noexcept {
     files::NewFile file(path, sizeof header + data.size());
     file.write(0, bytes_of(&header, sizeof header));
     file.write(sizeof header, bytes_of(data.data(), data.size()));
-    file.finish(false);  // a file that a power failure has damaged is not used
-  } catch (...) {        // without a cache file, compiling only takes longer
+    file.finish(false);  // not synced to disk, because read_cache() rejects a file that a power failure has damaged
+  } catch (...) {        // without a cache file, the next process only takes longer to compile
   }
 }
 
@@ -203,7 +204,7 @@ Pipelines::~Pipelines() {
   if (cache_ != VK_NULL_HANDLE) device_.api().vkDestroyPipelineCache(device_.handle(), cache_, nullptr);
 }
 
-// ---------------------------------------------------------------- all of a device
+// ---------------------------------------------------------------- all pipelines of a device
 std::size_t Pipelines::taken_from_disk() const {
   const std::lock_guard lock(mutex_);
   return taken_;

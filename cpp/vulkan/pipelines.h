@@ -1,5 +1,5 @@
-// Compute pipelines of one device. A pipeline is a shader with its specialisation constants. It is made when first asked for, and then
-// kept.
+// Compute pipelines of one device. A pipeline is a shader with values for its specialisation constants. It is made when it is first needed,
+// and kept as long as the device.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace pumice::vulkan {
 
 struct PipelineKey {
   std::string shader;
-  std::vector<std::uint32_t> constants;  // specialisation constants 0, 1, ...
-  std::uint32_t subgroup = 0;            // lanes of the full subgroups that it needs; 0 if the driver may choose
+  std::vector<std::uint32_t> constants;  // values of specialisation constants 0, 1, ...
+  std::uint32_t subgroup = 0;            // required number of lanes in each subgroup; 0 if the driver may choose
   auto operator<=>(const PipelineKey&) const = default;
 };
 
@@ -34,8 +34,8 @@ class ComputePipeline {
   VkPipelineLayout layout() const { return layout_; }
   VkDescriptorSetLayout set_layout() const { return set_layout_; }
   std::uint32_t bindings() const { return bindings_; }
-  // Returns true at the first call. Some drivers (lavapipe) compile a pipeline when it first runs, so the time of that run says nothing
-  // about later runs.
+  // Returns true only at the first call. Some drivers (lavapipe) compile a pipeline when it first runs, so the time of its first run says
+  // nothing about later runs.
   bool runs_first() const { return !ran_.exchange(true, std::memory_order_relaxed); }
 
  private:
@@ -61,11 +61,11 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   const ComputePipeline& get(const PipelineKey& key);
-  // Makes those of these pipelines that are missing, several at once.
+  // Makes the pipelines of `keys` that do not exist yet, several at the same time.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
-  std::size_t size() const;
-  std::size_t taken_from_disk() const;  // bytes of the cache file that the driver was given
-  void save() noexcept;                 // writes what the driver compiled, for the next process
+  std::size_t size() const;             // number of pipelines
+  std::size_t taken_from_disk() const;  // bytes of the cache file that were given to the driver
+  void save() noexcept;                 // writes the compiled pipelines to the cache file, for the next process
 
  private:
   VkPipelineCache cache();
@@ -76,7 +76,7 @@ class Pipelines {
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
-  std::size_t saved_ = 0;  // number of pipelines that the cache file knows
+  std::size_t saved_ = 0;  // number of pipelines when the cache file was last written
 };
 
 }  // namespace pumice::vulkan

@@ -89,11 +89,12 @@ class GpuPlanner {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
     return last != nullptr && last->pages == Pages::none && last->key_dim == head_dim ? last : nullptr;
   }
-  // Joins this store to the last step if that step rotates the keys to be stored. If the last step rotates the values as well, the store is
-  // a step of its own after it.
+  // Adds this store to the last step if that step rotates the keys that are to be stored. Otherwise, or if the last step also rotates
+  // columns of the values, makes a separate step for the store.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
-    if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);  // k was first, or alone
+    // If k was rotated before q, or alone, the step has k in its member `q`.
+    if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;
     turn->value_dim = store.value_dim;
@@ -130,7 +131,7 @@ class GpuPlanner {
   std::int32_t tops_ = 0;
 };
 
-// Computes the scratch memory that attention needs in a run.
+// Sets kept_bytes and partial_bytes of `areas`, the scratch memory that attention needs in a run.
 void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
@@ -165,7 +166,8 @@ GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& 
 }
 
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
-  std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);  // ids, types, positions, selected, cells and kept cells; segments and pages
+  // For each row: ids, types, positions, selected, cells and kept cells; and twice a segment with one page.
+  std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();

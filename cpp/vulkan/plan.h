@@ -1,4 +1,4 @@
-// A program as a device runs it: everything that does not depend on a batch.
+// A program in the form in which a device runs it. A plan has everything that does not depend on a batch.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +15,22 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- steps
-// One dispatch of store.comp does Rope of q, Rope of k, and Store of k and v, or those of the three that follow each other in the program.
-// Attention without a cache stores its keys and values as well, in pages of the run's scratch memory ("kept").
+// RopeStore joins up to three operations of a program that follow one another: Rope of q, Rope of k, and Store of k and v. One dispatch of
+// store.comp can execute all of them. Attention without a cache also stores its keys and values in pages. These pages lie in the run's
+// scratch memory and are called "kept".
 enum class Pages : std::uint8_t { none, cache, kept };
 struct RopeStore {
-  View q, k, v;                             // q, or k and v, may be missing
-  std::int32_t key_dim = 0, value_dim = 0;  // key_dim for heads of q and k, value_dim for heads of v
+  View q, k, v;                             // q may be empty, and so may v, or both k and v
+  std::int32_t key_dim = 0, value_dim = 0;  // columns of a head of q or k (key_dim), and of a head of v (value_dim)
   std::int32_t table = -1;                  // index in GpuPlan::ropes; -1 if q and k are not rotated
-  std::int32_t temperature = -1;            // index in GpuPlan::temperatures; -1 if q is not multiplied
+  std::int32_t temperature = -1;            // index in GpuPlan::temperatures; -1 if q is not multiplied by a temperature factor
   Pages pages = Pages::none;
   CacheId cache = CacheId::none;
 };
 struct AttendStep {
   Attend op;
   std::int32_t shape = 0;       // index in GpuPlan::attends
-  std::int32_t distances = -1;  // index in GpuPlan::distances; -1 without bias and places (relative positions)
+  std::int32_t distances = -1;  // index in GpuPlan::distances; -1 if there are neither bias nor places (relative positions)
 };
 struct TopStep {
   Top op;
@@ -41,10 +42,12 @@ struct GpuPlan {
   Program program;
   ProgramFacts facts;
   std::vector<GpuStep> steps;
-  std::vector<RopeTable> ropes;           // distinct
-  std::vector<Temperature> temperatures;  // distinct
-  std::vector<AttendShape> attends;       // distinct
-  std::vector<Distances> distances;       // distinct
+  // Each of these lists holds the distinct values that occur in the program's operations.
+  std::vector<RopeTable> ropes;
+  std::vector<Temperature> temperatures;
+  std::vector<AttendShape> attends;
+  std::vector<Distances> distances;
+  // Whether the program looks up position and type embeddings, and whether it uses pages of caches (cached) and of scratch memory (kept).
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // variants that this program can use
   std::int64_t quantized_words = 0;  // words of the widest row of int8 activations
@@ -54,17 +57,18 @@ struct GpuPlan {
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
 
-// Returns the variants that a device offers. VariantTests tests them before they are used.
+// Returns the variants that a device supports with this Compute. They are not yet tested (see VariantTests).
 Variants offered(const PhysicalDevice& device, Compute compute);
 
 // ---------------------------------------------------------------- memory of a run
-// Number of rows in a batch, for each kind of rows.
+// Number of rows of each kind in a batch.
 struct Counts {
   std::int64_t tokens = 0, segments = 0, selected = 0;
   std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
 };
 
-// Offsets in the scratch buffer of a run, in bytes.
+// Byte offsets of the areas in a run's scratch buffer. `total` is the size of the buffer. partial_bytes and kept_bytes are the sizes of the
+// areas `partials` and `kept`.
 struct Areas {
   std::vector<std::uint64_t> slots;
   std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, total = 0;
@@ -72,17 +76,19 @@ struct Areas {
 };
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
-// Returns the maximum bytes of the tables (Tables) for a run of `rows` rows whose segments have no past, with one segment per row.
+// Returns the bytes of the tables (class Tables) for a run of `rows` rows in the worst case, which is one segment per row, if the segments
+// have no past.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
-// Words of a page of keys, and words of a page of values.
+// The number of words in a page of keys, and in a page of values.
 struct PageWords {
   std::uint64_t keys = 0, values = 0;
   std::uint64_t most_bytes() const { return 4 * std::max(keys, values); }
 };
 PageWords page_words(KvFormat format, const CacheShape& shape);
 inline CacheShape kept_shape(const AttendShape& shape) { return {shape.kv_heads, shape.key_dim, shape.value_dim}; }
-// Returns how many bindings the pages of an encoder's keys need. The pages of its values need as many more.
+// Returns the number of ranges into which an encoder's kept pages are divided, so that one binding can hold the keys of a range, and
+// another binding its values.
 std::uint32_t kept_ranges(const AttendShape& shape, std::int64_t kept_pages, std::uint64_t range);
 
 }  // namespace pumice::vulkan

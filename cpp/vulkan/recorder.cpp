@@ -98,7 +98,7 @@ void Recording::begin_piece() {
   const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   device_->check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
   pieces_.push_back(piece);
-  barrier(kStages, kReads | kWrites);  // waits for what earlier submissions wrote and read
+  barrier(kStages, kReads | kWrites);  // waits for the reads and writes of earlier submissions
 }
 
 void Recording::end_piece(bool last) {
@@ -114,16 +114,17 @@ void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) 
   written_.clear();
 }
 
-// Puts a barrier before a command that reads what was written, or writes what was read or written, since the last barrier.
+// Adds a barrier if the next command reads a range that was written since the last barrier, or writes a range that was read or written
+// since then.
 void Recording::order(std::span<const Range> reads, std::span<const Range> writes) {
   const auto meet = [](std::span<const Range> ours, const std::vector<Range>& theirs, bool columns) {
     return std::any_of(ours.begin(), ours.end(), [&](const Range& a) {
       return std::any_of(theirs.begin(), theirs.end(), [&](const Range& b) { return a.overlaps(b, columns); });
     });
   };
-  // Two dispatches may write different columns of one slot (the parts of a product) at the same time. A dispatch that reads a slot always
-  // waits for those that write the slot, because the validation layer knows ranges but no columns, and programs rarely read columns other
-  // than those written.
+  // Two dispatches that write different columns of a slot (the parts of a product) may run at the same time. A dispatch that reads a slot
+  // always waits for dispatches that write it, even if the columns differ, because the validation layer knows nothing of columns and would
+  // report an error. This costs little, because programs rarely read other columns than those just written.
   if (meet(reads, written_, false) || meet(writes, written_, true) || meet(writes, read_, false)) barrier(kStages, kReads | kWrites);
   read_.insert(read_.end(), reads.begin(), reads.end());
   written_.insert(written_.end(), writes.begin(), writes.end());
@@ -133,7 +134,7 @@ bool Recording::record(const Copy& copy) {
   if (copy.regions.empty()) return true;
   std::vector<Range> reads, writes;
   double bytes = 0;
-  // One range covers all regions, because they lie close together.
+  // The regions lie close together, so for barriers they count as one range.
   std::uint64_t from = UINT64_MAX, from_end = 0, to = UINT64_MAX, to_end = 0;
   for (const VkBufferCopy& region : copy.regions) {
     from = std::min<std::uint64_t>(from, region.srcOffset), from_end = std::max<std::uint64_t>(from_end, region.srcOffset + region.size);
@@ -165,7 +166,7 @@ void Recording::describe(const Dispatch& dispatch) {
   reads_.clear();
   writes_.clear();
   for (std::uint32_t b = 0; b < pipeline.bindings(); ++b) {
-    // If a variant of a shader does not use a binding, the dispatch's first buffer is bound there.
+    // Every binding needs a buffer. A binding that this dispatch does not use gets the dispatch's first buffer.
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
     const Binding& binding = dispatch.bindings[given ? b : 0];
     if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
@@ -187,7 +188,8 @@ void Recording::describe(const Dispatch& dispatch) {
   api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
-// Cuts a long dispatch between groups. A submission ends when its budget of time is used up.
+// Records groups until the time budget of the submission is used up. The next submission goes on with the remaining groups, so a long
+// dispatch is cut between groups.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
   const ComputePipeline& pipeline = *dispatch.pipeline;
@@ -202,7 +204,9 @@ bool Recording::record(const Dispatch& dispatch) {
     const std::uint64_t count = std::min(step, dispatch.groups - group_);
     const double part = work * static_cast<double>(count) / static_cast<double>(dispatch.groups);
     if (piece.work > 0 && (piece.work + part) * pace > budget) return false;
-    order(reads_, writes_);  // needed between cuts too: groups are independent, but the validation layer sees ranges; cuts are few
+    // The parts of one dispatch are independent of one another, but the validation layer sees only that they write the same range, so they
+    // get barriers, too. There are few such parts.
+    order(reads_, writes_);
     if (!bound) {
       device_->api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
       device_->api().vkCmdBindDescriptorSets(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set_, 0, nullptr);
@@ -232,7 +236,7 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
   ++dispatches_;
 }
 
-// A timing lasts from the end of the previous command to the end of this one.
+// begin_time() and end_time() write timestamps, so that a timing lasts from the end of the previous command to the end of this command.
 void Recording::begin_time(bool timed) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size());
@@ -247,15 +251,16 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// A submission cannot be called back once it is sent, so only as many are in flight as keep the device busy: a few of 10 ms. If submissions
-// take longer than estimated (a busy machine, a device not measured yet), fewer are in flight, down to one.
+// A submission cannot be cancelled once it is sent. So only as many submissions are in flight as are needed to keep the device busy: a few
+// of 10 ms. If submissions take longer than estimated (because the machine is busy, or the device has not been measured yet), fewer are in
+// flight, but at least one.
 void Recording::run(const Cancel& cancel) {
   device_->check_alive();
   cancel.check();
   const DeviceApi& api = device_->api();
   const double most = static_cast<double>(device_->limits().submit_ms) * 1e-3 * static_cast<double>(kMostInFlight);
   std::size_t submitted = 0, finished = 0;
-  double in_flight = 0;  // estimated work in flight
+  double in_flight = 0;  // estimated work of the submissions in flight
   Clock::time_point begun[kMostInFlight], last_end = Clock::now();
   const auto finish_one = [&] {
     wait(finished);
@@ -284,11 +289,11 @@ void Recording::run(const Cancel& cancel) {
           continue;
         }
       }
-      if (finished == submitted) break;  // cancelled, and nothing is in flight
+      if (finished == submitted) break;  // the run is cancelled, and nothing is in flight any more
       finish_one();
     }
   } catch (...) {
-    wait_idle();  // nothing may be freed while the device uses it
+    wait_idle();  // so that nothing is freed while the device still uses it
     throw;
   }
   cancel.check();
@@ -307,7 +312,7 @@ void Recording::wait_idle() noexcept {
   for (int attempt = 0; attempt < 100; ++attempt) {
     const VkResult result = device_->wait_idle();
     if (result == VK_SUCCESS) return;
-    if (result == VK_ERROR_DEVICE_LOST) break;  // a lost device works on nothing any more
+    if (result == VK_ERROR_DEVICE_LOST) break;  // a lost device executes nothing any more
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   device_->mark_lost();

@@ -1,5 +1,6 @@
-// Records a list of dispatches in command buffers. It puts barriers where they are needed, folds groups into the device's grid, and cuts
-// the work into submissions of about 10 ms, so that no driver's watchdog ends one and Ctrl-C takes effect between two of them.
+// Records a list of dispatches and copies in command buffers. It adds the necessary barriers, arranges the groups of a dispatch in the
+// device's grid, and cuts the work into submissions of about 10 ms. Submissions are short so that a driver's watchdog does not end them,
+// and so that Ctrl-C can take effect between them.
 #pragma once
 
 #include <array>
@@ -17,8 +18,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer as a shader sees it. If `slot` is 0 or more, the shader uses only columns [col, col + width) of that slot. This
-// spares a barrier between dispatches that write different columns of a slot.
+// A range of a buffer that is bound to a shader. If `slot` is 0 or more, the shader uses only columns [col, col + width) of that slot. With
+// this information, no barrier is needed between dispatches that write different columns of a slot.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -26,7 +27,7 @@ struct Binding {
   std::int32_t slot = -1, col = 0, width = 0;
 };
 
-// A dispatch of `groups` workgroups. Its push constants begin with its first group and the end of its groups, which the recorder fills in.
+// A dispatch of `groups` workgroups. Its push constants begin with first_group and groups (params.h), which the recorder fills in.
 struct Dispatch {
   const ComputePipeline* pipeline = nullptr;
   std::array<Binding, 8> bindings;
@@ -34,8 +35,8 @@ struct Dispatch {
   std::array<std::uint32_t, kPushBytes / 4> push{};
   std::uint32_t push_bytes = 0;
   std::uint64_t groups = 0;
-  double flops = 0, bytes = 0;  // of all groups
-  const char* what = "";        // name in profiles
+  double flops = 0, bytes = 0;  // floating point operations, and bytes read or written, of all groups together
+  const char* what = "";        // name in profiles and messages
 
   template <class Push>
   void set_push(const Push& values) {
@@ -60,38 +61,38 @@ struct Timing {
 
 class Recording {
  public:
-  // If `timed`, each command is measured with GPU timestamps (bench).
+  // If `timed` is true, each command is measured with GPU timestamps (for bench).
   Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed = false);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits the work and waits for it. A Cancel takes effect between submissions. The first run records each submission while the device
-  // works on earlier ones, and the times of the earlier ones decide where this one is cut. After an error or a Cancel, run() must not be
-  // called again.
+  // Submits the work and waits until it is done. A Cancel takes effect between submissions. The first run records a submission while the
+  // device executes earlier submissions, and uses the times of those to decide where this submission ends. After an error or a Cancel,
+  // run() must not be called again.
   void run(const Cancel& cancel);
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
   std::size_t barriers() const { return barriers_; }
-  std::vector<Timing> timings() const;  // of the last run
+  std::vector<Timing> timings() const;  // the times of the last run's commands
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  struct Piece {
+  struct Piece {  // one submission
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double work = 0;        // as Device::work() estimates it
-    bool compiles = false;  // whether one of its pipelines runs for the first time
+    double work = 0;        // estimate of Device::work()
+    bool compiles = false;  // true if one of its pipelines runs for the first time, so its time may include compiling
   };
   struct Range {
     const Buffer* buffer;
     std::uint64_t begin, end;
     std::int32_t slot, col, width;
-    bool overlaps(const Range& other, bool columns) const;  // if `columns`, ranges of different columns of a slot do not overlap
+    bool overlaps(const Range& other, bool columns) const;  // if `columns` is true, different columns of a slot do not overlap
   };
 
   void make_pools();
   void record_piece();
-  bool record(const Dispatch& dispatch);  // returns false if the dispatch goes on in the next piece
+  bool record(const Dispatch& dispatch);  // returns false if the rest of the dispatch belongs in the next piece
   bool record(const Copy& copy);
   void describe(const Dispatch& dispatch);
   void begin_piece();
@@ -107,21 +108,21 @@ class Recording {
 
   const std::shared_ptr<Device> device_;
   const bool timed_;
-  // The commands from next_ on are not recorded yet. If command next_ is a dispatch that was begun, set_ is its descriptor set, and its
-  // groups from group_ on are not recorded yet.
+  // The commands from index next_ on are not recorded yet, or not completely: if command next_ is a dispatch whose first groups are
+  // recorded already, set_ is its descriptor set, and group_ is its first group that is not recorded.
   std::vector<Command> left_;
   std::size_t next_ = 0;
   std::uint64_t group_ = 0;
   VkDescriptorSet set_ = VK_NULL_HANDLE;
-  std::vector<Range> reads_, writes_;  // of the dispatch that was begun
-  bool complete_ = false;
+  std::vector<Range> reads_, writes_;  // the ranges that this dispatch reads and writes
+  bool complete_ = false;              // true if all commands are recorded
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkDescriptorPool sets_ = VK_NULL_HANDLE;
   VkQueryPool queries_ = VK_NULL_HANDLE;
   VkFence fences_[kMostInFlight] = {};
   std::vector<Piece> pieces_;
   std::vector<Timing> timings_;
-  std::vector<Range> read_, written_;  // since the last barrier
+  std::vector<Range> read_, written_;  // the ranges that were read and written since the last barrier
   std::size_t dispatches_ = 0, barriers_ = 0;
 };
 

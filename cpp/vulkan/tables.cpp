@@ -20,7 +20,7 @@ std::uint32_t Tables::put(std::span<const std::int32_t> values) {
   return at;
 }
 
-// The host computes cos and sin in double, because Vulkan promises too little precision for angles of thousands.
+// The host computes cos and sin in double, because the precision that Vulkan guarantees is too low for angles in the thousands.
 std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   const std::uint32_t at = here();
   const std::size_t pairs = rope.inv_freq.size();
@@ -32,7 +32,7 @@ std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
       const std::size_t row = words_.size();
       words_.resize(row + 2 * pairs);
       for (std::size_t j = 0; j < pairs; ++j) {
-        const double angle = position * inv_freq[j];  // the product is float32, as when the models were trained
+        const double angle = position * inv_freq[j];  // the product is rounded to float32, as it was when the models were trained
         words_[row + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::cos(angle)) * rope.magnitude);
         words_[row + pairs + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::sin(angle)) * rope.magnitude);
       }
@@ -62,7 +62,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Lists of pages are at the end of meta, because they grow from run to run, and recordings hold the offsets of everything before them.
+// Appends the lists of pages. They come near the end of meta, because they grow from run to run, and recordings contain the offsets of the
+// tables before them.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -85,7 +86,8 @@ std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
 }
 
-// Each row's record says where its result begins, in words from the first row of the row's block.
+// Appends a row table for Top. A dispatch of Top handles a block of rows, and each row's record says where its results begin in `out` of
+// this block. fill_top() fills in the other words.
 std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const Batch& batch) {
   const std::uint32_t at = here();
   const std::int64_t block = top_rows(request.program, op, request.range);
@@ -96,7 +98,8 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
   return at;
 }
 
-// Reported ids and masks are at the end of meta, like pages, because their number changes from run to run.
+// Appends the reported ids and masks of a Top, and completes its row table. They come at the end of meta, like the lists of pages, because
+// their number changes from run to run.
 void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
     const auto first = static_cast<std::size_t>(batch.reported_first[r]),
@@ -108,12 +111,13 @@ void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r < batch.allowed_first.size(); ++r) {
     if (batch.allowed_first[r] < 0) continue;
     const auto mask = batch.allowed.subspan(static_cast<std::size_t>(batch.allowed_first[r]), mask_words(op.logits.width));
-    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0, because the table of rows comes first
+    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0, because the row table comes first
     words_.insert(words_.end(), mask.begin(), mask.end());
   }
 }
 
-// A tile lies within one segment and one block. Tiles with many keys come first, so that the last tiles to run are short.
+// Appends the tile tables of an attention. The batch is cut into blocks of rows, with one tile table for each block. A tile lies within one
+// segment and one block. Tiles with many keys come first, so that the last tiles to run are short.
 void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges,
                        AttendTables& tables) {
   std::int64_t longest = 1, most_keys = 1;
@@ -125,12 +129,12 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   std::uint64_t groups = 0;
   for (const Segment& s : batch.segments) groups += static_cast<std::uint64_t>(ceil_div(s.rows, tables.tile.rows));
   groups *= static_cast<std::uint64_t>(shape.kv_heads) * tables.tile.head_blocks;
-  // Rounded up to a power of two, so that a growing sequence can use the same recording for longer.
+  // The number of keys is rounded up to a power of two, so that a growing sequence can use the same recording for more tokens.
   const std::uint64_t keys = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(most_keys, 256)));
   tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
                                         request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
-  // A block has as many rows as fit in one binding with their results. If the keys are split, the partial results must fit in one, too.
+  // A block has as many rows as fit in one binding. This holds for q and out, and if results have several parts, also for the parts.
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);

@@ -1,4 +1,5 @@
-// The contents of a batch for the shaders, in one buffer of words ("meta"). A few of the numbers here also decide the dispatches.
+// Writes the contents of a batch for the shaders to one buffer of words, which params.h calls `meta`. A few of the numbers here, such as
+// those of tiles and splits, also decide which dispatches a run has.
 #pragma once
 
 #include <algorithm>
@@ -12,35 +13,39 @@
 
 namespace pumice::vulkan {
 
-constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }  // floats; rows begin at multiples of 256 bytes
+// Returns the number of floats from one row of a slot to the next, so that rows begin at multiples of 256 bytes.
+constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }
 
-// The numbers that decide attention's tables, together with the batch. Layers with equal numbers share their tables.
+// The properties of an attention operation on which its tables depend, besides the batch. Operations with equal properties share their
+// tables.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
   bool cached = false, causal = false;
-  std::int64_t binding_rows = 0;  // rows of q, and rows of out, that one binding can hold
+  std::int64_t binding_rows = 0;  // maximum number of rows of q, and of out, in one binding
   bool operator==(const AttendShape&) const = default;
-  params::AttendTile tile(std::int64_t rows) const {  // for segments of up to `rows` rows
+  params::AttendTile tile(std::int64_t rows) const {  // for segments of at most `rows` rows
     return params::attend_tile(static_cast<std::uint32_t>(std::max(key_dim, value_dim)), static_cast<std::uint32_t>(heads_per_kv),
                                static_cast<std::uint32_t>(rows));
   }
 };
 
-// Rope multiplies a row by 1 + temperature * ln(1 + floor(position / length)).
+// The numbers of a Rope that multiplies a row by 1 + temperature * ln(1 + floor(position / length)).
 struct Temperature {
   float temperature = 0;
   std::int32_t length = 0;
   bool operator==(const Temperature&) const = default;
 };
 
-// The kDistanceWords words of meta for scores that depend on the distance between query and key (params.h).
+// The kDistanceWords words of meta for attention with scores that depend on the distance between query and key. See AttendParams in
+// params.h.
 struct Distances {
   std::uint32_t reach = 0;
-  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // set with Attend::places
+  std::uint32_t by_query_at = 0, by_key_at = 0, by_stride = 0, by_head = 0;  // 0 if the operation has no Attend::places
   bool operator==(const Distances&) const = default;
 };
 
-struct TileBlock {  // rows [first_row, first_row + rows) of the batch
+// The tiles of rows [first_row, first_row + rows) of the batch. tiles_at is the word of meta where the tile table begins.
+struct TileBlock {
   std::int64_t first_row = 0, rows = 0;
   std::uint32_t tiles_at = 0, tiles = 0;
 };
@@ -53,14 +58,16 @@ struct AttendTables {
 struct TableRequest {
   const Program& program;
   const ProgramFacts& facts;
-  std::span<const RopeTable> ropes;           // distinct
-  std::span<const Temperature> temperatures;  // distinct
-  std::span<const AttendShape> attends;       // distinct
-  std::span<const Distances> distances;       // distinct
+  // The lists and flags of GpuPlan.
+  std::span<const RopeTable> ropes;
+  std::span<const Temperature> temperatures;
+  std::span<const AttendShape> attends;
+  std::span<const Distances> distances;
   bool positions = false, types = false, cached = false, kept = false;
-  std::span<const std::uint32_t> page_ranges = {};  // for each attend shape, the bound ranges that hold its pages; empty if one holds all
-  std::uint64_t range = UINT32_MAX;                 // bytes that a binding can hold
-  bool software = false;                            // a software device has few, slow lanes, so it gets few and short groups
+  // For each of `attends`, the number of bound ranges that its pages need. Empty if each needs only one.
+  std::span<const std::uint32_t> page_ranges = {};
+  std::uint64_t range = UINT32_MAX;  // maximum bytes of a binding
+  bool software = false;             // whether the device is a software device, for which attention gets fewer and shorter groups
 };
 
 class Tables {
@@ -68,16 +75,17 @@ class Tables {
   void build(const TableRequest& request, const Batch& batch);
 
   std::span<const std::uint32_t> words() const { return words_; }
+  // A member `..._at` is the index of the word where a table begins.
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
-  std::uint32_t segments_at = 0;       // table of segments with pages of the caches
-  std::uint32_t kept_segments_at = 0;  // table of segments with pages of the run's scratch memory
+  std::uint32_t segments_at = 0;       // table of segments whose page lists are those of the caches
+  std::uint32_t kept_segments_at = 0;  // table of segments whose page lists are those of the run's scratch memory
   std::uint32_t cells_at = 0, kept_cells_at = 0;
-  std::vector<std::uint32_t> turns_at;      // for each rope
-  std::vector<std::uint32_t> factors_at;    // for each temperature
-  std::vector<std::uint32_t> distances_at;  // for each Distances
+  std::vector<std::uint32_t> turns_at;      // one table for each RopeTable
+  std::vector<std::uint32_t> factors_at;    // one table for each Temperature
+  std::vector<std::uint32_t> distances_at;  // one table for each Distances
   std::vector<AttendTables> attends;
-  std::vector<std::uint32_t> tops_at;  // row tables, one for each Top in program order
-  std::int64_t kept_pages = 0;
+  std::vector<std::uint32_t> tops_at;  // one row table for each Top, in the order of the program
+  std::int64_t kept_pages = 0;         // number of pages in the run's scratch memory
 
  private:
   std::uint32_t here() const { return static_cast<std::uint32_t>(words_.size()); }
@@ -93,13 +101,14 @@ class Tables {
   std::vector<std::uint32_t> words_;
 };
 
-// top_blocks() returns the number of vocabulary blocks that a Top ranks one by one. top_rows() returns for how many rows one binding can
-// hold the logits, one the results, and one what stage 0 finds.
+// top_blocks() returns the number of blocks into which Top divides the vocabulary. top_found_bytes() returns the bytes that stage 0 of Top
+// writes for `rows` rows. top_rows() returns the maximum number of rows whose logits, results and results of stage 0 each fit in one
+// binding.
 constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
 std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);
 
-// Returns the number of scratch-memory pages for the keys and values of an encoder's batch.
+// Returns the number of pages in scratch memory that the keys and values of an encoder's batch need.
 std::int64_t kept_pages(std::span<const Segment> segments);
 
 }  // namespace pumice::vulkan

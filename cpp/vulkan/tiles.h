@@ -1,4 +1,5 @@
-// Tiles of products, as data: the lanes of a group, and how many rows of tokens and rows of weights the group multiplies.
+// The tiles of products that pumice uses: how many lanes a group has, and how many token rows and weight rows it multiplies. See
+// LinearParams in params.h.
 #pragma once
 
 #include <algorithm>
@@ -12,22 +13,25 @@ struct LinearTile {
   std::uint32_t lanes = 0, tokens = 0, outputs = 0;
 };
 
-inline constexpr std::int64_t kFewRows = 8;  // with at most this number of rows, reading weights takes most of a product's time
+// With at most this number of token rows, reading the weights takes most of a product's time, and matvec is used.
+inline constexpr std::int64_t kFewRows = 8;
 
-// Tiles for few rows. A group of 64 lanes computes some outputs for all rows at once. Sorted by `tokens`.
+// Tiles for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for all rows at once.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
-// Tiles for many rows. LANES = TOKENS x OUTPUTS / (8 R), at most 128; shared memory ((TOKENS + OUTPUTS) x 80 + 64 bytes) at most 16 KiB.
+// Tiles for many rows, sorted by `tokens`. They fit the least limits of Vulkan: LANES = TOKENS x OUTPUTS / (8 R) is at most 128, and the
+// shared memory, (TOKENS + OUTPUTS) x 80 + 128 bytes, is at most 16 KiB.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
-// Tiles for many rows on cooperative matrices, largest first. Here `lanes` is a number of subgroups.
+// Tiles for many rows on cooperative matrices, largest first. In this table, `lanes` is the number of subgroups.
 inline constexpr LinearTile kCooperativeTiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};
 
-// Returns the first tile that holds all rows, or the last tile if none does.
+// Returns the first tile that has at least `rows` tokens, or the last tile if none has.
 template <std::size_t n>
 constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
   return *std::find_if(tiles, tiles + n - 1, [&](const LinearTile& tile) { return rows <= tile.tokens; });
 }
 
-// Returns the largest tile that fits the device's lanes and shared memory and is more than half filled by the rows, else the smallest tile.
+// Returns the largest tile that fits the device's limits of lanes and shared memory, and whose tokens are more than half filled by the
+// rows. Returns the smallest tile if there is none. In the result, `lanes` is the number of lanes.
 inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;
   const LinearTile tile = *std::find_if(kCooperativeTiles, smallest, [&](const LinearTile& t) {

@@ -10,18 +10,18 @@
 namespace pumice::vulkan {
 namespace {
 
-// A product to test with. The numbers of outputs and rows are odd, so that some tiles are partly empty. Most files have these formats, so
-// models use the pipelines that a test compiles.
+// A product to test with. The numbers of outputs and of rows are odd, so that some tiles are only partly filled. The formats are those of
+// most model files, so that models can use the pipelines that a test compiles.
 struct TestProduct {
   Format format;
   std::int64_t cols;
 };
 constexpr TestProduct kTestProducts[] = {{Format::Q4_K, 512}, {Format::Q8_0, 96}};
 constexpr std::int32_t kOutputs = 77;
-constexpr std::int32_t kFew = 1, kMany = 37;  // numbers of rows, one for the pipeline of decoding and one for that of prefill
+constexpr std::int32_t kFew = 1, kMany = 37;  // numbers of rows: kFew tests the pipeline for decoding, kMany the pipeline for prefill
 
-// Returns the limit of the relative squared error. A variant rounds activations to 8 bits (error 1.5e-5 for evenly spread numbers), or
-// activations and weights to 11 bits (error 2e-7).
+// Returns the largest relative squared error that a variant may have. integer_dot rounds activations to 8 bits, which causes an error of
+// 1.5e-5 for uniformly distributed numbers. cooperative_matrix rounds activations and weights to 11 bits, which causes an error of 2e-7.
 double limit(Variant variant) { return variant == Variant::integer_dot ? 1e-4 : 1e-5; }
 
 Variants only(Variant variant) {
@@ -37,7 +37,8 @@ class Random {  // Knuth, The Art of Computer Programming 2, 3.3.4, table 1
   std::uint32_t state_ = 1;
 };
 
-// Returns rows of random codes. Every fifth row has scales that are subnormal as f16, which some devices treat as zero.
+// is_subnormal() is true for every fifth row. random_rows() returns weights with random codes. In the rows for which is_subnormal() is
+// true, the scales are subnormal f16 numbers, which some devices treat as zero.
 bool is_subnormal(std::int64_t row) { return row % 5 == 4; }
 std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   Random random;
@@ -52,6 +53,7 @@ std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   return bytes;
 }
 
+// Returns the result of the product for `rows` rows of random activations, computed with the given variants.
 std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::shared_ptr<const GpuWeights>& weights, const TestProduct& p,
                             const Variants& variants, std::int32_t rows, const Cancel& cancel) {
   Program program{
@@ -66,7 +68,7 @@ std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::sh
   return out;
 }
 
-// Returns the relative squared error of the outputs with small scales, or that of the other outputs, whichever is larger.
+// Computes the relative squared error of the outputs of subnormal rows and that of all other outputs, and returns the larger one.
 double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   double difference[2] = {}, size[2] = {};
   for (std::size_t i = 0; i < truth.size(); ++i) {
@@ -78,8 +80,8 @@ double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   return relative(0) > relative(1) || std::isnan(relative(0)) ? relative(0) : relative(1);
 }
 
-// Returns how the variant fails, or an empty text if it works. Throws errors that the variant did not cause (out of memory, a lost device,
-// cancelled).
+// Tests the variant. Returns a text that says how it fails, or an empty text if it works. Throws errors that the variant did not cause: out
+// of memory, device lost, cancelled.
 std::string failure(const std::shared_ptr<Device>& device, Variant variant, const Cancel& cancel) {
   for (const TestProduct& p : kTestProducts) {
     const std::vector<std::uint8_t> bytes = random_rows(p);

@@ -1,5 +1,6 @@
-// Variants are faster forms of products for devices with certain features. Drivers have bugs in these features. So when a program first
-// wants a variant, its products are compared with the baseline's on this device. If they differ, the variant is switched off.
+// A variant is a faster way to compute products on devices that have a certain feature. Drivers have bugs in these features. So before a
+// program first uses a variant on a device, the variant's results are compared with those of the plain shaders (the baseline). If they
+// differ too much, the variant is switched off.
 #pragma once
 
 #include <mutex>
@@ -17,17 +18,17 @@ enum class Variant { integer_dot, cooperative_matrix };
 inline constexpr Variant kVariants[] = {Variant::integer_dot, Variant::cooperative_matrix};
 std::string_view name(Variant variant);  // as written in PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE
 
-// Says which variants a program may use.
+// A set of variants.
 struct Variants {
-  bool integer_dot = false;         // products of quantized weights on int8 activations
-  bool cooperative_matrix = false;  // products of many rows: f16 x f16, sums in float32
+  bool integer_dot = false;         // products of quantized weights and int8 activations
+  bool cooperative_matrix = false;  // products of many rows: f16 x f16 with sums in float32
 };
 
 class VariantTests {
  public:
   explicit VariantTests(Device& device) : device_(device) {}
-  // Returns those of the `wanted` variants that pass their test on this device. Each variant is tested when it is first wanted. A test
-  // takes about 50 ms on a GPU. Models use the pipelines that it compiles.
+  // Returns those of the `wanted` variants that pass their test on this device. Each variant is tested once, when it is first wanted. A
+  // test takes about 50 ms on a GPU. The pipelines that it compiles are kept, and models use them, too.
   Variants passed(const Variants& wanted, const Cancel& cancel);
   std::vector<std::string> notes() const;  // "integer_dot is off: ..." for each variant that failed
 
@@ -37,7 +38,7 @@ class VariantTests {
 
   Device& device_;
   mutable std::mutex mutex_;  // guards notes_
-  std::mutex testing_;
+  std::mutex testing_;        // held during a test; guards states_
   State states_[std::size(kVariants)] = {};
   std::vector<std::string> notes_;
 };

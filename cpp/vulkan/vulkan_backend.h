@@ -1,4 +1,4 @@
-// Vulkan devices as backends.
+// Makes a Backend for a Vulkan device.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,15 @@
 
 namespace pumice::vulkan {
 
-// Returns every Vulkan device of this machine. Never throws. Without a loader or driver, one entry has usable = false and says why.
+// Returns all Vulkan devices of this machine. Never throws. If there is no loader or no driver, returns one entry with usable = false and
+// the reason in why_not.
 std::vector<DeviceInfo> devices();
 
-// Opens device number `index` of devices(). Throws device_not_found, or device if it cannot be used, with the reason and what to install.
+// Opens device number `index` of devices(). Throws device_not_found if there is no such device or if it is not usable. The message has the
+// reason and, where something is missing, what to install.
 std::shared_ptr<Backend> make_backend(std::size_t index);
 
-// Makes a backend for a device that is already open. Tests use it with smaller limits.
+// Makes a backend for a device that is already open. Tests use this function for devices with lowered limits.
 class Device;
 std::shared_ptr<Backend> make_backend(std::shared_ptr<Device> device, std::size_t index);
 

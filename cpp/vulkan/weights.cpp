@@ -15,11 +15,11 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiples of it
+constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiples of 256 bytes
 constexpr std::uint64_t kArenaBytes = 1ull << 30;  // maximum bytes of an allocation
-constexpr std::uint64_t kStagingBytes = 32 << 20;  // there are two, of which one is filled while the other is copied
+constexpr std::uint64_t kStagingBytes = 32 << 20;  // bytes of each of two staging buffers: one is filled while the other is copied
 constexpr std::int64_t kJobBytes = 1 << 20;        // bytes that one thread packs at a time
-constexpr std::uint64_t kTurnBytes = 64 << 20;     // bytes between checks of `cancel` if the host writes device memory itself
+constexpr std::uint64_t kTurnBytes = 64 << 20;     // bytes per turn of the upload loop if the host writes device memory directly
 
 std::uint64_t checked_row_bytes(const MatrixShape& m) {
   const FormatInfo& format = info(m.format);
@@ -30,7 +30,8 @@ std::uint64_t checked_row_bytes(const MatrixShape& m) {
   return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
 }
 
-// Gives each range an offset in an arena. When an arena is full, the next one is begun.
+// Gives each range of bytes a place in an arena, which is a buffer of at most `limit` bytes. When an arena is full, the next arena is
+// begun.
 class Arenas {
  public:
   explicit Arenas(std::uint64_t limit) : limit_(limit) {}
@@ -70,13 +71,15 @@ GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights, c
 
 GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights) : device_(std::move(device)) { place(weights, {}, false); }
 
-// Computes and checks all sizes before the first byte is allocated.
+// Decides where each matrix and vector lies, and then allocates the buffers if `allocate` is true. All sizes are checked before anything is
+// allocated.
 void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bool allocate) {
   const DeviceLimits& limits = device_->limits();
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
   Arenas arenas(most);
-  std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;  // pointers to set when the arenas are allocated
+  // The pointers that must be set when the buffers exist, each with the index of its arena.
+  std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;
   matrices_.resize(weights.matrices.size());
   vectors_.resize(weights.vectors.size());
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -137,7 +140,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
 }
 
 void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
-  // The upload is cut into parts that fit a staging buffer. A part is some rows of a piece of a matrix, or a whole vector.
+  // The upload is cut into parts that fit in a staging buffer. A part is some rows of a piece of a matrix, or a whole vector.
   struct PackedPart {
     const Matrix* matrix;  // null if the part is a vector
     const Vector* vector;
@@ -186,7 +189,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
   for (const PackedPart& part : parts) all_bytes += (part.bytes + 15) / 16 * 16;
   const std::uint64_t staging_bytes = std::min({kStagingBytes, device_->limits().allocation / 16 * 16, all_bytes});
   std::shared_ptr<Buffer> staging[2];
-  std::future<void> copying;  // the copy of the other staging buffer; its destructor waits
+  std::future<void> copying;  // the copy from the staging buffer that is not being filled; its destructor waits for the copy
   for (std::size_t begin = 0, turn = 0; begin < parts.size(); ++turn) {
     const bool direct = parts[begin].to->mapped() != nullptr;
     const std::uint64_t limit = direct ? kTurnBytes : std::max(staging_bytes, parts[begin].bytes);
@@ -220,7 +223,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
       };
       try {
         copying = std::async(std::launch::async, copy);
-      } catch (const std::system_error&) {  // no thread could be started
+      } catch (const std::system_error&) {  // no thread can be started, so this thread copies
         copy();
       }
     }

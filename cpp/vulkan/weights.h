@@ -1,4 +1,4 @@
-// Weights on a device: matrices in the layout that shaders read (layout.h), cut into pieces that one binding can hold.
+// Weights on a device. Matrices have the layout that shaders read (shaders/layout.h), and are cut into pieces that one binding can hold.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace pumice::vulkan {
 
-struct RowRange {  // rows [first, first + rows) of a matrix
+// Rows [first, first + rows) of a matrix, and the range of a buffer where they lie.
+struct RowRange {
   std::shared_ptr<Buffer> buffer;
   std::uint64_t offset = 0, bytes = 0;
   std::int64_t first = 0, rows = 0;
@@ -23,34 +24,35 @@ struct GpuMatrix {
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0, row_words = 0;
   std::vector<RowRange> pieces;        // empty if the matrix is not loaded on this device
-  Rounding rounding = Rounding::none;  // as in Matrix
+  Rounding rounding = Rounding::none;  // Matrix::rounding
 };
 struct GpuVector {
   std::string name;
-  std::int64_t size = 0, indices = 0;  // indices: as in VectorShape
-  std::uint64_t at = 0;                // bytes from the start of the vectors
+  std::int64_t size = 0, indices = 0;  // size: number of values; indices: see VectorShape
+  std::uint64_t at = 0;                // byte offset from the start of all vectors
 };
-// A part of the vectors' memory that one binding can hold.
+// A range of the memory of all vectors that one binding can hold.
 struct VectorRange {
   const Buffer* buffer = nullptr;
-  std::uint64_t offset = 0, bytes = 0;  // in `buffer`
-  std::uint64_t at = 0;                 // counted like GpuVector::at
+  std::uint64_t offset = 0, bytes = 0;  // the range in `buffer`
+  std::uint64_t at = 0;                 // where the range begins, as byte offset from the start of all vectors
 };
 
 class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
              const Cancel& cancel);
-  // Makes weights without memory, which only have shapes, formats and pieces.
+  // Makes weights that have no memory, only shapes, formats and pieces, so that pipelines can be chosen before weights are uploaded.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 
   const Device& device() const { return *device_; }
   const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
   const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
-  // Returns the range that holds all of `ids` except VectorId::none. Throws unsupported_model if it is larger than a binding may be.
+  // Returns the range that contains all vectors of `ids`; VectorId::none is ignored. Throws unsupported_model if one binding cannot hold
+  // it.
   VectorRange range_of(std::span<const VectorId> ids) const;
-  WeightShapes shapes() const;  // its names point into this object
+  WeightShapes shapes() const;  // the names in the result point into this object
 
  private:
   void place(const Weights& weights, const std::vector<bool>& used, bool allocate);
@@ -59,7 +61,7 @@ class GpuWeights final : public DeviceWeights {
   const std::shared_ptr<Device> device_;
   std::vector<GpuMatrix> matrices_;
   std::vector<GpuVector> vectors_;
-  std::shared_ptr<Buffer> vector_buffer_;  // vectors lie in it one after another, from vectors_at_ on
+  std::shared_ptr<Buffer> vector_buffer_;  // all vectors lie in this buffer one after another, from byte vectors_at_ on
   std::uint64_t vectors_at_ = 0;
   std::uint64_t bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// Runs jobs on short-lived host threads: packing weights, compiling pipelines.
+// Runs jobs on short-lived host threads. It is used to pack weights and to compile pipelines.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace pumice::vulkan {
 
-// Runs job(0) to job(jobs - 1) on up to 16 threads. Throws the first exception after all threads have stopped.
+// Runs job(0) to job(jobs - 1) on up to 16 threads, and checks `cancel` before each job. After an exception no further job is begun. Throws
+// the first exception after all threads have stopped.
 void parallel(std::int64_t jobs, const std::function<void(std::int64_t)>& job, const Cancel& cancel);
 
 }  // namespace pumice::vulkan
