@@ -1,4 +1,4 @@
-// Counts finished work, for Python's progress bars.
+// Counts finished work, for progress bars in Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,8 +14,8 @@
 
 namespace pumice::bindings {
 
-// Workers set the count. In the calling thread, the function that poll() returns calls `callback` if the count has changed, at most ten
-// times a second.
+// Worker threads set the count. poll() returns a function for interruptible(), which runs it in the calling thread with the GIL. This
+// function calls `callback` if the count has changed, at most ten times a second. finish() reports the last count.
 class Counter {
  public:
   explicit Counter(std::optional<py::function> callback) : callback_(std::move(callback)) {}

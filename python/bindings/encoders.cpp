@@ -64,8 +64,8 @@ void encode(const ModelHandle& handle, const py::array& ids, const py::array& of
   counter.finish(texts.offsets.size() - 1, arguments);
 }
 
-// Runs small calls together: each is (ids, offsets, types, out, normalize, prompt) and has a Cancel. Returns which of them succeeded. The
-// others failed; the caller runs them alone, so that each raises its own error.
+// Runs several small calls together. Each call is a tuple (ids, offsets, types, out, normalize, prompt) and has a Cancel. Returns for each
+// call whether it succeeded. The caller then runs each failed call again on its own, so that it raises its own error.
 std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& calls,
                                  const std::vector<std::shared_ptr<Cancel>>& cancels) {
   const auto m = handle.get();

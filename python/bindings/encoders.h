@@ -1,4 +1,4 @@
-// Bindings that compute vectors, token vectors and scores of texts.
+// Binds the functions that compute vectors, token vectors and class scores of texts.
 #pragma once
 
 #include <pybind11/pybind11.h>

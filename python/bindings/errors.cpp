@@ -48,7 +48,8 @@ const char* kind_name(ErrorKind kind) {
   return "base";
 }
 
-// Python's own exception class for an error. It is used until pumice.errors registers its classes, and in tests of the bare module.
+// Returns the built-in Python exception class for an error. It is used until pumice.errors registers its classes, and in tests that use
+// _core without the package.
 PyObject* builtin(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::invalid_argument:
@@ -76,7 +77,8 @@ py::dict& types() {
   return known;
 }
 
-// Names and texts from files may hold any bytes. A message is always valid text, without control characters that would move a cursor.
+// Converts a message to str. Messages may contain names and texts from files, which can be any bytes. Bytes that are not valid UTF-8, and
+// control characters, which could move a terminal's cursor, are escaped as \xNN.
 py::str text(const std::string& message) {
   std::string bytes;
   for (const char c : message) {
@@ -103,7 +105,8 @@ void raise(const Error& error) {
     return;
   }
   const py::object message = text(error.what());
-  ends_with_python([&] { PyErr_SetObject(type.ptr(), message.ptr()); });  // from Python 3.12 on it calls the class
+  // ends_with_python(), because from Python 3.12 on PyErr_SetObject() calls the exception class, which may be Python code.
+  ends_with_python([&] { PyErr_SetObject(type.ptr(), message.ptr()); });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Translates errors of the engine to exception classes of pumice.errors.
+// Translates C++ exceptions of the engine to the exception classes of pumice.errors.
 #pragma once
 
 #include <pybind11/pybind11.h>

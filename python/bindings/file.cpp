@@ -17,7 +17,8 @@ namespace {
 
 using files::ModelFile;
 
-// Bytes that are not UTF-8 (a byte token of a vocabulary) become surrogate escapes, as in os.fsdecode.
+// Converts UTF-8 to str. Bytes that are not UTF-8 (for example a vocabulary's token of one byte) become surrogate escapes, as in
+// os.fsdecode().
 py::str to_str(std::string_view bytes) {
   PyObject* text = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape");
   if (!text) throw py::error_already_set();
@@ -92,7 +93,7 @@ py::list tensors(const ModelFile& file) {
 }  // namespace
 
 std::string file_name(const py::str& name) {
-  PyObject* bytes = nullptr;  // a file's name is bytes; Python writes those that are not UTF-8 as surrogates
+  PyObject* bytes = nullptr;  // in the str, bytes that are not UTF-8 are surrogates; PyUnicode_FSConverter() restores them
   if (!PyUnicode_FSConverter(name.ptr(), &bytes)) throw py::error_already_set();
   return py::reinterpret_steal<py::bytes>(bytes);
 }
@@ -119,7 +120,7 @@ void bind_files(py::module_& module) {
       prepare_arrays();
       std::shared_ptr<const ModelFile> file;
       interruptible([&](const Cancel&) { file = open(path); });
-      return std::const_pointer_cast<ModelFile>(file);  // pybind11 holds no pointers to const; every bound method is const
+      return std::const_pointer_cast<ModelFile>(file);  // pybind11 cannot hold a pointer to const; all bound methods are const
     };
   };
   module.def("open_file", opens(&ModelFile::open), py::arg("path"));

@@ -1,10 +1,13 @@
-// Calls of Python from C++, in threads that may still run while the interpreter ends.
+// Functions that call Python from C++ in threads that may still run while the interpreter shuts down.
 //
-// While Python ends, a daemon thread that asks for the GIL never gets it: up to Python 3.13 the interpreter calls pthread_exit() inside
-// the function that asks, and this unwinds the thread's stack. Destructors then drop references without the GIL. The first one that asks
-// for the GIL again, or a catch (...), ends the process with SIGABRT ("terminate called without an active exception").
-// So every operation that may give up the GIL and take it again (a thread's return to Python, a Python function, an import, the text of
-// an object) is called through a function of this file. There such a thread sleeps until the process is gone, as in Python 3.14.
+// While Python shuts down, a daemon thread that asks for the GIL never gets it. Up to Python 3.13, the interpreter calls pthread_exit()
+// inside the function that asks for the GIL, and this unwinds the thread's stack. The destructors on the stack then drop references without
+// holding the GIL. The first destructor that asks for the GIL again, or the first catch (...), ends the process with SIGABRT ("terminate
+// called without an active exception").
+//
+// Some operations may give up the GIL and take it again: the return of a thread to Python, a call of a Python function, an import, and the
+// conversion of an object to text. All of these must be done through the functions of this file. If Python is shutting down, the thread
+// then sleeps inside the function until the process is gone. Python 3.14 itself does the same.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -19,9 +22,9 @@
 
 namespace pumice::bindings {
 
-// A thread that reaches this destructor while its stack is unwound sleeps for ever. It is a destructor and not a catch, because inside a
-// handler of C++ exceptions (where the text of an error goes to Python) catching a foreign exception calls std::terminate(), and a
-// destructor does not.
+// If a thread's stack is unwound before `returned` is true, the destructor of this object keeps the thread asleep for ever. This is done by
+// a destructor and not by a catch clause, because this code may run inside a handler of a C++ exception (where the text of an error is
+// passed to Python). There, catching a foreign exception would call std::terminate().
 class EndsHere {
  public:
   EndsHere() = default;
@@ -34,8 +37,10 @@ class EndsHere {
   volatile bool returned = false;
 };
 
-// Returns call()'s result; call() must not throw. If Python ends the thread inside `call`, the thread sleeps there for ever, so `call` must
-// own nothing that has a destructor. Not inlined, because under a noexcept caller (a destructor) a compiler may leave out the cleanup.
+// Returns the result of call(). call() must not throw. If Python ends the thread inside call(), the thread sleeps for ever, and destructors
+// of objects inside `call` would run before that without the GIL, so `call` must not own objects that have destructors.
+// The function is not inlined, because in a caller that is noexcept (such as a destructor) a compiler may leave out the call of
+// ~EndsHere().
 template <class Call>
 [[gnu::noinline]] auto ends_with_python(const Call& call) {
   EndsHere end;
@@ -49,6 +54,7 @@ template <class Call>
   }
 }
 
+// Gives up the GIL for the lifetime of the object.
 class WithoutGil {
  public:
   WithoutGil() : thread_(PyEval_SaveThread()) {}
@@ -58,7 +64,7 @@ class WithoutGil {
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
 
-  // Runs work() with the GIL, and gives the GIL up again. work() must not throw, and calls Python only through the functions below.
+  // Takes the GIL, runs work(), and gives the GIL up again. work() must not throw, and must call Python only through the functions below.
   template <class Work>
   void with_gil(const Work& work) {
     ends_with_python([this] { PyEval_RestoreThread(thread_); });
@@ -72,12 +78,13 @@ class WithoutGil {
 
 namespace py = pybind11;
 
+// Returns `made` as an object that owns the reference. If it is null, throws the Python exception that is set.
 inline py::object checked(PyObject* made) {
   if (!made) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
 }
 
-// function(*arguments, **keywords)
+// Returns function(*arguments, **keywords).
 inline py::object call(const py::handle& function, const py::tuple& arguments, const py::dict& keywords = {}) {
   return checked(ends_with_python([&] { return PyObject_Call(function.ptr(), arguments.ptr(), keywords.ptr()); }));
 }
@@ -94,12 +101,13 @@ inline std::string text_of(const py::handle& object) {
   return checked(ends_with_python([&] { return PyObject_Str(object.ptr()); })).cast<std::string>();
 }
 
-// Signal handlers and, from Python 3.12 on, the garbage collector.
+// Runs the handlers of pending signals. From Python 3.12 on, this may also run the garbage collector. Throws what a handler raises.
 inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// For calls that cannot go through the functions above: the end of Python waits until this object is destroyed (pumice.common.exits).
+// For calls of Python that cannot go through the functions above. While this object exists, the shutdown of Python waits (see
+// pumice.common.exits).
 class ExitWaits {
  public:
   ExitWaits() : block_(import_module("pumice.common.exits").attr("exit_waits")) { call(block_.attr("__enter__"), py::tuple()); }
@@ -115,10 +123,11 @@ class ExitWaits {
   py::object block_;
 };
 
-// At the first array pybind11 looks up numpy's functions, behind a once flag. Meanwhile it gives up the GIL in scopes of its own, which do
-// not survive the end of Python. So the thread that opens a file does this lookup, before another thread works with that file.
+// Looks up numpy's functions now. pybind11 would do this when it makes the first array, and would give up the GIL in its own code, which
+// crashes if Python shuts down at that moment. So this is called by the thread that opens a model file, before another thread works with
+// the file.
 inline void prepare_arrays() {
-  static bool prepared = false;  // under the GIL
+  static bool prepared = false;  // protected by the GIL
   if (prepared) return;
   const ExitWaits block;
   import_module("numpy");
@@ -126,8 +135,8 @@ inline void prepare_arrays() {
   prepared = true;
 }
 
-// A new array of this shape, filled with the first of the values. numpy's own copy gives up the GIL in a scope that does not survive the
-// end of Python.
+// Returns a new array of this shape with the first of `values`, as many as it holds. The values are copied here, because numpy's own copy
+// gives up the GIL in code that crashes if Python shuts down at that moment.
 template <class T>
 py::array_t<T> array_of(std::vector<py::ssize_t> shape, const std::vector<T>& values) {
   py::array_t<T> made(std::move(shape));

@@ -1,4 +1,4 @@
-// Grammars for Python: compiled without the GIL, handed to requests as token filters.
+// Binds grammars. They are compiled without the GIL. A request makes its token filters from a compiled grammar.
 #pragma once
 
 #include <pybind11/pybind11.h>

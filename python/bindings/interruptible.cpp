@@ -24,12 +24,12 @@ namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
-// A thread that runs one piece of work after another. It is made on demand and kept for the next call, because starting a thread takes a
-// tenth of the time of a small model's token.
+// A thread that runs one piece of work after another. It is started when it is needed and kept for later calls, because starting a thread
+// takes a tenth of the time that a small model needs for a token.
 class Worker {
  public:
   Worker() {
-    std::thread([this] { loop(); }).detach();  // lives until the process ends: nothing to join at exit
+    std::thread([this] { loop(); }).detach();  // runs until the process ends, so it is never joined
   }
 
   void start(const std::function<void()>* work) {
@@ -39,7 +39,7 @@ class Worker {
     wake_.notify_one();
   }
 
-  // Returns true if the work has ended.
+  // Waits until the work has ended, or until the timeout. Returns whether the work has ended.
   bool wait(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return done_.wait_for(lock, timeout, [this] { return finished_; });
@@ -57,7 +57,7 @@ class Worker {
       wake_.wait(lock, [this] { return work_ != nullptr; });
       const auto* work = work_;
       lock.unlock();
-      (*work)();  // catches everything itself
+      (*work)();  // catches all exceptions itself
       lock.lock();
       work_ = nullptr;
       finished_ = true;
@@ -71,7 +71,8 @@ class Worker {
   bool finished_ = false;
 };
 
-// Idle workers. They are never destroyed. The child of a fork forgets them, because their threads do not exist there.
+// The idle workers. Workers are never destroyed. The child of a fork drops them from the list, because their threads exist only in the
+// parent.
 class Workers {
  public:
   Worker* take() {
@@ -103,10 +104,11 @@ Workers& workers() {
   return all;
 }
 
-unsigned long python_main_thread = 0;  // may be another thread than the process's main thread where Python is embedded
+unsigned long python_main_thread = 0;  // where Python is embedded, this may differ from the main thread of the process
 
 bool on_main_thread() {
-  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();  // after fork() the child's only thread is the main one
+  // After fork(), the child's only thread is its main thread, whichever thread of the parent it was.
+  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();
 }
 
 }  // namespace
@@ -129,7 +131,8 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
   if (poll || on_main_thread()) {
     try {
       worker = workers().take();
-    } catch (const std::system_error&) {  // no thread can be started (a limit of processes): the work runs here, Ctrl-C waits for it
+    } catch (const std::system_error&) {
+      // No thread can be started (a limit on processes). The work runs on this thread, and Ctrl-C takes effect after it.
     }
   }
   if (!worker) {
@@ -155,7 +158,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
         try {
           check_signals();
           if (poll) poll();
-          if (getpid() != process) {  // forked by a signal handler or by `poll`: the helper thread is not in this process
+          if (getpid() != process) {  // a signal handler or `poll` has forked, and the child does not have the helper thread
             fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");
           }
         } catch (const std::exception&) {
@@ -174,7 +177,7 @@ void interruptible(const std::function<void(const Cancel&)>& work, const std::fu
 }
 
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait) {
-  const bool hears = on_main_thread();  // other threads never see signals
+  const bool hears = on_main_thread();  // other threads never get signals
   const double slice = std::chrono::duration<double, std::milli>(kPollInterval).count();
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(std::min(max_ms, 1e9));
   const pid_t process = getpid();
@@ -188,7 +191,7 @@ void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait) 
       released.with_gil([&] {
         try {
           check_signals();
-          if (getpid() != process)  // forked by a signal handler
+          if (getpid() != process)  // a signal handler has forked
             fail(ErrorKind::forked_device, "this call was at work when the process forked; call again in the child");
         } catch (const std::exception&) {
           interrupt = std::current_exception();

@@ -1,4 +1,4 @@
-// Long work under Python: the GIL is released, and Ctrl-C ends the work within 100 ms.
+// Runs long work that was called from Python. The GIL is released meanwhile, and Ctrl-C ends the work within 100 ms.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,18 +15,21 @@
 namespace pumice::bindings {
 
 // Runs work(cancel) without the GIL and returns when it has ended.
-// - On Python's main thread the work runs on a helper thread. The main thread wakes every 20 ms to see signals (PyErr_CheckSignals) and to
-//   call `poll` with the GIL held (progress bars; may be empty). When a signal handler raises (KeyboardInterrupt), the main thread sets
-//   the cancel, waits until the work has stopped and lets the exception through.
-// - Other threads never see signals: there the work runs in place, unless there is a `poll`.
-// - `brief`: the work should end within milliseconds and may be started again. It first runs in place for 20 ms, as long as a signal may
-//   wait anyway. If that is not enough, it starts again on the helper thread. Waking that thread costs a tenth of a short text's time.
+// - If the caller is Python's main thread, the work runs on a helper thread. The main thread wakes every 20 ms, runs the handlers of
+//   pending signals (PyErr_CheckSignals), and calls `poll` with the GIL held. `poll` updates progress bars and may be empty. If a signal
+//   handler raises an exception (KeyboardInterrupt), the main thread sets the cancel, waits until the work has stopped, and rethrows the
+//   exception.
+// - Other threads never get signals. If such a thread is the caller and there is no `poll`, the work runs on this thread.
+// - `brief` says that the work should end within milliseconds and may be started again. It then first runs on the calling thread for up to
+//   20 ms, because a signal may have to wait that long anyway. If it has not ended by then, it starts again on the helper thread. Running
+//   it on the calling thread saves the time to wake the helper thread, which is a tenth of the time of a short text.
 void interruptible(const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}, bool brief = false);
 
-// Waits for another thread: calls wait(ms) without the GIL until it returns true or max_ms have passed. Signals are seen every 20 ms.
+// Waits for another thread. Calls wait(ms) without the GIL until it returns true or max_ms milliseconds have passed. On the main thread,
+// signal handlers run every 20 ms.
 void wait_interruptibly(double max_ms, const std::function<bool(double)>& wait);
 
-// Measures how long a model's calls take, to decide which calls are brief.
+// Remembers how long a model's calls take per token, to predict which calls are brief (see interruptible()).
 class CallTimes {
  public:
   bool brief(std::size_t tokens) const {
@@ -42,7 +45,7 @@ class CallTimes {
   std::atomic<double> seconds_per_token_{std::numeric_limits<double>::infinity()};
 };
 
-// Finds the thread that gets the signals. Called before the first interruptible(), with the GIL.
+// Finds the thread that gets the signals. Must be called with the GIL held, before the first interruptible().
 void find_main_thread();
 
 }  // namespace pumice::bindings

@@ -114,7 +114,7 @@ py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options
   return placement_dict(placement);
 }
 
-// ---------------------------------------------------------------- inside
+// ---------------------------------------------------------------- looking inside a model
 py::array_t<float> hidden_states(const ModelHandle& handle, const py::array& ids, const py::array& layers) {
   const auto m = handle.get();
   const auto tokens = ids_of(ids), asked = ids_of(layers);

@@ -1,4 +1,4 @@
-// _core.Model: a loaded model as Python holds it, and its description for Python.
+// Binds _core.Model, a loaded model.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,7 +15,8 @@
 
 namespace pumice::bindings {
 
-// A model that close() can empty. Running calls hold the inner pointer too.
+// The object behind _core.Model. close() drops its pointer to the engine's model. Running calls hold a pointer of their own (get()), so the
+// model lives until they end.
 class ModelHandle {
  public:
   explicit ModelHandle(std::shared_ptr<engine::Model> model) : model_(std::move(model)) {}
@@ -24,15 +25,16 @@ class ModelHandle {
     if (!model_) fail(ErrorKind::invalid_argument, "this model is closed; load it again");
     return model_;
   }
-  // The weights are freed when the last running call and the last request are done. Without the GIL, because freeing gigabytes takes time.
+  // Closes the model. The weights are freed when the last running call and the last request are done. The GIL is released meanwhile,
+  // because freeing gigabytes takes time.
   void close() {
     auto last = std::move(model_);
     model_.reset();
     const WithoutGil released;
-    if (last && last->generates()) last->scheduler().wake_pump();  // or its thread would go on holding the model
+    if (last && last->generates()) last->scheduler().wake_pump();  // so that the thread that waits in pump() drops its pointer to the model
     last.reset();
   }
-  // interruptible() for work that may be started again.
+  // Runs work on `tokens` tokens with interruptible(). The work must be such that it may be started again.
   void compute(std::size_t tokens, const std::function<void(const Cancel&)>& work, const std::function<void()>& poll = {}) const {
     const auto start = Cancel::Clock::now();
     interruptible(work, poll, times_.brief(tokens));
@@ -40,11 +42,11 @@ class ModelHandle {
   }
 
  private:
-  std::shared_ptr<engine::Model> model_;  // changed under the GIL
+  std::shared_ptr<engine::Model> model_;  // changed only with the GIL held
   mutable CallTimes times_;
 };
 
-// Adds load(), plan() and the description of a model to the class, which module.cpp has made.
+// Adds load() and plan() to the module, and the methods that describe a model or look inside it to the class, which module.cpp has made.
 void bind_model(pybind11::module_& module, pybind11::class_<ModelHandle>& model);
 
 }  // namespace pumice::bindings

@@ -1,4 +1,5 @@
-// pumice._core: the engine's interface for Python. Thin on purpose; python/pumice/_core.pyi documents it.
+// The module pumice._core, which is the engine's interface for Python. It does little more than convert types. python/pumice/_core.pyi
+// documents it.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -69,7 +70,7 @@ py::list self_test() {
   return out;
 }
 
-// Strings stay alive and unchanged in the tuple while the GIL is released.
+// The tokens are copied to a tuple, which keeps the strings alive and unchanged while the GIL is released.
 py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
                                      const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
                                      const py::array_t<std::uint8_t, py::array::c_style | py::array::forcecast>& mergeable) {
@@ -100,7 +101,7 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
 }  // namespace
 }  // namespace pumice::bindings
 
-PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
+PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which PyInit__core() calls
   using namespace pumice::bindings;
   module.attr("__version__") = PUMICE_VERSION;
   find_main_thread();
@@ -108,7 +109,8 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   bind_files(module);
   bind_grammars(module);
   bind_options(module);
-  py::class_<ModelHandle> model(module, "Model");  // before the functions that take or return one, because their docstrings name it
+  // The class comes before the functions that take or return a Model, because their docstrings name it.
+  py::class_<ModelHandle> model(module, "Model");
   bind_params(module);
   bind_encoders(module, model);
   bind_requests(module, model);
@@ -120,8 +122,8 @@ PYBIND11_MODULE(pumice_core, module) {  // makes PyInit_pumice_core()
   module.def("spm_merges", &spm_merges, "tokens"_a, "scores"_a, "mergeable"_a);
 }
 
-// Python calls this function to import _core. It refuses sub-interpreters first: there pybind11 would wait for the GIL of the main
-// interpreter, which this thread holds.
+// Python calls this function to import _core. In a sub-interpreter it raises ImportError at once, because there pybind11 would wait for
+// ever for the GIL of the main interpreter, which this thread holds.
 extern "C" PYBIND11_EXPORT PyObject* PyInit__core() {
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
     PyErr_SetString(PyExc_ImportError,

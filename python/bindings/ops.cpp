@@ -18,7 +18,7 @@ using namespace py::literals;
 namespace pumice::bindings {
 namespace {
 
-// ---------------------------------------------------------------- operations from dicts
+// ---------------------------------------------------------------- conversion of dicts to operations
 template <class T>
 T field(const py::dict& d, const char* key, T otherwise) {
   return d.contains(key) ? d[key].cast<T>() : otherwise;
@@ -43,7 +43,8 @@ Id id(const py::dict& d, const char* key) {
   return static_cast<Id>(field<std::int32_t>(d, key, -1));
 }
 
-// Returns the enum value whose number is the name's index in the list.
+// Returns the enum value that d[key] names. `names` has the names of the values in their order. Returns `otherwise` if there is no such
+// key.
 template <class Enum, class Names>
 Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwise) {
   const auto name = field<std::string>(d, key, "");
@@ -55,7 +56,7 @@ Enum one_of(const py::dict& d, const char* key, const Names& names, Enum otherwi
 
 Activation activation(const py::dict& d) { return one_of(d, "activation", kActivations, Activation::none); }
 
-// Each operation has a read() here; without one, read_op() does not compile.
+// read() fills an operation from a dict. If an operation has no read(), read_op() does not compile.
 void read(Embed& op, const py::dict& d) {
   op = {.out = view(d, "out"),
         .tokens = id<MatrixId>(d, "tokens"),
@@ -148,6 +149,7 @@ void read(Top& op, const py::dict& d) {
       .logits = view(d, "logits"), .out = view(d, "out"), .k = field<std::int32_t>(d, "k"), .reported = field<std::int32_t>(d, "reported")};
 }
 
+// Returns the operation with this name (in snake case), filled from the dict.
 template <std::size_t i = 0>
 Op read_op(const std::string& name, const py::dict& d) {
   if constexpr (i == std::variant_size_v<Op>) {
@@ -211,7 +213,7 @@ class Runner {
     });
   }
 
-  // segments: (first, rows, past, pages, length, prompt, unseen).
+  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen), see Segment.
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments, const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,

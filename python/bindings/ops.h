@@ -4,7 +4,7 @@
 
 namespace pumice::bindings {
 
-// Private, for tests and bench: runs programs of any operations on numpy arrays.
+// Binds the private submodule `ops` for tests and bench. It runs programs of arbitrary operations on numpy arrays.
 void bind_ops(pybind11::module_& module);
 
 }  // namespace pumice::bindings

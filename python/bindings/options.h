@@ -9,7 +9,7 @@
 
 namespace pumice::bindings {
 
-// These convert names to values. An unknown name throws invalid_argument with the list of valid ones.
+// Convert names to enum values. Throw invalid_argument with the list of valid names if `name` is not one of them.
 KvFormat kv_format(const std::string& name);
 Compute compute_mode(const std::string& name);
 

@@ -26,14 +26,15 @@ namespace {
 
 using Bound = py::class_<GenerateParams>;
 
-// "str 'hot'"
+// Returns the type and the repr of a value for an error message, for example "str 'hot'".
 std::string shown(const py::handle& value) {
   constexpr std::size_t kMost = 200;
   std::string text = std::string(Py_TYPE(value.ptr())->tp_name);
   try {
     const std::string digits = repr_of(value);
     text += " " + digits.substr(0, kMost) + (digits.size() > kMost ? "..." : "");
-  } catch (const py::error_already_set&) {  // an int of 4301 digits, a __repr__ that fails
+  } catch (const py::error_already_set&) {
+    // repr() has failed, for example for an int of more than 4300 digits, so the result is only the type.
   }
   return text;
 }
@@ -61,10 +62,11 @@ py::object whole(std::string_view name, const py::handle& value) {
   return py::reinterpret_steal<py::object>(number);
 }
 
+// Returns an int as a double, or infinity if its magnitude is larger than any double.
 double as_double(const py::object& whole) {
   const double number = PyLong_AsDouble(whole.ptr());
   if (!PyErr_Occurred()) return number;
-  PyErr_Clear();  // beyond 1e308
+  PyErr_Clear();
   return std::numeric_limits<double>::infinity();
 }
 
@@ -83,7 +85,7 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   }
 }
 
-// Defines a property for each number of `settings`. part(params) returns the struct that has these settings.
+// Defines a property of GenerateParams for each of `settings`. part(params) returns the struct whose members hold these settings.
 template <class Params, class Part>
 void bind_numbers(Bound& bound, std::span<const engine::Setting<Params>> settings, Part part) {
   for (const engine::Setting<Params>& setting : settings) {
@@ -150,7 +152,7 @@ void set_dry_breakers(GenerateParams& params, std::vector<std::int32_t> ids) {
   params.engine.sampling.dry_breakers = std::move(ids);
 }
 
-// Defines a property for a member of part(params), without conversion.
+// Defines a property of GenerateParams that gets and sets a member of part(params) without conversion.
 template <class Part, class Value>
 void bind_value(Bound& bound, const char* name, Part part, Value member) {
   bound.def_property(

@@ -1,4 +1,4 @@
-// _core.GenerateParams: the parameters of a request.
+// Binds _core.GenerateParams, the parameters of a request.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,10 +9,10 @@ namespace pumice::bindings {
 
 struct GenerateParams {
   engine::GenerateParams engine;
-  // Python objects, or None. RequestHandle makes a token filter, a drafter and calls from them.
+  // Python objects, or None. RequestHandle makes a token filter of the grammar, makes a drafter of `draft`, and calls the logits processor.
   pybind11::object grammar = pybind11::none();           // CompiledGrammar
   pybind11::object draft = pybind11::none();             // Model
-  pybind11::object logits_processor = pybind11::none();  // a function of the ids so far and a row of logits
+  pybind11::object logits_processor = pybind11::none();  // callable with (ids so far, row of logits)
 };
 
 void bind_params(pybind11::module_& module);

@@ -24,7 +24,7 @@ using namespace py::literals;
 namespace pumice::bindings {
 namespace {
 
-// Returns a list of dicts, one per sequence that has new tokens or has ended.
+// Returns a list with one dict for each sequence that has new tokens or has ended.
 py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
   py::list out;
   for (const engine::News& n : news) {
@@ -32,7 +32,8 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::eos) item["finish_reason"] = "eos";
     if (n.finish == engine::Finish::length) item["finish_reason"] = "length";
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
-    if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";  // as a caller's own limit of time does by close()
+    // The same reason as when a caller closes the request at a time limit of its own.
+    if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
     if (logprobs) {
       item["logprobs"] = to_array(n.logprobs);
       item["top_ids"] = to_array(n.top_ids, n.top_count);
@@ -99,7 +100,8 @@ class RequestHandle {
   }
 
  private:
-  // Calls the logits processors in this thread, so that their exceptions reach this caller and no other request waits for them.
+  // Calls the logits processors. This is done in the calling thread, so that their exceptions reach this caller, and so that other requests
+  // do not wait for them.
   void process_logits() {
     const std::vector<engine::Request::Shown> shown = [&] {
       const WithoutGil released;
@@ -119,13 +121,14 @@ class RequestHandle {
     }
   }
 
-  std::vector<py::object> processors_;  // one per element of `params`, or None
+  std::vector<py::object> processors_;  // for each element of `params`, its logits processor or None
   std::shared_ptr<engine::Model> model_;
   std::shared_ptr<engine::Request> request_;
   bool logprobs_ = false;
 };
 
-// Waits for events of a model's started requests. It keeps the model alive; Python drops it once no started request is left.
+// Waits for events of those requests of a model that were started with start(). It keeps the model alive, so Python drops the Pump when no
+// started request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }
@@ -214,7 +217,8 @@ py::tuple load_prefix(const ModelHandle& handle, const py::str& path) {
 }  // namespace
 
 void bind_requests(py::module_& module, py::class_<ModelHandle>& model) {
-  py::class_<RequestHandle> request(module, "Request");  // before the function that returns one, whose docstring names it
+  // The class comes before the function that returns a Request, because the docstring of that function names it.
+  py::class_<RequestHandle> request(module, "Request");
   py::class_<Pump>(module, "Pump")
       .def(py::init<const ModelHandle&>(), "model"_a)
       .def("wait", &Pump::wait, "max_ms"_a)

@@ -1,4 +1,4 @@
-// Bindings of generation requests, their events, and statistics of the batch and its cache.
+// Binds generation requests, their events, and statistics of the running batch and its cache.
 #pragma once
 
 #include <pybind11/pybind11.h>
