@@ -50,7 +50,7 @@ GpuCaches::GpuCaches(std::shared_ptr<Device> device, std::span<const CacheShape>
   }
   page_bytes_ = kv_page_bytes(shapes_, format);
   const DeviceLimits& limits = device_->limits();
-  const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // for alignment
+  const std::uint64_t slack = 512 * (half_pages_.size() + 1);  // bytes that alignment may add to a slab
   const std::uint64_t by_range = limits.range / largest;
   const std::uint64_t by_allocation = limits.allocation > slack ? (limits.allocation - slack) / std::max<std::uint64_t>(1, page_bytes_) : 0;
   slab_pages_ = static_cast<std::int32_t>(std::min<std::uint64_t>({by_range, by_allocation, 1 << 30}));

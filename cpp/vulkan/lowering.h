@@ -30,7 +30,7 @@ struct GpuRun {
   const Areas& areas;
   RunBuffers buffers;
   const GpuCaches::Slabs& caches;   // empty if the program has no caches
-  KvFormat format = KvFormat::f32;  // of the caches
+  KvFormat format = KvFormat::f32;  // format of the caches
 };
 
 // Returns the commands of a run in their order.

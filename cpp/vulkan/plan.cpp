@@ -166,7 +166,7 @@ GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& 
 }
 
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
-  // For each row: ids, types, positions, selected, cells and kept cells; and twice a segment with one page.
+  // A row has 6 words (id, type, position, selected row, cell, kept cell) and two entries of segment tables with one page each.
   std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();

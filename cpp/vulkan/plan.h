@@ -76,8 +76,8 @@ struct Areas {
 };
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
 
-// Returns the bytes of the tables (class Tables) for a run of `rows` rows in the worst case, which is one segment per row, if the segments
-// have no past.
+// Returns an upper bound of the bytes of the tables (class Tables) in a run of `rows` rows whose segments have no past. The tables are
+// largest if each row is a segment of its own.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
 // The number of words in a page of keys, and in a page of values.
