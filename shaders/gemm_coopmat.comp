@@ -35,7 +35,7 @@ shared f16vec4 x_tile[TOKENS * STRIDE];
 shared f16vec4 w_tile[OUTPUTS * STRIDE];
 shared float stage[SUBGROUPS * STAGES * STAGE];
 
-// Returns the row of the weight tile where matrix `j` of subgroup column `n` begins.
+// Returns the row of w_tile where matrix `j` of a subgroup begins whose index along N is `n`.
 uint tile_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
 
 void main() {

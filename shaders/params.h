@@ -27,7 +27,7 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT(name, value) const uint name = value
 #endif
 
-// Specialisation constant 0 of every shader is the number of invocations per workgroup, a power of two in 32..256.
+// Specialisation constant 0 of every shader is the number of invocations per workgroup, a power of two from 32 to 256.
 PUMICE_CONSTANT(kSpecLanes, 0);
 
 // ---------------------------------------------------------------- Linear, GatedLinear: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
@@ -39,7 +39,7 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
 // (may be the same range as out), 5 weights2.
 struct LinearParams {
-  uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / OUTPUTS), with OUTPUTS / 2 when GATED
+  uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS))
   uint tokens, outputs, cols;
   // Multiples of 4. Rows of weights have no gaps between them, and each row has device_row_words(format, cols) words.
   uint weights_at, weights2_at;
@@ -352,7 +352,7 @@ struct LogProbParams {
 //   float[k]: the c largest logits in descending order, equal logits by ascending id, then -3.4e38
 //   uint[k]: the ids of these logits, then 0xffffffff
 //   float[reported]: the logits of the reported ids in the order of their list
-// Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES 32..256; 128 suits.
+// Bindings: 0 logits, 1 meta, 2 found, 3 out. LANES is 32 to 256; 128 is a good number.
 struct TopParams {
   uint first_group, groups;
   uint blocks, width;

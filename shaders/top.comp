@@ -48,7 +48,7 @@ uvec2 key_of(uint element) {
   return found[at + K] == NO_ID ? uvec2(0) : uvec2(order_of(found[at]), ~found[at + K]);
 }
 
-uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // the total must be below 2^24
+uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // exact if the total is below 2^24
 
 // Writes to chosen_bin the bin of the histogram that holds the `rank`-th largest key (counted from 1), and to chosen_above the number of
 // keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in it), so that this works with subgroups
